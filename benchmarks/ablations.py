@@ -1,11 +1,11 @@
 """Table 2 of van den Oord et al. 2018, rerun on the synthesised corpus: steps predicted, and the negatives' strategy.
 
-A third table compares the encoder's norms, on which the paper is silent.
+A third table compares the encoder's norms, which the paper does not compare.
 
 python -m benchmarks.ablations [--corpus DIR] [--out DIR] [--option=value ...]   (more options go to cpc pretrain)
 
-Every variant is configs/ablations/base.yaml with one change. What an earlier call finished is not run again, and a
-variant that was interrupted goes on from its last checkpoint.
+Every variant is configs/ablations/base.yaml with one change. Variants that an earlier call finished are not run again,
+and an interrupted variant continues from its last checkpoint.
 """
 
 import argparse
@@ -37,21 +37,21 @@ NORMS = ("affine", "layer", "none", "batch")
 PROBE_TRAIN_MINUTES = 24.0
 
 
-def options_of(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine") -> list[str]:
+def variant_options(num_steps: int = 12, strategy: str = "mixed", norm: str = "affine") -> list[str]:
     sampler = "same_speaker" if strategy.startswith("same_speaker") else "uniform"
     return [
         f"--model.predictor.init_args.num_steps={num_steps}",
         f"--model.encoder.init_args.norm={norm}",
         f"--model.loss.init_args.negatives={strategy}",
-        # With same-speaker batches every strategy but sequence_only meets about as many candidates.
+        # With same-speaker batches, all strategies but sequence_only have about equal numbers of candidates.
         f"--data.sampler={sampler}",
-        # Each is measured with its own alone.
+        # Each variant is measured only with its training strategy.
         "--model.extra_strategies=[]",
     ]
 
 
 def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
-    """Pretrain and probe one variant, or read what an earlier call found."""
+    """Pretrain and probe one variant unless an earlier call did, and return its results."""
     keep_options(folder, [BASE.read_text(), *options])
     train(folder, ["--config", str(BASE), f"--data.manifest={corpus}", *options])
     if not is_probed(folder):
@@ -80,7 +80,7 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
 
 
 def train(folder: Path, arguments: list[str]) -> None:
-    """Pretrain into a folder: go on where an earlier call was interrupted, do nothing where it ended."""
+    """Pretrain into a folder; continue an interrupted call, and do nothing if an earlier call finished."""
     arguments = [*arguments, f"--run_dir={folder}"]
     if not is_trained(folder, parse(arguments).trainer.max_steps):
         began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
@@ -88,7 +88,11 @@ def train(folder: Path, arguments: list[str]) -> None:
 
 
 def keep_options(folder: Path, options: list[str]) -> None:
-    """Note what a variant is run with, its config first; results of other options must not pass for these."""
+    """Save the options of a variant, its config first.
+
+    Raises:
+        ValueError: if the folder has results of other options.
+    """
     path = folder / "options.json"
     if path.exists() and json.loads(path.read_text()) != options:
         raise ValueError(f"{folder} was run with other options or another config: name another folder with --out")
@@ -97,13 +101,13 @@ def keep_options(folder: Path, options: list[str]) -> None:
 
 
 def is_trained(folder: Path, max_steps: int) -> bool:
-    """Whether the last checkpoint, which a run writes when all else of its step is done, is that of the last step."""
+    """Return whether the last checkpoint, which a run writes at the end of a step, is from the last step."""
     checkpoint = folder / "checkpoints" / "last.ckpt"
     return checkpoint.exists() and step_of(checkpoint) >= max_steps
 
 
 def is_probed(folder: Path) -> bool:
-    """Whether there is a report on the very weights that the folder holds."""
+    """Return whether there is a probe report on the current weights of the folder."""
     report = folder / "probe.json"
     return report.exists() and json.loads(report.read_text())["model"]["sha256"] == read_config(folder)["sha256"]
 
@@ -135,7 +139,7 @@ def main() -> None:
     synthesize(arguments.corpus)
 
     def variant(name: str, num_steps: int = 12, **change: str) -> dict[str, Any]:
-        return run(arguments.out / name, arguments.corpus, [*options_of(num_steps, **change), *options])
+        return run(arguments.out / name, arguments.corpus, [*variant_options(num_steps, **change), *options])
 
     by_strategy = {strategy: variant(strategy, strategy=strategy) for strategy in STRATEGIES}
     by_steps = {

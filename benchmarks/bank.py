@@ -25,7 +25,7 @@ DIM, NUM_CLUSTERS, TEMPERATURE = 64, 1000, 0.1
 
 
 def scene(num_latents: int, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, LatentBank]:
-    """Queries, positives and the bank."""
+    """Return queries, positives and the bank."""
     generator = torch.Generator().manual_seed(0)
 
     def around(centres: torch.Tensor, spread: float) -> torch.Tensor:
@@ -47,25 +47,25 @@ def main() -> None:
     options = parser.parse_args()
     keeps_memory = keep_freed_memory()
     queries, positives, bank = scene(options.latents, options.rows)
-    nowhere = torch.full((options.rows,), -1)
+    no_targets = torch.full((options.rows,), -1)
     generator = torch.Generator().manual_seed(1)
     two_level = TwoLevel(len(bank), DIM, TEMPERATURE)
     start = time.perf_counter()
     two_level.refresh(bank.latents)
     refresh_seconds = time.perf_counter() - start
 
-    def with_draws(sampler: Sampler) -> RowLosses:
-        draw = sampler.sample(queries, options.draws, nowhere, "keep", generator)
+    def sampled_loss(sampler: Sampler) -> RowLosses:
+        draw = sampler.sample(queries, options.draws, no_targets, "keep", generator)
         return bank_loss(queries, positives, bank, draw, temperature=TEMPERATURE)
 
-    def with_all() -> RowLosses:
+    def full_loss() -> RowLosses:
         return bank_loss(queries, positives, bank, temperature=TEMPERATURE)
 
     uniform = Uniform(len(bank), replacement=True)
     losses: dict[str, Callable[[], RowLosses]] = {
-        "all": with_all,
-        "two-level": lambda: with_draws(two_level),
-        "uniform": lambda: with_draws(uniform),
+        "all": full_loss,
+        "two-level": lambda: sampled_loss(two_level),
+        "uniform": lambda: sampled_loss(uniform),
     }
 
     def step(loss: Callable[[], RowLosses]) -> None:
@@ -78,9 +78,9 @@ def main() -> None:
         for name, loss in losses.items():
             seconds[name].append(median_seconds(lambda loss=loss: step(loss), 1, num_warmups=1))
     with torch.no_grad():
-        bound_seconds = median_seconds(with_all, max(1, options.rounds // 2), num_warmups=0)
-        bound_mib = peak_extra_mib(with_all)
-        exact = with_all()
+        bound_seconds = median_seconds(full_loss, max(1, options.rounds // 2), num_warmups=0)
+        bound_mib = peak_extra_mib(full_loss)
+        exact = full_loss()
         read = {
             name: torch.tensor([losses[name]().mi_nats - exact.mi_nats for _ in range(20)])
             for name in ("two-level", "uniform")
@@ -95,8 +95,8 @@ def main() -> None:
     )
     medians = {name: sorted(times)[len(times) // 2] for name, times in seconds.items()}
     for name, median in medians.items():
-        told = f"reads {read[name].mean():+.3f} +- {read[name].std():.3f} nats too much" if name in read else ""
-        print(f"{name:10} {1e3 * median:10.1f} ms a step  {told}")
+        error = f"reads {read[name].mean():+.3f} +- {read[name].std():.3f} nats too much" if name in read else ""
+        print(f"{name:10} {1e3 * median:10.1f} ms a step  {error}")
     figures = {
         "seconds_all": medians["all"],
         "seconds_two_level": medians["two-level"],

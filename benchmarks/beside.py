@@ -1,11 +1,10 @@
-"""Steps a second of `cpc pretrain` on a quiet machine, beside one busy process, and beside three.
+"""Steps per second of `cpc pretrain` on a quiet machine, with one other busy process, and with three.
 
 python -m benchmarks.beside [--rounds N] [--steps N]
 
-Two shipped configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a process of
-its own, with as many threads as `cpc` takes by default, or with one. Turns alternate, and figures are medians over
-rounds. `speech_busy` and its like are fractions of the quiet speed. A busy process is a loop in Python that never
-waits.
+Two configs, on noise: configs/small_speech.yaml and configs/image/small_photos.yaml. Every turn is a separate process,
+with the default number of threads of `cpc`, or with one. Turns alternate, and figures are medians over rounds.
+`speech_busy` and similar keys are fractions of the quiet speed. A busy process is an endless loop in Python.
 """
 
 import argparse
@@ -36,7 +35,7 @@ NUM_WARMUP_STEPS = 10
 
 
 def steps_per_second(name: str, num_steps: int) -> float:
-    """Train for so many steps in this process, as the command line does."""
+    """Train for `num_steps` steps in this process, as the command line does, and return the steps per second."""
     with tempfile.TemporaryDirectory() as folder:
         config = yaml.safe_load((CONFIGS / NAMES[name]).read_text())
         if name == "speech":
@@ -57,9 +56,9 @@ def steps_per_second(name: str, num_steps: int) -> float:
 
 
 @contextmanager
-def busy_processes(number: int) -> Iterator[None]:
-    """Keep so many processes busy meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+def busy_processes(num_processes: int) -> Iterator[None]:
+    """Run `num_processes` busy processes meanwhile."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
     try:
         yield
     finally:
@@ -72,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--what", choices=NAMES, help="measure this alone, in this process")
+    parser.add_argument("--what", choices=NAMES, help="measure only this config, in this process")
     options = parser.parse_args()
     if options.what:
         print(json.dumps({"steps_per_second": steps_per_second(options.what, options.steps)}))
@@ -81,24 +80,24 @@ def main() -> None:
     found: dict[tuple[str, str, str], list[float]] = {}
     for turn in range(options.rounds):
         for name in NAMES:
-            for beside, number in OTHERS.items():
+            for load, num_processes in OTHERS.items():
                 for label, value in threads.items():
                     environment = {} if value is None else {"OMP_NUM_THREADS": value}
-                    with busy_processes(number):
+                    with busy_processes(num_processes):
                         variant = Variant("benchmarks.beside", ("--what", name, "--steps", str(options.steps)))
                         speed = variant.run(environment)["steps_per_second"]
-                    found.setdefault((name, beside, label), []).append(speed)
-                    print(f"  round {turn + 1}: {name}, {beside}, {label}: {speed:.2f}", file=sys.stderr, flush=True)
+                    found.setdefault((name, load, label), []).append(speed)
+                    print(f"  round {turn + 1}: {name}, {load}, {label}: {speed:.2f}", file=sys.stderr, flush=True)
     medians = {key: sorted(speeds)[len(speeds) // 2] for key, speeds in found.items()}
     figures: dict[str, Any] = {}
     for name in NAMES:
         print(f"\n{name:8} {'default threads':>16} {'one thread':>11}   steps a second")
         quiet = medians[name, "quiet", "default"]
-        for beside in OTHERS:
-            ours, one = (medians[name, beside, label] for label in threads)
-            print(f"{beside:10} {ours:14.2f} {one:11.2f}   {ours / quiet:.0%} of quiet, {ours / one:.0%} of one thread")
-            figures[f"{name}_{beside}"] = round(ours if beside == "quiet" else ours / quiet, 3)
-            figures[f"{name}_{beside}_of_one_thread"] = round(ours / one, 3)
+        for load in OTHERS:
+            ours, one = (medians[name, load, label] for label in threads)
+            print(f"{load:10} {ours:14.2f} {one:11.2f}   {ours / quiet:.0%} of quiet, {ours / one:.0%} of one thread")
+            figures[f"{name}_{load}"] = round(ours if load == "quiet" else ours / quiet, 3)
+            figures[f"{name}_{load}_of_one_thread"] = round(ours / one, 3)
     print(json.dumps(figures | {"machine": machine_state(keep_freed_memory())}))
 
 

@@ -2,9 +2,9 @@
 
 python -m benchmarks.class_step [--classes 793471] [--sampled 8192] [--dim 128] [--queries 256] [--rounds 3]
 
-Candidates are log-uniform, shared by the batch, without replacement, hits removed. Each variant starts once a round, in
-a process of its own; figures are medians. `dense` is the trap: few classes are met, but the gradient of the whole table
-is filled with zeros and the optimiser goes through all of it.
+Candidates are log-uniform, shared by the batch, without replacement, hits removed. Each variant runs once a round, in
+a process of its own; figures are medians. `dense` is the trap: few classes are sampled, but the gradient of the whole
+table is filled with zeros, and the optimiser goes through all of it.
 """
 
 import argparse
@@ -31,12 +31,12 @@ METHODS: dict[str, tuple[str, bool, type[torch.optim.Optimizer]]] = {
     "sampled, dense, SGD": ("sampled_softmax", False, torch.optim.SGD),
     "sampled, dense, Adam": ("sampled_softmax", False, torch.optim.Adam),
 }
-# who is compared with whom: the same optimiser on both sides
+# variants that are compared: the same optimiser on both sides
 RATIOS = {"sgd": ("full, SGD", "sampled, SGD"), "adam": ("full, Adam", "sampled, SparseAdam")}
 
 
 def measure(method: str, num_classes: int, num_sampled: int, dim: int, num_queries: int) -> dict[str, float]:
-    """Seconds of a step and its extra memory, the optimiser's state not counted, in this process."""
+    """Measure the seconds of a step and its extra memory, without the optimiser's state, in this process."""
     keep_freed_memory()
     prepare_processor()
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def measure(method: str, num_classes: int, num_sampled: int, dim: int, num_queri
 
     def step() -> None:
         optimiser.zero_grad()
-        loss.of_rows(queries.requires_grad_(), targets).loss.backward()
+        loss.row_losses(queries.requires_grad_(), targets).loss.backward()
         optimiser.step()
 
     step()  # the optimiser allocates its state
@@ -64,14 +64,14 @@ def measure(method: str, num_classes: int, num_sampled: int, dim: int, num_queri
 def compare(
     num_classes: int = 793_471, num_sampled: int = 8192, dim: int = 128, num_queries: int = 256, rounds: int = 3
 ) -> dict[str, dict[str, float]]:
-    """Seconds and extra memory of every variant, each in processes of its own, taking turns."""
+    """Measure seconds and extra memory of every variant, in separate processes that take turns."""
     sizes = ("--classes", num_classes, "--sampled", num_sampled, "--dim", dim, "--queries", num_queries)
     variants = {method: Variant("benchmarks.class_step", (*map(str, sizes), "--method", method)) for method in METHODS}
     return alternate(variants, rounds)
 
 
 def full_over_sampled(found: dict[str, dict[str, float]]) -> dict[str, float]:
-    """How many sampled steps fit into a full one, by optimiser."""
+    """Return how many sampled steps take as long as a full step, by optimiser."""
     return {name: found[full]["seconds"] / found[sampled]["seconds"] for name, (full, sampled) in RATIOS.items()}
 
 
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--queries", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--method", choices=METHODS, help="measure this variant alone, in this process")
+    parser.add_argument("--method", choices=METHODS, help="measure only this variant, in this process")
     options = parser.parse_args()
     sizes = (options.classes, options.sampled, options.dim, options.queries)
     if options.method:

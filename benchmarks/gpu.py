@@ -35,7 +35,8 @@ from cpc.candidates.samplers import Uniform
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
-from cpc.losses import OBJECTIVES, Contrastive, LocalContrastive, bank_loss, class_loss, contrast, info_nce, tiles
+from cpc.losses import OBJECTIVES, Contrastive, LocalContrastive, bank_loss, class_loss, contrast, info_nce
+from cpc.losses.engine import tiles
 from cpc.losses.objectives import objective_of
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output

@@ -112,9 +112,9 @@ def gradient_bias(scores: Tensor, target: int, proposal: Tensor, num: int) -> di
     gradient = torch.eye(num_classes, dtype=torch.float64)  # of o_j in the logits
     others_total = total - exp_scores[target]
     deviation = gradient - softmax  # grad o_j - g, rows j
-    of_others = exp_scores * (weights - others_total)
-    of_others[target] = 0
-    first_order = -(of_others[:, None] * deviation).sum(0) / (num * total**2)
+    others_covariance = exp_scores * (weights - others_total)
+    others_covariance[target] = 0
+    first_order = -(others_covariance[:, None] * deviation).sum(0) / (num * total**2)
     # With one draw, e = e^{o_t} (grad o_t - g) + w_j (grad o_j - g); its mean is zero.
     variance_e = (proposal[:, None] * (weights[:, None] * deviation) ** 2).sum(0) - (
         (proposal * weights)[:, None] * deviation

@@ -2,16 +2,16 @@
 
 python -m benchmarks.language --data DIR [--out DIR] [--epochs E] [--only NAME ...] [--option=value ...]
 
-An LSTM of 200 units, m = 100 candidates drawn for every token, `importance` (their Eq. 5), embeddings normalised to
+An LSTM of 200 units, m = 100 candidates sampled for every token, `importance` (their Eq. 5), embeddings normalised to
 length 1 with temperature 0.09 (tau = 11.1, 1 / sqrt(tau) = 0.3); the same seed, batches and steps for all. Each variant
-is configs/text/ptb.yaml with another table, objective and sampler; more options go to `cpc pretrain`. What an earlier
-call finished is not run again, and a variant that was interrupted goes on from its last checkpoint.
+is configs/text/ptb.yaml with another table, objective and sampler; more options go to `cpc pretrain`. Variants that an
+earlier call finished are not run again, and an interrupted variant continues from its last checkpoint.
 
-The laws of quadratic and random Fourier features are worked out for all classes, without their trees: at 10,000 classes
-and 700 tokens a batch one matrix product takes less time than 70,000 descents. The curves need matplotlib.
+The proposals of quadratic and random Fourier features are computed for all classes, without their trees: with 10,000
+classes and 700 tokens a batch, one matrix product is faster than 70,000 descents. The curves need matplotlib.
 
 An epoch is 1328 steps: five minutes of one thread with the full softmax, four with log-uniform candidates, up to twenty
-with random Fourier features of D = 1024; docs/results.md has each variant's perplexity.
+with random Fourier features of D = 1024; docs/results/text.md has each variant's perplexity.
 """
 
 import argparse
@@ -34,34 +34,33 @@ from cpc.native.processor import prepare_processor
 BASE = Path(__file__).parents[1] / "configs" / "text" / "ptb.yaml"
 NUM_CLASSES, DIM, NUM_SAMPLED, TEMPERATURE = 10_000, 200, 100, 0.09
 STEPS_PER_EPOCH = 1328
-REFRESH_EVERY = 20  # steps, of samplers for which the whole table is work
+REFRESH_EVERY = 20  # steps between refreshes of samplers whose refresh goes through the whole table
 
 
 class Dense(SoftmaxSampler):
-    """q(i) proportional to a kernel of query and class, worked out for all classes.
+    """A sampler with q(i) proportional to a kernel of query and class, computed for all classes.
 
     Args:
         num_classes: n.
-        kernel: K; of random features, phi(h) . phi(c).
-        floor: added to every class's mass, as a share of the mean mass: features' sums may be negative, and then count
-            as zero.
+        kernel: K; for random features, phi(h) . phi(c).
+        floor: added to every class's mass, as a share of the mean mass; a negative sum of features counts as zero.
     """
 
-    has_temperature = False  # the kernel's nu or alpha plays its part
+    has_temperature = False  # the kernel's nu or alpha replaces the temperature
 
     def __init__(self, num_classes: int, kernel: KernelMap, floor: float = 0.1) -> None:
         super().__init__(num_classes, kernel.dim)
         self.kernel = kernel
         self.floor = floor
         self.register_buffer("features", torch.zeros(num_classes, kernel.num_features), persistent=False)
-        self.register_load_state_dict_post_hook(lambda dense, _: dense._work_out())
+        self.register_load_state_dict_post_hook(lambda dense, _: dense._update_features())
 
     def refresh(self, embeddings: Tensor) -> None:
-        """Work the features of all classes out."""
+        """Compute the features of all classes."""
         super().refresh(embeddings)
-        self._work_out()
+        self._update_features()
 
-    def _work_out(self) -> None:
+    def _update_features(self) -> None:
         if isinstance(self.kernel, RandomFourier):
             self.features = self.kernel(self.embeddings)
 
@@ -75,9 +74,9 @@ class Dense(SoftmaxSampler):
 
 
 class AbsoluteSoftmax(ClassTableLoss):
-    """p(i) proportional to exp |h . c_i / temperature|, what Blanc and Rendle 2018 train so that a quadratic law fits.
+    """A loss with p(i) proportional to exp |h . c_i / temperature|, full or sampled with `importance`, by autograd.
 
-    Full, or sampled with `importance`; by autograd.
+    Blanc and Rendle 2018 train this model because a quadratic proposal fits it.
     """
 
     def of_rows(
@@ -87,30 +86,30 @@ class AbsoluteSoftmax(ClassTableLoss):
         generator: torch.Generator | None = None,
         weight: Tensor | None = None,
     ) -> RowLosses:
-        """Among the candidates drawn."""
+        """Return the losses of rows against sampled candidates."""
         if self.sampler is None:
             return self.exact(queries, targets)
         assert self.num_sampled is not None and self.hits is not None  # noqa: PT018
         self._refresh()
         h = self.table.normalised(queries)
-        draw = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
-        candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(draw.ids)))
-        of_target = self._absolute((h * self.table.vectors(targets)).sum(1))
-        scores = torch.cat([of_target[:, None], candidates - draw.log_count_sampled], 1)
-        return _found(scores, torch.zeros_like(targets), 1 + (draw.log_count_sampled < torch.inf).sum(1))
+        samples = self.sampler.sample(h.detach(), self.num_sampled, targets, self.hits, generator)
+        candidates = self._absolute(torch.einsum("md,mnd->mn", h, self.table.vectors(samples.ids)))
+        positives = self._absolute((h * self.table.vectors(targets)).sum(1))
+        scores = torch.cat([positives[:, None], candidates - samples.log_count_sampled], 1)
+        return _row_losses(scores, torch.zeros_like(targets), 1 + (samples.log_count_sampled < torch.inf).sum(1))
 
     def exact(self, queries: Tensor, targets: Tensor, weight: Tensor | None = None) -> RowLosses:
-        """Among all classes."""
+        """Return the losses of rows against all classes."""
         scores = self._absolute(self.table.normalised(queries) @ self.table.vectors().T)
-        return _found(scores, targets, torch.full_like(targets, self.table.num_classes))
+        return _row_losses(scores, targets, torch.full_like(targets, self.table.num_classes))
 
     def _absolute(self, products: Tensor) -> Tensor:
         return (products / self.table.temperature).abs()
 
 
-def _found(scores: Tensor, places: Tensor, num_candidates: Tensor) -> RowLosses:
-    loss_nats = torch.nn.functional.cross_entropy(scores, places, reduction="none")
-    is_best = (scores.argmax(1) == places).float()
+def _row_losses(scores: Tensor, targets: Tensor, num_candidates: Tensor) -> RowLosses:
+    loss_nats = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+    is_best = (scores.argmax(1) == targets).float()
     return RowLosses(loss_nats.mean(), loss_nats.detach(), num_candidates, is_best)
 
 
@@ -118,11 +117,11 @@ def sampler(path: str, **init_args: Any) -> dict[str, Any]:
     return {"class_path": path, "init_args": init_args}
 
 
-def softmax_with(
+def class_loss_config(
     proposal: dict[str, Any] | None, class_path: str = "cpc.losses.ClassTableLoss", refresh_every: int = 1, **table: Any
 ) -> dict[str, Any]:
-    """The model's `loss`, with candidates from a law; None: all classes."""
-    # all of it, since what is left out would be the base config's
+    """Return `model.loss` of a config, with candidates from a proposal; None: all classes."""
+    # Every option is given, because a missing option would be taken from the base config.
     plain = {"num_classes": NUM_CLASSES, "dim": DIM, "has_bias": False, "is_normalised": True}
     classes: dict[str, Any] = {
         "table": sampler("cpc.candidates.ClassTable", **plain | {"temperature": TEMPERATURE} | table),
@@ -147,30 +146,32 @@ def static(name: str) -> dict[str, Any]:
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """By name, `model.loss`."""
+    """Return `model.loss` of each variant by name."""
     absolute = "benchmarks.language.AbsoluteSoftmax"
     quadratic = dense("cpc.candidates.kernels.Quadratic", alpha=100.0)
     frequencies = {
         f"rff_nu_{nu:g}_d_{num}": dense("cpc.candidates.kernels.RandomFourier", num_frequencies=num, nu=nu)
         for nu, num in ((4.0, 1024), (1.0, 1024), (11.1, 1024), (4.0, 128), (4.0, 512))
     }
-    of_query = {"num_classes": NUM_CLASSES, "dim": DIM, "temperature": TEMPERATURE}
+    query_options = {"num_classes": NUM_CLASSES, "dim": DIM, "temperature": TEMPERATURE}
     return {
-        "full": softmax_with(None),
-        "full_unnormalised": softmax_with(None, is_normalised=False, temperature=1.0),
-        "full_absolute": softmax_with(None, absolute),
-        "exp": softmax_with(sampler("cpc.candidates.samplers.SoftmaxSampler", **of_query)),
-        "uniform": softmax_with(static("Uniform")),
-        "log_uniform": softmax_with(static("LogUniform")),
-        "quadratic": softmax_with(quadratic),
-        "quadratic_absolute": softmax_with(quadratic, absolute),
-        **{name: softmax_with(proposal, refresh_every=REFRESH_EVERY) for name, proposal in frequencies.items()},
-        "two_level": softmax_with(sampler("cpc.candidates.samplers.TwoLevel", **of_query), refresh_every=REFRESH_EVERY),
+        "full": class_loss_config(None),
+        "full_unnormalised": class_loss_config(None, is_normalised=False, temperature=1.0),
+        "full_absolute": class_loss_config(None, absolute),
+        "exp": class_loss_config(sampler("cpc.candidates.samplers.SoftmaxSampler", **query_options)),
+        "uniform": class_loss_config(static("Uniform")),
+        "log_uniform": class_loss_config(static("LogUniform")),
+        "quadratic": class_loss_config(quadratic),
+        "quadratic_absolute": class_loss_config(quadratic, absolute),
+        **{name: class_loss_config(proposal, refresh_every=REFRESH_EVERY) for name, proposal in frequencies.items()},
+        "two_level": class_loss_config(
+            sampler("cpc.candidates.samplers.TwoLevel", **query_options), refresh_every=REFRESH_EVERY
+        ),
     }
 
 
 def run(folder: Path, classes: dict[str, Any], options: list[str]) -> dict[str, Any]:
-    """Train one variant, or read what an earlier call found: its perplexity on the validation part, by epoch."""
+    """Train one variant unless an earlier call did, and return its perplexity on the valid split by epoch."""
     keep_options(folder, [BASE.read_text(), json.dumps(classes, sort_keys=True), *options])
     config = folder / "classes.yaml"
     config.write_text(json.dumps({"model": {"loss": classes}}))
@@ -195,8 +196,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    """The curves as a PNG, in two halves: the samplers, and random Fourier features by nu and D."""
+def plot(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """Plot the curves into a PNG with two panels: the samplers, and random Fourier features by nu and D."""
     from matplotlib.figure import Figure
 
     features = [name for name in found if name.startswith("rff")]
@@ -230,19 +231,19 @@ def main() -> None:
     prepare_processor()
     steps = arguments.steps or round(arguments.epochs * STEPS_PER_EPOCH)
     every = min(STEPS_PER_EPOCH, steps)
-    of_all = [
+    shared_options = [
         f"--data.source={arguments.data}",
         f"--trainer.max_steps={steps}",
         f"--eval_every_steps={every}",
         f"--checkpoint_every_steps={every}",
     ]
     found = {
-        name: run(arguments.out / name, classes, [*of_all, *options])
+        name: run(arguments.out / name, classes, [*shared_options, *options])
         for name, classes in variants().items()
         if arguments.only is None or name in arguments.only
     }
     print(table(found))
-    draw(found, arguments.out / "perplexity.png")
+    plot(found, arguments.out / "perplexity.png")
     (arguments.out / "perplexity.json").write_text(json.dumps(found))
     last = {name: result["perplexity"][-1] for name, result in found.items()}
     seconds = {name: result["trained_seconds"] for name, result in found.items()}

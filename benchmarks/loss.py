@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, peak_extra_mib
 from benchmarks.processes import Variant, alternate
 from benchmarks.reference import materialised_info_nce
-from cpc.losses import info_nce, tiles
+from cpc.losses import info_nce
+from cpc.losses.engine import tiles
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 
@@ -82,7 +83,7 @@ def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 
 
 
 def print_rule() -> None:
-    """Times from which `DRAWN_BEYOND` and `GATHER_BEYOND` of `cpc.losses.tiles` follow."""
+    """Times from which `DRAWN_BEYOND` and `GATHER_BEYOND` of `cpc.losses.engine.tiles` follow."""
     keep_freed_memory()
     prepare_processor()
     for num_negatives in (16, 128):

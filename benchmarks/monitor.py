@@ -1,4 +1,4 @@
-"""How long `cpc monitor` takes to read many runs, to draw them and to show a record, and how much memory it holds.
+"""Time and memory of `cpc monitor`: reading many runs, plotting them and showing a new record.
 
 python -m benchmarks.monitor [--runs R] [--records n] [--steps K]
 
@@ -25,14 +25,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.made_runs import add_step, write_run
+from benchmarks.synthetic_runs import add_step, write_run
 
 NUM_APPENDED = 5
 PATIENCE_SECONDS = 120
 
 
 def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
-    """Read everything, and draw the table and all charts as the page's first request does; then look again, idle."""
+    """Read all runs, build the table and all charts like the page's first request, and measure an idle refresh."""
     from plotly.utils import PlotlyJSONEncoder
 
     from cpc.monitor import overview as table
@@ -51,7 +51,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     closed = time.perf_counter()
     for reader in multiprocessing.active_children():
         reader.join()
-    of_readers = resource.getrusage(resource.RUSAGE_CHILDREN)
+    readers_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     build_app(library)
     runs = list(library.runs.values())
     begun = time.perf_counter()
@@ -65,7 +65,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     figures.put(
         {
             "read_seconds": read - start,
-            "read_cpu_seconds": read_cpu - start_cpu + of_readers.ru_utime + of_readers.ru_stime,
+            "read_cpu_seconds": read_cpu - start_cpu + readers_usage.ru_utime + readers_usage.ru_stime,
             "close_seconds": closed - read,
             "draw_seconds": drawn - begun,
             "look_microseconds_a_run": 1e6 * seconds(lambda: [run.refresh() for run in runs]) / len(runs),
@@ -79,7 +79,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
 
 
 def second_start(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
-    """Open what the first stage has read."""
+    """Open the runs that the first stage has cached."""
     from cpc.monitor.library import Library
 
     start = time.perf_counter()
@@ -90,10 +90,10 @@ def second_start(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]
 
 
 def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
-    """Serve the page, append records, and wait for each in the browser."""
+    """Serve the page, append records, and wait until each record appears in the browser."""
     from playwright.sync_api import sync_playwright
 
-    from cpc.monitor import kinds
+    from cpc.monitor import record_types
     from cpc.monitor.app import build_app
     from cpc.monitor.library import Library
     from cpc.monitor.server import Server
@@ -104,8 +104,8 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
     library.start()
     server.start()
     name, run = next(iter(library.runs.items()))
-    step = int(library.runs[name].tables(kinds.BOUND)[0].last_mean("step"))
-    num_steps = len(library.runs[name].tables(kinds.BOUND)[0].key.steps)
+    step = int(library.runs[name].tables(record_types.BOUND)[0].last_mean("step"))
+    num_steps = len(library.runs[name].tables(record_types.BOUND)[0].key.steps)
     chart = """document.getElementById('{"name":"bound","type":"chart"}')?.querySelector('.js-plotly-plot')"""
     last = f"() => Number({chart}?._fullData?.find(trace => trace.name === '{name}')?.x.at(-1))"
     found = {}
@@ -122,7 +122,7 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
                 page.wait_for_timeout(5000)
             seconds = []
             for _ in range(NUM_APPENDED):
-                page.wait_for_timeout(700)  # no multiple of the intervals at which the page and its server look
+                page.wait_for_timeout(700)  # not a multiple of the polling intervals of page and server
                 step += 50
                 begun = time.perf_counter()
                 add_step(run.folder, step, num_steps=num_steps)
@@ -154,7 +154,7 @@ def _resident_mib() -> float:
 
 
 def measured(folder: Path) -> dict[str, float]:
-    """The stages' figures."""
+    """Run all stages, and return their figures."""
     context = multiprocessing.get_context("spawn")
     figures: dict[str, float] = {}
     stages = [overview, second_start]
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--records", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--folder", type=Path, help="of runs made before, to be used again")
+    parser.add_argument("--folder", type=Path, help="folder of existing runs, instead of new ones")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["XDG_CACHE_HOME"] = f"{temporary}/cache"

@@ -32,7 +32,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73")
 
 
 def gradient(noise: Tensor, num_drawn: int) -> Tensor:
-    """E[d loss / dF] of the model with so many draws, by `class_loss`."""
+    """Return E[d loss / dF] with `num` noise draws, by `class_loss`."""
     scores = MODEL.log().requires_grad_()
     times = (num_drawn * noise).round().long()
     ids = torch.arange(8).repeat_interleave(times)
@@ -44,19 +44,19 @@ def gradient(noise: Tensor, num_drawn: int) -> Tensor:
 
 
 def closed_form(noise: Tensor, num_drawn: float) -> Tensor:
-    """The same by hand."""
+    """Return the same gradient by the closed form."""
     count = num_drawn * noise
     return count / (MODEL + count) * (MODEL - DATA)
 
 
 def distance(found: Tensor) -> float:
-    """From the likelihood's gradient p - P, relative to it."""
+    """Return the relative distance from the likelihood's gradient p - P."""
     wanted = MODEL - DATA
     return float((found - wanted).norm() / wanted.norm())
 
 
 def chart(points: dict[str, list[float]], lines: dict[str, list[float]]) -> str:
-    """An SVG with both axes logarithmic."""
+    """Plot into an SVG with two logarithmic axes."""
     width, height, left, top, right, bottom = 650, 360, 85, 20, 150, 50
     low_x, high_x, low_y, high_y = 1.5, 5.0, -5.0, -0.5
 

@@ -3,9 +3,9 @@
 python -m benchmarks.predictors [--repetitions N]
 
 12 steps, 8 windows of 128 contexts of width 512, latents of width 256, 8 heads, a feed-forward layer of 2048, float32,
-one thread. `batched` computes the K layers of `TransformerPredictor` at once, as `torch.bmm` on stacked weights; it is
-what `cpc` does not do, and is checked against what it does. One process, calls alternate; processor time, so that what
-else runs does not count.
+one thread. `batched` computes the K layers of `TransformerPredictor` at once, as `torch.bmm` on stacked weights; `cpc`
+does not do this, and its results are checked against those of `cpc`. One process, alternating calls; figures are
+processor time, which other processes do not change.
 """
 
 import argparse
@@ -29,19 +29,19 @@ BATCH_SIZE, NUM_LATENTS, NUM_STEPS, CONTEXT_DIM, LATENT_DIM = 8, 128, 12, 512, 2
 
 
 class Batched(nn.Module):
-    """A layer per step, all in one product each; weights are kept stacked."""
+    """The transformer layers of all steps with stacked weights: each product computes all steps at once."""
 
     def __init__(self, predictor: TransformerPredictor) -> None:
         super().__init__()
         self.num_heads = predictor.num_heads
         self.heads = predictor.heads
-        of_layers: list[dict[str, Tensor]] = [dict(layer.named_parameters()) for layer in predictor.layers]
-        for name in of_layers[0]:
-            stacked = torch.stack([weights[name].detach() for weights in of_layers])
+        layer_weights: list[dict[str, Tensor]] = [dict(layer.named_parameters()) for layer in predictor.layers]
+        for name in layer_weights[0]:
+            stacked = torch.stack([weights[name].detach() for weights in layer_weights])
             self.register_parameter(name.replace(".", "_"), nn.Parameter(stacked))
 
     def forward(self, c: Tensor) -> Tensor:
-        """Queries `[K, B, T, D]` of contexts `[B, T, C]`."""
+        """Return queries `[K, B, T, D]` of contexts `[B, T, C]`."""
         w: Any = self
         x = rearrange(c, "b t c -> 1 (b t) c")
         normed = torch.addcmul(w.attention_norm_bias[:, None], unit(x), w.attention_norm_weight[:, None])

@@ -1,4 +1,4 @@
-"""Variants side by side: each in a process of its own, taking turns, so that none inherits what another warmed or used.
+"""Benchmark variants that run alternately in separate processes, so that no variant changes the caches of another.
 
 A variant is a module of this folder with arguments; its process prints one JSON object as the last line.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What `cpc.native.allocator.keep_freed_memory` asks of glibc, as the environment says it.
+# The settings of `cpc.native.allocator.keep_freed_memory` as environment variables of glibc.
 PINNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
@@ -24,7 +24,11 @@ class Variant:
     pinned: bool = False
 
     def run(self, variables: Mapping[str, str] = {}) -> dict[str, Any]:
-        """What its process printed last; raises RuntimeError with the end of its complaints if it failed."""
+        """Run the process and return the JSON object that it printed last.
+
+        Raises:
+            RuntimeError: with the end of the process's error output, if the process failed.
+        """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         environment = inherited | dict(variables)
         command = [sys.executable, "-m", self.module, *self.arguments]
@@ -37,7 +41,7 @@ class Variant:
 
 
 def alternate(variants: Mapping[str, Variant], rounds: int) -> dict[str, dict[str, Any]]:
-    """Run every variant once a round.
+    """Run every variant once per round.
 
     Returns:
         For each variant the median of every number it printed; other values as the last run had them.

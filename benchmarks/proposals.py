@@ -1,4 +1,4 @@
-"""Scenes of classes and queries, and how far a proposal is from the softmax.
+"""Synthetic classes and queries, and the distance of a proposal from the softmax.
 
 n classes, M queries, D dims.
 """
@@ -23,7 +23,7 @@ class Scene:
     targets: Tensor
 
     def log_softmax(self) -> Tensor:
-        """Of every query over all classes."""
+        """Return the log-softmax of every query over all classes."""
         return (self.queries @ self.classes.T / TEMPERATURE).log_softmax(1)
 
 
@@ -45,5 +45,5 @@ def sphere(num_classes: int, dim: int, generator: torch.Generator, num_queries: 
 
 
 def chi_square(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Sum of p^2 / q, less 1, of each query: m times the relative variance of the partition function's estimate."""
+    """Return sum p^2 / q - 1 of each query: m times the relative variance of the partition function's estimate."""
     return (2 * log_p - log_q).logsumexp(1).expm1()

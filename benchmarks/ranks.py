@@ -3,12 +3,12 @@
 python -m benchmarks.ranks [--most 4] [--rounds 10] [--steps 6] [--negatives mixed] [--num_negatives R]
 
 Step: 256 latents, GRU of 256, 12 bilinear steps, 8 windows of 20480 samples per rank, all candidates of all ranks, Adam
-under DDP, one thread per rank. Its throughput is compared with as many processes that train alone: they take turns with
-the ranks, and medians over turns are compared. These score fewer candidates by it. The arithmetic is equal with
-`--num_negatives 128`, drawn among the latents of all ranks, and with `--negatives sequence_only`, where latents stay on
-their ranks.
-Bytes are what the loopback device carries in a step, beside the formula of docs/scale.md; memory is what the loss of
-16384 rows per rank takes above its inputs, at its highest.
+under DDP, one thread per rank. Throughput is compared with the same number of independent processes, which take turns
+with the ranks; figures are medians over turns. Independent processes score fewer candidates per row. The arithmetic is
+equal with `--num_negatives 128`, sampled from the latents of all ranks, and with `--negatives sequence_only`, where no
+latents are exchanged.
+Bytes are what the loopback device carries in a step, compared with the formula of docs/scale.md; memory is the peak
+above its inputs of the loss of 16384 rows per rank.
 """
 
 import argparse
@@ -43,17 +43,17 @@ BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_LATENTS = 8, 20480, 256, 12, 128
 LOSS_SEQUENCES, LOSS_LATENTS = 64, 256
 
 
-def bytes_of_step(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
-    """What all ranks together send in a training step over Gloo, by docs/scale.md; float32, identities left out."""
+def step_bytes(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
+    """Return the bytes that all ranks send in a training step over Gloo (docs/scale.md), in float32, without ids."""
     latents = 4 * BATCH_SIZE * NUM_LATENTS * DIM
     others = num_ranks - 1
-    gradients = 2 * 4 * num_parameters * others  # of DDP, in a ring
-    of_exchange = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
-    return gradients + num_ranks * of_exchange * latents
+    gradients = 2 * 4 * num_parameters * others  # DDP's ring all-reduce
+    latents_per_rank = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
+    return gradients + num_ranks * latents_per_rank * latents
 
 
 class Training:
-    """A model and its step, as one of `num_ranks`, or of as many processes that train alone."""
+    """A model and its training step on one rank, or in an independent process."""
 
     def __init__(self, rank: int, exchange: Any, negatives: Any) -> None:
         torch.manual_seed(rank)
@@ -66,7 +66,7 @@ class Training:
         self.generator = torch.Generator().manual_seed(0)
 
     def step(self) -> None:
-        """Forward, backward and Adam."""
+        """Run forward, backward and Adam."""
         self.optimiser.zero_grad()
         self.model.contrast(self.wrapped(self.x), Batch.of(self.x), self.generator).loss.backward()
         self.optimiser.step()
@@ -75,7 +75,7 @@ class Training:
 def train(
     rank: int, num_ranks: int, exchange: str | None, num_steps: int, negatives: Any, turns: Iterator[None]
 ) -> dict[str, float]:
-    """A turn is a step to warm up, and `num_steps` that count."""
+    """Measure training; in each turn, one step warms up and `num_steps` steps are measured."""
     training = Training(rank, exchange or "gather", negatives)
     seconds, sent = [], []
     for _ in turns:
@@ -85,12 +85,12 @@ def train(
             training.step()
         seconds.append((time.perf_counter() - start) / num_steps)
         sent.append((_bytes_sent() - before) / num_steps / 1e6)
-    num_parameters = sum(each.numel() for each in training.model.parameters())
+    num_parameters = sum(parameter.numel() for parameter in training.model.parameters())
     exchanged = None if num_ranks == 1 or training.loss.negatives == "sequence_only" else exchange
     return {
         "windows_per_second": BATCH_SIZE / statistics.median(seconds),
         "mb_sent": statistics.median(sent),
-        "mb_formula": bytes_of_step(num_ranks, exchanged, num_parameters) / 1e6,
+        "mb_formula": step_bytes(num_ranks, exchanged, num_parameters) / 1e6,
     }
 
 
@@ -107,88 +107,88 @@ def loss_memory(rank: int, num_ranks: int, exchange: str, turns: Iterator[None])
     return {"extra_mib": extra_mib}
 
 
-def _on_rank(rank: int, num_ranks: int, work: Any, is_group: bool, folder: Path, turns: Iterator[None]) -> None:
+def _run_rank(rank: int, num_ranks: int, task: Any, is_group: bool, folder: Path, turns: Iterator[None]) -> None:
     torch.set_num_threads(1)
     prepare_processor()
-    if work.func is train:
+    if task.func is train:
         keep_freed_memory()
     if is_group:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=num_ranks)
-    found = work(rank, num_ranks, turns=turns)
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+        dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=num_ranks)
+    figures = task(rank, num_ranks, turns=turns)
+    (folder / f"{rank}.json").write_text(json.dumps(figures))
     if is_group:
         dist.destroy_process_group()
 
 
 class Turns:
-    """Those of one of `num` works, of which one is under way at a time, `num_rounds` times each."""
+    """The turns of one of `num` tasks, which run one at a time, `num_rounds` times each."""
 
-    def __init__(self, barrier: Any, own: int, num: int, num_rounds: int) -> None:
-        self.barrier, self.own, self.num, self.num_rounds = barrier, own, num, num_rounds
+    def __init__(self, barrier: Any, index: int, num: int, num_rounds: int) -> None:
+        self.barrier, self.index, self.num, self.num_rounds = barrier, index, num, num_rounds
 
     def __iter__(self) -> Iterator[None]:
         for turn in range(self.num * self.num_rounds):
             self.barrier.wait(timeout=600)
-            if turn % self.num == self.own:
+            if turn % self.num == self.index:
                 yield
         self.barrier.wait(timeout=600)
 
 
-def in_turns(num_ranks: int, works: dict[Any, bool], num_rounds: int) -> list[list[dict[str, float]]]:
-    """What the processes of each work measure, `num_ranks` of them, in a group or each for itself."""
+def run_in_turns(num_ranks: int, tasks: dict[Any, bool], num_rounds: int) -> list[list[dict[str, float]]]:
+    """Run each task in `num_ranks` processes, in turns, and return their figures; True: the processes form a group."""
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(num_ranks * len(works))
+    barrier = context.Barrier(num_ranks * len(tasks))
     with tempfile.TemporaryDirectory() as folder:
-        started, folders = [], [Path(folder, str(number)) for number in range(len(works))]
-        for number, (work, is_group) in enumerate(works.items()):
-            folders[number].mkdir()
-            turns = Turns(barrier, number, len(works), num_rounds)
+        processes, folders = [], [Path(folder, str(index)) for index in range(len(tasks))]
+        for index, (task, is_group) in enumerate(tasks.items()):
+            folders[index].mkdir()
+            turns = Turns(barrier, index, len(tasks), num_rounds)
             for rank in range(num_ranks):
-                arguments = (rank, num_ranks, work, is_group and num_ranks > 1, folders[number], turns)
-                started.append(context.Process(target=_on_rank, args=arguments))
-        for each in started:
-            each.start()
-        for each in started:
-            each.join()
-        if any(each.exitcode for each in started):
-            raise RuntimeError(f"exit codes of {num_ranks} ranks: {[each.exitcode for each in started]}")
-        return [[json.loads((each / f"{rank}.json").read_text()) for rank in range(num_ranks)] for each in folders]
+                arguments = (rank, num_ranks, task, is_group and num_ranks > 1, folders[index], turns)
+                processes.append(context.Process(target=_run_rank, args=arguments))
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError(f"exit codes of {num_ranks} ranks: {[process.exitcode for process in processes]}")
+        return [[json.loads((path / f"{rank}.json").read_text()) for rank in range(num_ranks)] for path in folders]
 
 
 def _bytes_sent() -> int:
-    """By the loopback device since the machine started (Linux)."""
-    (line,) = (each for each in Path("/proc/net/dev").read_text().splitlines() if each.strip().startswith("lo:"))
+    """Return the bytes that the loopback device has sent since the machine started (Linux)."""
+    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
     return int(line.split(":")[1].split()[8])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, default=4, help="ranks")
-    parser.add_argument("--steps", type=int, default=6, help="in a turn")
+    parser.add_argument("--most", type=int, default=4, help="largest number of ranks")
+    parser.add_argument("--steps", type=int, default=6, help="steps in a turn")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--negatives", choices=STRATEGIES, default="mixed")
-    parser.add_argument("--num_negatives", type=int, help="drawn for each row; all if not given")
+    parser.add_argument("--num_negatives", type=int, help="negatives sampled for each row; all if not given")
     options = parser.parse_args()
     step = partial(train, num_steps=options.steps, negatives=(options.negatives, options.num_negatives))
     print("  ".join(f"{name} {value}" for name, value in machine_state(keep_freed_memory()).items()))
-    exchanges = EXCHANGES if options.num_negatives is None else ("gather",)  # a ring draws none
+    exchanges = EXCHANGES if options.num_negatives is None else ("gather",)  # a ring cannot sample negatives
     figures: list[dict[str, Any]] = []
     for num_ranks in range(1, options.most + 1):
-        works = {partial(step, exchange=None): False} | {partial(step, exchange=each): True for each in exchanges}
-        alone, *of_exchanges = in_turns(num_ranks, works, options.rounds)
-        summed = sum(each["windows_per_second"] for each in alone)
-        for exchange, found in zip(exchanges, of_exchanges, strict=True):
-            (memory,) = in_turns(num_ranks, {partial(loss_memory, exchange=exchange): True}, 1)
-            rate = sum(each["windows_per_second"] for each in found)
+        tasks = {partial(step, exchange=None): False} | {partial(step, exchange=each): True for each in exchanges}
+        independent, *groups = run_in_turns(num_ranks, tasks, options.rounds)
+        independent_rate = sum(rank["windows_per_second"] for rank in independent)
+        for exchange, group in zip(exchanges, groups, strict=True):
+            (memory,) = run_in_turns(num_ranks, {partial(loss_memory, exchange=exchange): True}, 1)
+            rate = sum(rank["windows_per_second"] for rank in group)
             figures.append(
                 {
                     "ranks": num_ranks,
                     "exchange": exchange,
                     "windows_per_second": rate,
-                    "share_of_processes_alone": rate / summed,
-                    "mb_sent_per_step": found[0]["mb_sent"],
-                    "mb_by_formula": found[0]["mb_formula"],
-                    "loss_extra_mib_per_rank": max(each["extra_mib"] for each in memory),
+                    "share_of_processes_alone": rate / independent_rate,
+                    "mb_sent_per_step": group[0]["mb_sent"],
+                    "mb_by_formula": group[0]["mb_formula"],
+                    "loss_extra_mib_per_rank": max(rank["extra_mib"] for rank in memory),
                 }
             )
             print("  ".join(f"{name} {_short(value)}" for name, value in figures[-1].items()), flush=True)

@@ -1,4 +1,4 @@
-"""What this project is measured against, as plain PyTorch: the styles that public implementations of CPC use.
+"""Baselines in plain PyTorch: CPC in the style of public implementations.
 
 K steps, B sequences, T latents, D latent dim, R negatives, M queries, N candidates.
 """
@@ -16,14 +16,14 @@ from cpc.model import CPC
 def materialised_info_nce(
     queries: Float[Tensor, "M D"], candidates: Float[Tensor, "N D"], positives: Int[Tensor, " M"]
 ) -> Tensor:
-    """The loss from the whole matrix of scores, whose gradients autograd finds."""
+    """Return the loss from the whole matrix of scores, by autograd."""
     return F.cross_entropy(queries @ candidates.T, positives)
 
 
 def draw_per_step(
     num_steps: int, num_sequences: int, num_latents: int, num_negatives: int, generator: torch.Generator
 ) -> list[Int[Tensor, "B t R"]]:
-    """The negatives that `cpc.losses.contrast` draws with the same generator, a tensor per step."""
+    """Return the negatives that `cpc.losses.contrast` samples with the same generator, one tensor per step."""
     sequence, time, step = torch.meshgrid(
         torch.arange(num_sequences), torch.arange(num_latents), torch.arange(num_steps), indexing="ij"
     )
@@ -36,7 +36,7 @@ def draw_per_step(
 
 
 def gather_style_loss(model: CPC, x: Float[Tensor, "B S"], negatives: list[Int[Tensor, "B t R"]]) -> Tensor:
-    """The whole forward pass as a reader of the paper writes it, on the parameters of a `CPC` with layer norm.
+    """Compute the loss by a direct implementation of the paper, on the parameters of a `CPC` with layer norm.
 
     Convolutions and norms keep channels in the middle, each step has a product of its own, and its negatives are
     gathered and concatenated with the positive.
@@ -55,7 +55,7 @@ def gather_style_contrast(
     weights: Float[Tensor, "K D C"],
     negatives: list[Int[Tensor, "B t R"]],
 ) -> Tensor:
-    """InfoNCE with gathered negatives, step by step."""
+    """Return InfoNCE with gathered negatives, step by step."""
     pool = rearrange(latents, "b t d -> (b t) d")
     losses = []
     for k, (weight, drawn) in enumerate(zip(weights, negatives, strict=True), start=1):

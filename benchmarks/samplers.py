@@ -1,10 +1,9 @@
-"""Samplers that follow the query: time against exact sampling, and how far their laws are from the softmax.
+"""Samplers that depend on the query: time compared with exact sampling, and distance of the proposals from the softmax.
 
-`exact` is `SoftmaxSampler`; `plain exact` the few lines that one writes without it: product, softmax, cumulated sum,
-searchsorted, in float32. A figure is the median wall time of drawing m = 10 classes for each of 10 queries, targets
-excluded, and of the loss on them, forward; all variants take turns in one process, one thread. Beside it the median
-processor time: where other work is going on, what is preempted is not that. What that work pushes out of the caches is:
-hence the lowest processor time too, of a call that was left alone.
+`exact` is `SoftmaxSampler`; `plain exact` is a direct implementation: product, softmax, cumulative sum, searchsorted,
+in float32. A figure is the median wall time of sampling m = 10 classes for each of 10 queries, targets excluded, and of
+the forward pass of their loss; all variants take turns in one process, on one thread. The median processor time leaves
+out preemption by other processes, but not their effect on the caches, so the lowest processor time is printed too.
 
 `sampled_over_full_793k` says how many training steps of the sampled softmax fit into one of the full softmax.
 

@@ -1,12 +1,12 @@
-"""What each part of configs/small_speech.yaml is worth on real speech: one change a line.
+"""Ablations of configs/small_speech.yaml on real speech: each line of the table changes one part.
 
 python -m benchmarks.small_speech [--an4 DIR] [--timit DIR] [--fsdd DIR] [--synthesised DIR] [--out DIR]
                                   [--only NAME ...] [--option=value ...]   (more options go to cpc pretrain)
 
-Each folder holds a manifest; `timit` its alignments too, beside the sound. Every line pretrains on AN4 for 1000 steps
-unless it says otherwise, and is probed on phones of other speakers (4 folds of the TIMIT sample), on digits of another
-corpus (FSDD), and on the speakers of AN4. What an earlier call finished is not run again. A line takes seven minutes of
-one thread: set OMP_NUM_THREADS=1 and run two halves beside each other with `--only`.
+Each folder contains a manifest; `timit` also contains its alignments. Every line pretrains on AN4 for 1000 steps unless
+its options change this, and is probed on phones of other speakers (4 folds of the TIMIT sample), on digits of another
+corpus (FSDD), and on the speakers of AN4. Lines that an earlier call finished are not run again. A line takes seven
+minutes of one thread: set OMP_NUM_THREADS=1 and run two halves at the same time with `--only`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from cpc.probes.report import probe
 
 CONFIG = Path(__file__).parents[1] / "configs" / "small_speech.yaml"
 NUM_STEPS = 1000
-SPEAKER_MINUTES = 10.0  # of AN4 that the probe of speakers learns from; all of it takes minutes
+SPEAKER_MINUTES = 10.0  # training minutes of the speaker probe; with all of AN4 the probe takes minutes
 
 STRIDED = (
     "--model.encoder=cpc.encoders.AudioEncoder",
@@ -40,17 +40,17 @@ UNCHANGED = ("--data.augmentation=null",)
 
 
 def changed(**changes: Any) -> tuple[str, ...]:
-    """Another augmentation than the config's."""
+    """Return the option for another augmentation."""
     return (f"--data.augmentation={json.dumps({'applied_to': 'past'} | changes)}",)
 
 
 def attention(shared: str) -> str:
-    """Transformer predictors: a layer for each step, or one that all steps share."""
+    """Return the option for transformer predictors with a layer for each step, or one that all steps share."""
     init_args = f"{{num_steps: 12, dropout: 0.2, shared_across_steps: {shared}}}"
     return f"--model.predictor={{class_path: cpc.predictors.TransformerPredictor, init_args: {init_args}}}"
 
 
-# Lines that cost more a step get the steps that take as long as 1000 of the config.
+# Lines with slower steps get fewer steps, so that they take as long as 1000 steps of the config.
 LINES: dict[str, tuple[str, ...]] = {
     "strided, nothing else": (
         *STRIDED,
@@ -95,7 +95,7 @@ def run(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> 
     extra += [f"--seed_everything={seed}", f"--data.seed={seed}", "--eval_every_steps=500", *options]
     keep_options(folder, [CONFIG.read_text(), *extra])
     train(folder, ["--config", str(CONFIG), f"--data.manifest={corpus}", *extra])
-    if not is_probed(folder):  # which looks at the last of these
+    if not is_probed(folder):  # it checks probe.json, so the phones are probed last
         c: Any = {"features": ("c",), "baselines": ()}
         probe(folder, where.an4, ("speaker",), train_minutes=SPEAKER_MINUTES, out=folder / "speaker.json", **c)
         probe(folder, where.fsdd, ("digit",), test_split="test", out=folder / "digit.json", **c)
@@ -108,19 +108,19 @@ def run(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> 
             folds="speaker",
             alignments=where.timit,
         )
-    of_task = {
+    task_results = {
         task: json.loads((folder / file).read_text())["tasks"][task]["results"]
         for task, file in (("phones", "probe.json"), ("digit", "digit.json"), ("speaker", "speaker.json"))
     }
     independent = [r for r in read_records(folder / "bound.jsonl") if r["strategy"] == "mixed_excluding"]
-    phones = of_task["phones"]
+    phones = task_results["phones"]
     return {
         "phones_c": phones["cpc"]["accuracy_percent"],
         "interval": phones["cpc"]["accuracy_interval_percent"],
         "phones_z": phones["cpc_z"]["accuracy_percent"],
         "untrained_c": phones["random"]["accuracy_percent"] if "random" in phones else None,
-        "digits_c": of_task["digit"]["cpc"]["accuracy_percent"],
-        "speakers_c": of_task["speaker"]["cpc"]["accuracy_percent"],
+        "digits_c": task_results["digit"]["cpc"]["accuracy_percent"],
+        "speakers_c": task_results["speaker"]["cpc"]["accuracy_percent"],
         "mi_bound_nats": float(np.mean(independent[-1]["mi_bound_nats"])),
         "steps": independent[-1]["step"],
         "trained_seconds": read_records(folder / "health.jsonl")[-1]["trained_seconds"],
@@ -128,13 +128,13 @@ def run(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> 
 
 
 def folder_of(name: str, seed: int, where: argparse.Namespace) -> Path:
-    """A line's run."""
+    """Return the run folder of a line and a seed."""
     folder: Path = where.out / f"{name} {seed}".replace(",", "").replace(" ", "_")
     return folder
 
 
 def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """A row a line, the mean over its seeds."""
+    """Return a Markdown table with a row per line, the mean over its seeds."""
     lines = [
         "| | seeds | steps | seconds | phones, z | phones, c | untrained c | digits, c | speakers, c | bound, nats |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""A small training killed at random moments until it is done, against one that nobody disturbs.
+"""A small training run that is killed at random moments until it is done, compared with an undisturbed run.
 
 python -m benchmarks.soak [--minutes 60] [--seed 0]
 
@@ -62,16 +62,17 @@ WARMUP_STEPS = 100
 
 
 class Kill(NamedTuple):
-    """What was done to an attempt, and what became of it.
+    """A kill of an attempt and its outcome.
 
     Attributes:
-        kind: of `KILLS`.
+        kind: one of `KILLS`.
         moment: what the run was doing.
-        exit_code: negative after a signal that nothing caught.
-        seconds: until it had ended.
-        repeated: steps that were recorded and are not in the checkpoint.
-        survived: ended in time, by its exit code and words, with a checkpoint that can be read (if there was one).
-        said: the log's last line.
+        exit_code: exit code; negative after a signal that was not caught.
+        seconds: seconds until the process had ended.
+        repeated: number of steps that were recorded and are not in the checkpoint.
+        survived: whether the process ended in time, with the expected exit code and message, and left a readable
+            checkpoint (if there was one).
+        last_line: last line of the log.
     """
 
     kind: str
@@ -80,16 +81,16 @@ class Kill(NamedTuple):
     seconds: float
     repeated: int
     survived: bool
-    said: str
+    last_line: str
 
 
 class Training:
-    """A run in a folder, that can be started, disturbed, and started again.
+    """A run in a folder, which can be started, killed, and started again.
 
     Args:
-        folder: of the run; its log lies beside it.
-        corpus: of sounds.
-        num_steps: of the whole run.
+        folder: folder of the run; the log is next to it.
+        corpus: folder of the sounds.
+        num_steps: number of steps of the whole run.
     """
 
     def __init__(self, folder: Path, corpus: Path, num_steps: int) -> None:
@@ -98,32 +99,32 @@ class Training:
 
     @property
     def checkpoint(self) -> Path:
-        """To resume from."""
+        """The checkpoint to resume from."""
         return self.folder / "checkpoints" / "last.ckpt"
 
     @property
     def writing(self) -> Path:
-        """The checkpoint that is not whole yet."""
+        """The checkpoint that is being written."""
         return self.checkpoint.with_suffix(".new")
 
     @property
     def last_step(self) -> int:
-        """The last recorded one; 0: none."""
+        """The last recorded step; 0 without records."""
         records = read_records(self.folder / "health.jsonl")
         return records[-1]["step"] if records else 0
 
     @property
     def num_events(self) -> int:
-        """Grows by one when an attempt begins to train."""
+        """The number of events, which grows by one when an attempt begins to train."""
         return len(read_records(self.folder / "events.jsonl"))
 
     @property
     def saved_step(self) -> int:
-        """The checkpoint's; 0: there is none."""
+        """The step of the checkpoint; 0 without a checkpoint."""
         return read_checkpoint(self.checkpoint)["global_step"] if self.checkpoint.exists() else 0
 
     def start(self) -> Any:
-        """Another attempt, from the last checkpoint; from the beginning where there is none yet."""
+        """Start another attempt from the last checkpoint, or from the beginning without a checkpoint."""
         if not self.checkpoint.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
         again = ["--ckpt_path=last"] if self.checkpoint.exists() else []
@@ -134,7 +135,7 @@ class Training:
         return process
 
     def outcome(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The weights after the last step, and all records of the bound."""
+        """Return the weights after the last step, and all records of the bound."""
         return read_checkpoint(self.checkpoint)["state_dict"], read_records(self.folder / "bound.jsonl")
 
 
@@ -146,7 +147,7 @@ def _attempt(arguments: list[str], log: Path) -> None:
 
 
 def make_corpus(folder: Path) -> Path:
-    """Eighteen files of half a second of noise, each with a hum of its own."""
+    """Write eighteen files of half a second of noise, each with another hum."""
     for number in range(18):
         generator = np.random.default_rng(number)
         hum = np.sin(2 * np.pi * generator.uniform(90, 250) * np.arange(9600) / 16000)
@@ -157,8 +158,8 @@ def make_corpus(folder: Path) -> Path:
     return folder
 
 
-def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_seconds: float) -> Kill | None:
-    """Kill an attempt and wait for its end; None: it was done before."""
+def disturb(run: Training, process: Any, kind: str, during_checkpoint: bool, after_seconds: float) -> Kill | None:
+    """Kill an attempt and wait for its end; return None if the attempt finished before."""
     num_starts, start = run.num_events, time.monotonic()
     left_by_earlier_kill = _written_at(run.writing)
 
@@ -170,7 +171,7 @@ def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_s
     waits_until = time.monotonic() + 20
     while process.is_alive() and time.monotonic() < waits_until:
         workers = _children(process.pid)
-        if (workers or "worker" not in kind) and (is_writing() or not in_checkpoint):
+        if (workers or "worker" not in kind) and (is_writing() or not during_checkpoint):
             break
         time.sleep(0.0005)
     if not process.is_alive():
@@ -186,15 +187,15 @@ def disturb(run: Training, process: Any, kind: str, in_checkpoint: bool, after_s
     if not ended:
         process.kill()
         process.join()
-    said = (run.log.read_text(errors="replace").strip().splitlines() or [""])[-1]
+    last_line = (run.log.read_text(errors="replace").strip().splitlines() or [""])[-1]
     expected = {
         "SIGKILL": process.exitcode == -signal.SIGKILL,
         "SIGTERM": process.exitcode in (128 + signal.SIGTERM, -signal.SIGTERM),  # the latter before Python listens
-        "SIGKILL of the loader worker": process.exitcode == 2 and "a loader worker ended" in said,
+        "SIGKILL of the loader worker": process.exitcode == 2 and "a loader worker ended" in last_line,
     }[kind]
     repeated = 0 if moment == "starting" else run.last_step - run.saved_step
     seconds = time.monotonic() - killed_at
-    return Kill(kind, moment, process.exitcode, seconds, repeated, ended and expected, said)
+    return Kill(kind, moment, process.exitcode, seconds, repeated, ended and expected, last_line)
 
 
 def _written_at(path: Path) -> tuple[int, int] | None:
@@ -213,7 +214,7 @@ def _children(process: int) -> list[int]:
 
 
 def undisturbed(run: Training) -> float:
-    """Train without a kill; the seconds it takes."""
+    """Train without a kill, and return the seconds."""
     start = time.monotonic()
     process = run.start()
     process.join()
@@ -223,7 +224,7 @@ def undisturbed(run: Training) -> float:
 
 
 def soak(minutes: float, seed: int, folder: Path) -> tuple[list[Kill], dict[str, Any]]:
-    """Both runs: every kill, and the figures."""
+    """Run both trainings, and return all kills and the figures."""
     begin, choose = time.monotonic(), random.Random(seed)
     corpus = make_corpus(folder / "corpus")
     start_seconds = undisturbed(Training(folder / "start", corpus, 1))
@@ -266,7 +267,7 @@ def soak(minutes: float, seed: int, folder: Path) -> tuple[list[Kill], dict[str,
 
 
 def table(kills: list[Kill]) -> list[str]:
-    """By kind and moment: survived of tried, and steps repeated."""
+    """Return a table by kind and moment of survived attempts and repeated steps."""
     tried = Counter((kill.kind, kill.moment) for kill in kills)
     lines = [f"{'kill':30}{'while':26}{'survived':12}{'repeated steps: mean':>22}{'most':>6}"]
     for (kind, moment), count in sorted(tried.items()):

@@ -65,8 +65,8 @@ def main() -> None:
     print(f"bias of the estimated n = {NUM_CLASSES_OF_BIAS}, %, from m candidates")
     for counts in COUNTS:
         for num in (3, 10, 100):
-            of_each_row = LogUniform(NUM_CLASSES_OF_BIAS, counts=counts, shared=False)
-            draw = of_each_row.sample(None, num, torch.zeros(NUM_ROWS, 1, dtype=torch.int64), generator=generator)
+            row_sampler = LogUniform(NUM_CLASSES_OF_BIAS, counts=counts, shared=False)
+            draw = row_sampler.sample(None, num, torch.zeros(NUM_ROWS, 1, dtype=torch.int64), generator=generator)
             estimates = (-draw.log_count_sampled.double()).exp().sum(1) / NUM_CLASSES_OF_BIAS
             bias, error = float(estimates.mean()) - 1, float(estimates.std()) / NUM_ROWS**0.5
             figures[f"bias_{counts}_{num}"] = round(bias, 5)

@@ -1,4 +1,4 @@
-"""When the training steps of this process began, noted by a callback that a config can name."""
+"""A callback for configs that records when each training step of the process begins."""
 
 import time
 from typing import Any
@@ -9,8 +9,8 @@ starts: list[float] = []
 
 
 class Stopwatch(pl.Callback):
-    """Notes the time at each step's beginning in `starts`."""
+    """A callback that appends the time at the beginning of each step to `starts`."""
 
     def on_train_batch_start(self, *_: Any) -> None:
-        """Note the time."""
+        """Append the current time to `starts`."""
         starts.append(time.perf_counter())

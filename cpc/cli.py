@@ -1,4 +1,4 @@
-"""The command line: `cpc COMMAND ...`. A command's module is imported when the command is asked for."""
+"""The command line `cpc COMMAND ...`, which imports a command's module when the command runs."""
 
 import argparse
 import io
@@ -7,7 +7,6 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 from cpc import __version__
 from cpc.native.allocator import keep_freed_memory
 
-COMMANDS = {  # the function that is called, and what it does
+# The function of each command, and its description. A module may define `describe_result(result, options)`: its text is
+# printed after the command.
+COMMANDS = {
     "quickstart": (
         "cpc.quickstart:quickstart",
         "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, of text one",
@@ -24,9 +25,9 @@ COMMANDS = {  # the function that is called, and what it does
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
     "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
-    "probe": ("cpc.probes.report:probe", "judge features with linear probes, beside baselines and the bound"),
-    "abx": ("cpc.probes.abx.command:abx", "say how often features confuse two phones, within and across speakers"),
-    "embed": ("cpc.probes.embed:embed", "write features of audio or image files, and where they lie"),
+    "probe": ("cpc.probes.report:probe", "measure features with linear probes, next to baselines and the bound"),
+    "abx": ("cpc.probes.abx.command:abx", "measure how often features confuse two phones, within and across speakers"),
+    "embed": ("cpc.probes.embed:embed", "write features of audio or image files, with their positions in the input"),
     "export": ("cpc.interop.export:export", "write a model as ONNX graphs, checked"),
     "import": ("cpc.interop.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
@@ -56,18 +57,18 @@ COMMANDS = {  # the function that is called, and what it does
         "cpc.bounds.calibration.calibrate:calibrate",
         "measure estimators of information against truths in closed form; ten minutes",
     ),
-    "doctor": ("cpc.native.doctor:main", "say which parts of this installation work"),
+    "doctor": ("cpc.native.doctor:main", "check which parts of this installation work"),
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake ends with a message and exit status 2, not with a traceback.
+    """Run a command; a user's mistake ends with a message and exit status 2, without a traceback.
 
-    The library's messages mark the arguments that they speak of, as `skip_bad`: here they become what the user types.
+    The library's messages mark arguments with backticks, as in `skip_bad`; here they become command-line options.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
     keep_freed_memory()
     warnings.formatwarning = _format_warning
     typed: dict[str, str] = {}
@@ -95,16 +96,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _message(error: Exception) -> str:
-    """The error's text; of one that the system raised the file and the reason, without the number of the error."""
+    """Return the text of an error; for an error of the operating system the file and the reason, without its number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def _report_to_torchrun(message: str) -> None:
-    """Write the message where torchrun looks for the cause of a process that failed, so that its report ends with it.
+    """Write the message to torchrun's error file, so that torchrun's report ends with the message.
 
-    It is the format of `torch.distributed.elastic.multiprocessing.errors`, whose `record` would write a traceback.
+    The format is that of `torch.distributed.elastic.multiprocessing.errors`, whose `record` would write a traceback.
     """
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         with suppress(OSError):  # stderr has the message in any case
@@ -114,31 +115,32 @@ def _report_to_torchrun(message: str) -> None:
 
 
 def _format_warning(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """Leave out where a warning of cpc's own comes from, of which a user has no use."""
+    """Format a warning; warnings of cpc come without their line of code."""
     is_own = Path(filename).is_relative_to(Path(__file__).parent)
     return f"cpc: warning: {message}\n" if is_own else f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _overview() -> argparse.ArgumentParser:
-    """All commands, without their options."""
+    """Return a parser of all commands, without their options."""
     parser = argparse.ArgumentParser("cpc", description="Contrastive Predictive Coding.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"cpc {__version__}")
-    within = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    for name, (function, words) in COMMANDS.items():
+    groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
+    for name, (function, description) in COMMANDS.items():
         group, _, last = name.rpartition(" ")
-        added = within[group].add_parser(last, help=words)
+        command = groups[group].add_parser(last, help=description)
         if not function:
-            within[name] = added.add_subparsers(metavar="ACTION", required=True)
+            groups[name] = command.add_subparsers(metavar="ACTION", required=True)
     return parser
 
 
 def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
     from cpc.config.options import Options
 
-    place, words = COMMANDS[name]
-    module, _, function_name = place.partition(":")
-    function = getattr(import_module(module), function_name)
-    options = Options(function, f"cpc {name}", f"{words[0].upper()}{words[1:]}.")
+    path, description = COMMANDS[name]
+    module_name, _, function_name = path.partition(":")
+    module = import_module(module_name)
+    function = getattr(module, function_name)
+    options = Options(function, f"cpc {name}", f"{description[0].upper()}{description[1:]}.")
     typed |= options.typed
     note = _add_data_options(options, name, arguments) if options.takes_more else ""
     typed |= options.typed
@@ -148,25 +150,14 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
         prepare_processor()
     result = function(**values)
-    if name == "embed":
-        print(f"{len(result)} files written to {values['out']}")
-    elif name in ("share", "import"):
-        print(f"{result} written")
-    elif name in ("picture", "export"):
-        print("\n".join(f"{path} written" for path in result))
-    elif name == "data index":
-        splits = Counter(result.columns.get("split", []))
-        counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
-        print(f"{len(result)} files indexed ({counts})")
-    elif name == "data items":
-        counts = f"{len(set(result.phones))} phones of {len(set(result.speakers))} speakers in {len(set(result.files))}"
-        print(f"{len(result)} items of {counts} files written to {values['out']}")
+    if describe_result := getattr(module, "describe_result", None):
+        print(describe_result(result, values))
 
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
-    """Add those of the data of the model that is named among the arguments; what to say of options it has not."""
-    given, left = options.parse_alone(arguments)
-    values = [argument for argument in left if argument.strip() and not argument.startswith("-")]
+    """Add the options of the data of the model among the arguments, and return a note for unknown options."""
+    parsed, rest = options.parse_alone(arguments)
+    values = [argument for argument in rest if argument.strip() and not argument.startswith("-")]
     if not values:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""
@@ -176,12 +167,12 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
     from cpc.interop.hub import is_hub_name
 
     model = next(iter(models or filter(is_hub_name, values)), values[0])
-    kind = data_class(read_config(model), tuple(getattr(given, "trusted_packages", ("cpc",))))
+    modality = data_class(read_config(model), tuple(getattr(parsed, "trusted_packages", ("cpc",))))
     if command == "probe":
-        options.add_fields(kind, kind.probe_options)
+        options.add_fields(modality, modality.probe_options)
     else:
-        options.add_fields(kind, kind.held_out_options, "; as in the model's run if not given")
-    return f"; {model} is a model of {kind.name}, whose data have no such option"
+        options.add_fields(modality, modality.held_out_options, "; as in the model's run if not given")
+    return f"; {model} is a model of {modality.name}, whose data have no such option"
 
 
 def _pretrain(arguments: list[str]) -> None:

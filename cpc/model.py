@@ -15,7 +15,7 @@ from cpc.contexts.context import check_latents
 from cpc.data.batch import Batch
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output, Step
 
 _PROTOCOL = {  # what each part must have; `cpc.encoders` and so on hold parts that do

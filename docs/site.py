@@ -1,4 +1,4 @@
-"""What the site adds to the pages of docs/: a page of reference for every public package, links that end in docs/."""
+"""Hooks of mkdocs: add a reference page for every public package, and turn links that leave docs/ into plain names."""
 
 import importlib
 import re
@@ -34,7 +34,7 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)(#[^)]*)?\)")
 
 
 def public_names(package: str) -> dict[str, str]:
-    """Where each public name of a package is defined, by name; a file without `__all__` has what it defines itself."""
+    """Return the full name of each public name of a package; without `__all__`, of each name that the file defines."""
     module = importlib.import_module(package)
     own = [name for name in vars(module) if not name.startswith("_")]
     own = [name for name in own if getattr(getattr(module, name), "__module__", None) == package]
@@ -42,7 +42,7 @@ def public_names(package: str) -> dict[str, str]:
     for name in getattr(module, "__all__", own):
         found: Any = getattr(module, name)
         if type(found) is type(module):
-            continue  # a package, which has a page of its own
+            continue  # a package, which has a separate page
         homes[name] = f"{getattr(found, '__module__', package)}.{getattr(found, '__qualname__', name)}"
         if not homes[name].startswith("cpc."):  # a constant or an alias of types, defined where it is imported from
             homes[name] = f"{package}.{name}"
@@ -50,13 +50,13 @@ def public_names(package: str) -> dict[str, str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of reference into the menu."""
+    """Add the reference pages to the menu."""
     config.nav.append({"Reference": [{package: f"reference/{package}.md"} for package in PUBLIC]})
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of reference."""
+    """Generate a reference page for every package in `PUBLIC`."""
     for package in PUBLIC:
         summary = (importlib.import_module(package).__doc__ or "").strip()
         parts = [f"# {package}", summary, *(f"::: {home}" for home in public_names(package).values())]
@@ -65,7 +65,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Show the names of files outside docs/, which the site does not have, instead of links to them."""
+    """Replace links to files outside docs/, which the site does not have, by the names of the files."""
     docs = Path(config.docs_dir).resolve()
 
     def shown(link: re.Match[str]) -> str:

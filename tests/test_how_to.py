@@ -1,6 +1,6 @@
 """The how-to pages of docs/: their commands run as they stand, on small data and with smaller options.
 
-Only parsed, by tests/test_docs.py, are most commands of docs/results.md, which take hours and corpora that are not
+Only parsed, by tests/test_docs.py, are most commands of docs/results, which take hours and corpora that are not
 here, and those in the middle of a sentence. SLURM's job runs there with a SLURM that does nothing, the quickstart in
 tests of its own. Of `python -m benchmarks.NAME`, minutes to hours each, and `python datasets/...` it is checked that
 they are there.
@@ -31,7 +31,7 @@ from cpc_audio_checkpoint import WIDTH, random_weights, save
 from hub_server import Hub, serve_hub
 from shown import PAGES, blocks, command_blocks, commands, run, small
 
-from benchmarks.made_runs import write_run
+from benchmarks.synthetic_runs import write_run
 from cpc.checkpoint import read_config
 from cpc.data import read_manifest
 from cpc.data.audio.index import index_folder
@@ -45,7 +45,7 @@ HUB, CPC_AUDIO = command_blocks("docs/library.md")
 OTHERS = {
     "docs/tutorial.md",  # tests/test_docs.py runs it
     "docs/scale.md",  # tests/on_ray/test_scale.py, and torchrun below
-    "docs/results.md",  # takes hours
+    *(f"docs/results/{domain}.md" for domain in ("frames", "speech", "text")),  # take hours
 }
 
 
@@ -292,8 +292,8 @@ def test_the_augmentation_of_the_page(indexed: Path) -> None:
 @pytest.mark.slow
 def test_phones_and_their_confusions(aligned: Path) -> None:
     """Of the results page, what is cheap."""
-    (pretrain, *probe), *_ = command_blocks("docs/results.md")
-    (abx,) = [block for block in command_blocks("docs/results.md") if block[-1][0] == "abx"]
+    (pretrain, *probe), *_ = command_blocks("docs/results/speech.md")
+    (abx,) = [block for block in command_blocks("docs/results/speech.md") if block[-1][0] == "abx"]
     shutil.copytree(aligned, "AN4")
     index_folder("AN4", speaker_level=0, progress=False)
     for words in [pretrain, *probe, *abx[1:]]:

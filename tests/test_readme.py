@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from shown import REPOSITORY, commands_in, run
+from shown import REPOSITORY, command_blocks, commands_in, run
 
 import cpc
 
@@ -82,6 +82,11 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
     report = json.loads((beside_configs / "runs/text/bound.json").read_text())
     assert report["split"] == "test"
     assert 1 < report["bounds"][0]["perplexity"][0] < 500
+
+
+def test_the_commands_for_frames_are_those_of_the_data_page() -> None:
+    """tests/test_how_to.py runs the commands of the data page."""
+    assert commands("frames") == command_blocks("docs/data.md")[-1]
 
 
 def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
 from cpc.interop.tars import untar_corpus
 from cpc.model import CPC
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE
 from cpc.monitor.parse import parse_lines
+from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.predictors import Bilinear
 
 pytestmark = [

@@ -1,13 +1,13 @@
-"""Table 3 of Rawat et al. 2019 (arXiv:1907.10747), rerun: precision@k of classifiers by how negatives are drawn.
+"""Table 3 of Rawat et al. 2019 (arXiv:1907.10747), rerun: precision@k of classifiers by sampler.
 
 python -m benchmarks.extreme [--data FOLDER] [--samplers NAME ...] [--objective NAME] [--seeds N] [--option value ...]
 python -m benchmarks.extreme --synthetic NUM_CLASSES   (a problem whose best possible precision is known)
 
-FOLDER holds NAME_train.xc.txt and NAME_test.xc.txt in the text format of the extreme classification repository. The
+FOLDER contains NAME_train.xc.txt and NAME_test.xc.txt in the text format of the extreme classification repository. The
 model is a sparse linear encoder and a class table, both normalised, trained with the objective for the same number of
-epochs whatever draws the candidates; each query has candidates of its own, with replacement. `full` meets all classes,
-`exp` draws from the softmax itself. P@k in percent, the mean over seeds and its standard error; PSP@k is
-propensity-scored; `test nats` the full softmax's loss of single labels.
+epochs with every sampler; each query has its own candidates, with replacement. `full` uses all classes, `exp` samples
+from the softmax. P@k is in percent, the mean over seeds with its standard error; PSP@k is propensity-scored; `test
+nats` is the full softmax's loss of single labels.
 """
 
 import argparse
@@ -47,7 +47,7 @@ TEST_ROWS = 512
 
 
 class Recipe(NamedTuple):
-    """How every method is trained."""
+    """The settings of training, which all samplers share."""
 
     objective: str
     correction: str | None
@@ -64,7 +64,7 @@ class Recipe(NamedTuple):
     nu: float
 
 
-# How candidates are drawn, by name; None: all classes.
+# Samplers by name; None: all classes.
 Build = Callable[[int, Recipe], Sampler]
 SAMPLERS: dict[str, Build | None] = {
     "full": None,
@@ -81,7 +81,7 @@ TABLE_3 = ("full", "exp", "uniform", "quadratic", "rff", "two_level")
 
 
 class Classifier(torch.nn.Module):
-    """Scores of all classes for sparse points."""
+    """A classifier of sparse points: a sparse linear encoder and a class table."""
 
     def __init__(self, points: ExtremePoints, name: str, recipe: Recipe) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Classifier(torch.nn.Module):
         table = ClassTable(
             points.num_classes,
             recipe.dim,
-            # Cosines cannot be low for all but a few of many classes: a logistic loss needs a level.
+            # Cosines cannot be low for nearly all of many classes, so a logistic loss needs a bias.
             has_bias=form == "logistic",
             is_normalised=True,
             temperature=recipe.temperature,
@@ -100,7 +100,7 @@ class Classifier(torch.nn.Module):
             self.loss = ClassTableLoss(table, f"full_{form}")
         else:
             sampler = build(points.num_classes, recipe)
-            # With replacement, drawing around the target and discarding it differ: the paper excludes it.
+            # With replacement, excluding the target and discarding it differ; the paper excludes the target.
             follows = isinstance(sampler, QuerySampler)
             hits = "exclude" if "exclude" in OBJECTIVES[recipe.objective].hits else None
             self.loss = ClassTableLoss(
@@ -116,7 +116,7 @@ class Classifier(torch.nn.Module):
 
     @torch.no_grad()
     def test(self, points: ExtremePoints) -> tuple[np.ndarray, float]:
-        """The classes ranked first for every point, and the full softmax's mean loss of each point's labels."""
+        """Return the classes ranked first for every point, and the full softmax's mean loss of the points' labels."""
         table = self.loss.table
         ranked, losses = [], []
         for start in range(0, len(points), TEST_ROWS):
@@ -126,14 +126,14 @@ class Classifier(torch.nn.Module):
             ranked.append(top_classes(scaled, table.vectors(), max(RANKS), table.bias))
             examples = REDUCTIONS["pick_all_labels"](points.labels[rows], np.random.default_rng(0))
             if len(examples.points):
-                of_labels = queries[torch.from_numpy(examples.points)]
-                losses.append(self.loss.exact(of_labels, torch.from_numpy(examples.classes)).loss_nats)
+                label_queries = queries[torch.from_numpy(examples.points)]
+                losses.append(self.loss.exact(label_queries, torch.from_numpy(examples.classes)).loss_nats)
         return torch.cat(ranked).numpy(), float(torch.cat(losses).mean())
 
 
 def train(points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> tuple[Classifier, float]:
-    """A trained classifier, and the seconds that it took."""
-    torch.sparse.check_sparse_tensor_invariants.disable()  # Adagrad's own tensors; left open, it warns
+    """Train a classifier, and return it with the seconds of training."""
+    torch.sparse.check_sparse_tensor_invariants.disable()  # by default Adagrad's tensors cause a warning
     torch.manual_seed(seed)
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     classifier = Classifier(points, name, recipe)
@@ -143,7 +143,7 @@ def train(points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> tuple[
         examples = REDUCTIONS[recipe.reduction](points.labels, rng)
         for batch in np.array_split(rng.permutation(len(examples.points)), num_batches(examples, recipe)):
             queries = classifier.encoder(sparse_batch(points.features[examples.points[batch]]))
-            loss = classifier.loss.of_rows(queries, torch.from_numpy(examples.classes[batch]), generator).loss
+            loss = classifier.loss.row_losses(queries, torch.from_numpy(examples.classes[batch]), generator).loss
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -155,7 +155,7 @@ def num_batches(examples: ClassExamples, recipe: Recipe) -> int:
 
 
 def measure(train_points: ExtremePoints, test_points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> dict:
-    """The figures of one run, in percent."""
+    """Return the figures of one run, in percent."""
     classifier, seconds = train(train_points, name, recipe, seed)
     ranked, test_nats = classifier.test(test_points)
     return precisions(ranked, train_points, test_points) | {"test_nats": test_nats, "seconds": seconds}
@@ -169,15 +169,15 @@ def precisions(ranked: np.ndarray, train_points: ExtremePoints, test_points: Ext
     }
 
 
-def by_frequency(train_points: ExtremePoints, test_points: ExtremePoints) -> dict[str, float]:
-    """What the most frequent classes read, whatever the point."""
+def frequency_baseline(train_points: ExtremePoints, test_points: ExtremePoints) -> dict[str, float]:
+    """Return the precisions of ranking the most frequent classes first for every point."""
     num_of_class = np.bincount(train_points.labels.indices, minlength=train_points.num_classes)
     ranked = np.tile(np.argsort(-num_of_class, kind="stable")[: max(RANKS)], (len(test_points), 1))
     return precisions(ranked, train_points, test_points)
 
 
-def over_seeds(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Mean and standard error of every figure; no error of a single run."""
+def summarise(runs: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return mean and standard error of every figure; a single run has no error."""
     return {
         key: {"mean": float(np.mean([run[key] for run in runs]))}
         | ({"standard_error": float(np.std([run[key] for run in runs], ddof=1) / len(runs) ** 0.5)} if runs[1:] else {})
@@ -196,10 +196,10 @@ def line(name: str, figures: dict[str, dict[str, float]]) -> str:
 
 
 def read_folder(folder: Path) -> tuple[ExtremePoints, ExtremePoints]:
-    """The training and test points of a folder with one of each.
+    """Return the training and test points of a folder.
 
     Raises:
-        ValueError: if there is none, or more than one.
+        ValueError: unless the folder contains one file of each.
     """
     found = {split: sorted(folder.glob(f"*_{split}.xc.txt")) for split in ("train", "test")}
     for split, paths in found.items():
@@ -229,12 +229,14 @@ def main(arguments: list[str] | None = None) -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument(
-        "--updates-between", action="store_true", help="show a sampler what was met at every step between refreshes"
+        "--updates-between",
+        action="store_true",
+        help="update the sampled classes of a sampler at every step between refreshes",
     )
     parser.add_argument("--temperature", type=float, default=0.15, help="1 / tau")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="Adagrad's")
-    parser.add_argument("--num-frequencies", type=int, default=200, help="of the random Fourier features")
-    parser.add_argument("--nu", type=float, default=4.0, help="of their kernel")
+    parser.add_argument("--num-frequencies", type=int, default=200, help="number of random Fourier features")
+    parser.add_argument("--nu", type=float, default=4.0, help="nu of their kernel")
     options = parser.parse_args(arguments)
     keep_freed_memory()
     prepare_processor()
@@ -261,11 +263,11 @@ def main(arguments: list[str] | None = None) -> None:
         best = {f"p@{k}": 100 * problem.optimal_precision_at(k, test_points.features) for k in RANKS}
         figures["best possible"] = {key: {"mean": float(each.mean())} for key, each in best.items()}
         print(line("best possible", figures["best possible"]))
-    figures["by frequency"] = over_seeds([by_frequency(train_points, test_points)])
+    figures["by frequency"] = summarise([frequency_baseline(train_points, test_points)])
     print(line("by frequency", figures["by frequency"]), flush=True)
     for name in options.samplers:
         runs = [measure(train_points, test_points, name, recipe, seed) for seed in range(options.seeds)]
-        figures[name] = over_seeds(runs)
+        figures[name] = summarise(runs)
         print(line(name, figures[name]), flush=True)
     print(json.dumps({"figures": figures, "recipe": recipe._asdict(), "seeds": options.seeds, "machine": state}))
 

@@ -80,7 +80,7 @@ class KernelTree(QuerySampler):
             self.nodes[node] = self._pairs()[node].sum(1)
 
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """O(n F) a query."""
+        """Return log q of all classes, level by level, in O(n F) per query."""
         features = self.kernel.query_features(queries)
         probability = torch.ones(len(queries), 1, dtype=torch.float64, device=features.device)
         for level in range(1, self.num_levels + 1):
@@ -101,7 +101,7 @@ class KernelTree(QuerySampler):
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """By walks down the tree, with replacement."""
+        """Sample by walks down the tree, with replacement."""
         self.check_values(queries, targets)
         excluded = distinct(targets) if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)
@@ -113,12 +113,12 @@ class KernelTree(QuerySampler):
         return Draw(ids, log_q.float() + math.log(num), log_q_targets.float() + math.log(num))
 
     def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Refuse what is not finite, or what the kernel cannot use."""
+        """Raise an error for vectors that are not finite, or that the kernel cannot use."""
         super().check_vectors(vectors, name)
         self.kernel.check(vectors, name)
 
     def _pairs(self) -> Float[Tensor, "P 2 F"]:
-        """The two children of each node, side by side."""
+        """Return the two children of each node, next to each other."""
         return rearrange(self.nodes, "(p two) f -> p two f", two=2)
 
     def _num_classes_below(self, nodes: Int[Tensor, "*M"], level: int) -> Int[Tensor, "*M"]:
@@ -128,7 +128,7 @@ class KernelTree(QuerySampler):
     def _branches(
         self, scores: Float[Tensor, "M k 2"], children: Int[Tensor, "M k 2"], level: int
     ) -> Float[Tensor, "M k 2"]:
-        """Probabilities of two children on this level."""
+        """Return the probabilities of two children on one level."""
         return _normalised(scores.double().clamp(min=0), self._num_classes_below(children, level))
 
     def _mixed(self, probability: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class KernelTree(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "levels M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """In torch, some rows at a time."""
+        """Sample in torch, some rows at a time."""
         rows = max(1, TILE_ELEMENTS // (2 * self.kernel.num_features * max(uniform.shape[2], targets.shape[1])))
         tiles = zip(*(each.split(rows) for each in (features, targets, excluded)), uniform.split(rows, 1), strict=True)
         drawn = [self._draw_rows(*tile) for tile in tiles]
@@ -155,7 +155,7 @@ class KernelTree(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "levels M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]] | None:
-        """The same by kernel_tree.c, many queries on as many threads as torch uses; None without compiler or memory."""
+        """Sample by kernel_tree.c, on as many threads as torch uses; None without a compiler or memory."""
         library = compiled(SOURCE)
         if library is None:
             return None
@@ -177,7 +177,7 @@ class KernelTree(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "levels M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Candidates, their log q and the targets', both divided by the share that is not excluded."""
+        """Return candidates, their log q and the targets' log q, both divided by the share that is not excluded."""
         share_below = self._walk(features, targets.clamp(min=0))  # [M, T] each, from the leaf's 1 to the root's q
         q_targets = self._mixed(share_below[-1])
         if bool((excluded != NO_TARGET).any()):
@@ -215,7 +215,7 @@ class KernelTree(QuerySampler):
         return torch.einsum("mf,mkcf->mkc", features, self._pairs()[parents])
 
     def _walk(self, features: Float[Tensor, "M F"], ids: Int[Tensor, "M k"]) -> list[Float[Tensor, "M k"]]:
-        """What share of the mass of each node on the way up from a class is the class's: 1, ..., q of the tree."""
+        """Return the class's share of the mass of each node on the way from the class to the root: 1, ..., q."""
         shares = [torch.ones(ids.shape, dtype=torch.float64, device=ids.device)]
         node = ids + 2**self.num_levels
         for level in reversed(range(1, self.num_levels + 1)):
@@ -227,7 +227,7 @@ class KernelTree(QuerySampler):
 
 
 def uniform_except(uniform: Float[Tensor, "M m"], num_classes: int, excluded: Int[Tensor, "M E"]) -> Int[Tensor, "M m"]:
-    """Uniform draws from the classes that are not excluded: the r-th of them for r = 0, 1, ..., none rejected.
+    """Sample uniformly from the classes that are not excluded, without rejection: the r-th of these classes.
 
     Args:
         uniform: in [0, 1).
@@ -248,7 +248,7 @@ def _children(nodes: Int[Tensor, "M k"]) -> Int[Tensor, "M k 2"]:
 
 
 def _normalised(weights: Float[Tensor, "*M 2"], counts: Tensor) -> Float[Tensor, "*M 2"]:
-    """Weights that sum to one; where there are none, in proportion to the counts."""
+    """Return weights that sum to one; if all are zero, they are proportional to the counts."""
     total = weights.sum(-1, keepdim=True)
-    of_counts = counts / counts.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), of_counts)
+    count_shares = counts / counts.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), count_shares)

@@ -37,12 +37,12 @@ class ExtremePoints:
 
     @property
     def num_features(self) -> int:
-        """F."""
+        """The number of features F."""
         return self.features.shape[1]
 
     @property
     def num_classes(self) -> int:
-        """N."""
+        """The number of classes n."""
         return self.labels.shape[1]
 
 
@@ -136,12 +136,12 @@ def _rows(
 
 
 def write_extreme(points: ExtremePoints, path: str | Path) -> None:
-    """Write the text format that `read_extreme` reads; values come back bit for bit."""
+    """Write the text format that `read_extreme` reads; values are restored bit for bit."""
     with write_atomically(path) as new, new.open("w", encoding="ascii", newline="\n") as stream:
         stream.write(f"{len(points)} {points.num_features} {points.num_classes}\n")
         labels, features = points.labels, points.features
         for row in range(len(points)):
-            of_row = slice(features.indptr[row], features.indptr[row + 1])
-            pairs = zip(features.indices[of_row].tolist(), features.data[of_row].tolist(), strict=True)
+            row_slice = slice(features.indptr[row], features.indptr[row + 1])
+            pairs = zip(features.indices[row_slice].tolist(), features.data[row_slice].tolist(), strict=True)
             classes = ",".join(map(str, labels.indices[labels.indptr[row] : labels.indptr[row + 1]].tolist()))
             stream.write(f"{classes} {' '.join(f'{feature}:{value:.9g}' for feature, value in pairs)}\n")

@@ -1,4 +1,4 @@
-"""How many of the classes that a classifier ranks first are right: precision@k, and with rare classes weighing more.
+"""Precision@k of ranked classes, and propensity-scored precision@k, in which rare classes weigh more.
 
 P points, n classes, R ranked classes of each point, D dims, M queries.
 """
@@ -33,7 +33,7 @@ PROPENSITY_PARAMETERS = {
 def top_classes(
     queries: Float[Tensor, "M D"], classes: Float[Tensor, "n D"], num: int, bias: Float[Tensor, " n"] | None = None
 ) -> Int[Tensor, "M R"]:
-    """The classes of the highest scores q . c + b of every query, best first, without the matrix of all scores.
+    """Return the classes with the highest scores q . c + b of every query, best first, without the matrix of scores.
 
     Raises:
         ValueError: if there are fewer classes than `num`.
@@ -49,10 +49,10 @@ def top_classes(
 
 
 def precision_at(k: int, ranked: Int[np.ndarray, "P R"], labels: sparse.csr_array) -> Float[np.ndarray, " P"]:
-    """The share of each point's first k classes that are among its labels; its mean over points is precision@k.
+    """Return the share of each point's first k classes that are labels; its mean over points is precision@k.
 
-    The divisor is k also where a point has fewer labels, as everywhere in this literature: a point of one label reads
-    1/k at most, and one without a label 0.
+    The divisor is k even if a point has fewer labels, as in all of this literature: a point with one label has at most
+    1/k, and a point without labels 0.
 
     Args:
         k: from 1 to R.
@@ -68,17 +68,17 @@ def precision_at(k: int, ranked: Int[np.ndarray, "P R"], labels: sparse.csr_arra
 def inverse_propensities(
     labels: sparse.csr_array, parameters: PropensityParameters = PROPENSITY_PARAMETERS["other"]
 ) -> Float[np.ndarray, " n"]:
-    """1/p of every class: eq. 2 of Jain et al. 2016 (KDD), "Extreme multi-label loss functions".
+    """Return 1/p of every class: eq. 2 of Jain et al. 2016 (KDD), "Extreme multi-label loss functions".
 
     1/p_l = 1 + C (N_l + B)^-A with C = (log N - 1) (B + 1)^A, where N_l of N training points have class l: log N for a
     class that occurs once, near 1 for the most frequent.
 
     Args:
-        labels: `[P, n]` of the TRAINING points; those of the test points would be the trap.
+        labels: labels `[P, n]` of the TRAINING points, not of the test points.
         parameters: A and B.
 
     Raises:
-        ValueError: of fewer than three points, where C would not be positive.
+        ValueError: if there are fewer than three points, for which C is not positive.
     """
     num_points = labels.shape[0]
     if num_points < 3:
@@ -91,10 +91,10 @@ def inverse_propensities(
 def propensity_scored_precision_at(
     k: int, ranked: Int[np.ndarray, "P R"], labels: sparse.csr_array, inverse_propensities: Float[np.ndarray, " n"]
 ) -> float:
-    """Precision@k with 1/p for every hit, as a share of the most that any ranking could read: between 0 and 1.
+    """Return precision@k with weight 1/p for every hit, as a share of the highest possible value: between 0 and 1.
 
-    The repository's normalisation: the sum over all points is divided by that of the ranking which puts each point's
-    labels of the highest 1/p first. It is a ratio of sums, not a mean of ratios over points.
+    The repository's normalisation: the sum over all points is divided by the sum of the ranking that puts each point's
+    labels with the highest 1/p first. It is a ratio of sums, not a mean of ratios over points.
 
     Raises:
         ValueError: as `precision_at`, or if no point has a label.
@@ -108,7 +108,7 @@ def propensity_scored_precision_at(
 
 
 def _sum_of_best(k: int, labels: sparse.csr_array, weights: Float[np.ndarray, " _"]) -> float:
-    """The k highest weights of every row, added up."""
+    """Return the sum of the k highest weights of every row."""
     rows = np.repeat(np.arange(labels.shape[0]), np.diff(labels.indptr))
     order = np.lexsort((-weights, rows))
     rank_in_row = np.arange(len(weights)) - labels.indptr[rows]

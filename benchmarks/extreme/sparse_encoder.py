@@ -1,4 +1,4 @@
-"""g_enc for sparse observations, bags of words for instance: one linear map.
+"""An encoder of sparse observations, such as bags of words: one linear map.
 
 M observations, E entries of all of them, F features, D latent dim.
 """
@@ -13,7 +13,7 @@ from benchmarks.extreme.sparse_batch import SparseBatch
 
 
 class SparseEncoder(nn.Module):
-    """z = W x for sparse x: the sum of W's rows that x names, each times its value.
+    """The map z = W x for sparse x: the sum of the rows of W for the features of x, each times the feature's value.
 
     The input embedding of Rawat et al. 2019 (arXiv:1907.10747, section 4) for extreme classification. Time and memory
     of a step grow with the entries of the batch, not with the number of features, if `sparse_gradients` is on.
@@ -21,10 +21,10 @@ class SparseEncoder(nn.Module):
     Args:
         num_features: F.
         dim: D.
-        normalise: every x is scaled to unit length first, so that long documents do not have long latents; with it
-            latents of an untrained encoder have about unit length. An observation without features has the latent 0.
-        sparse_gradients: gradients name the rows that they change. Adagrad, SparseAdam and SGD take them; Adam refuses
-            them.
+        normalise: scale every x to unit length first, so that long documents do not have long latents; the latents of
+            an untrained encoder then have about unit length. An observation without features has the latent 0.
+        sparse_gradients: gradients are sparse in the rows of W. Adagrad, SparseAdam and SGD support them; Adam does
+            not.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SparseEncoder(nn.Module):
 
 
 def _lengths(x: SparseBatch) -> Float[Tensor, " M"]:
-    """Euclidean lengths of the observations; 1 for an empty one."""
-    of_row = torch.bucketize(torch.arange(len(x.values), device=x.values.device), x.offsets, right=True) - 1
-    squares = torch.zeros(len(x.offsets), device=x.values.device).index_add(0, of_row, x.values.square())
+    """Return the Euclidean lengths of the observations; 1 for an empty observation."""
+    entry_rows = torch.bucketize(torch.arange(len(x.values), device=x.values.device), x.offsets, right=True) - 1
+    squares = torch.zeros(len(x.offsets), device=x.values.device).index_add(0, entry_rows, x.values.square())
     return torch.where(squares > 0, squares, 1).sqrt()

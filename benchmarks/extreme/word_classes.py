@@ -17,7 +17,7 @@ _TILE_POINTS = 1024
 
 
 class WordClasses:
-    """Classes with words of their own, points that are bags of words, and the exact posterior.
+    """A problem whose classes have words, whose points are bags of words, and whose exact posterior is known.
 
     A class y comes with probability pi_y, proportional to (y + 10)^-exponent. A point is L words, each independently of
     the S words of the class with probability 1 - noise, otherwise any of the F. So
@@ -77,7 +77,7 @@ class WordClasses:
         self._classes_of_word = has_word.T.tocsr()
 
     def draw(self, num_points: int, rng: np.random.Generator) -> ExtremePoints:
-        """Points with their labels; values are how often a word occurs."""
+        """Sample points with their labels; the value of a feature is the count of the word."""
         first = np.searchsorted(self.prior.cumsum()[:-1], rng.random(num_points), side="right")
         own = self.words[first[:, None], rng.integers(0, self.words.shape[1], (num_points, self.words_per_point))]
         other = rng.integers(0, self.num_features, own.shape)
@@ -91,13 +91,13 @@ class WordClasses:
         return ExtremePoints(features, labels.astype(bool))
 
     def posteriors(self, features: sparse.csr_array) -> Iterator["Posterior"]:
-        """P(y | x) of all points, some points at a time."""
+        """Yield P(y | x) of all points, some points at a time."""
         for start in range(0, features.shape[0], _TILE_POINTS):
             hits = (features[start : start + _TILE_POINTS] @ self._classes_of_word).tocsr()
-            yield Posterior.of_hits(self.prior, hits, self.lam)
+            yield Posterior.from_hits(self.prior, hits, self.lam)
 
     def optimal_precision_at(self, k: int, features: sparse.csr_array) -> Float[np.ndarray, " P"]:
-        """The expected precision@k, given each of these points, of the best ranking: that of P(y | x)."""
+        """Return the expected precision@k of the best ranking, by P(y | x), for each point."""
         best = np.concatenate([posterior.highest(k) for posterior in self.posteriors(features)])
         return (1 - (1 - best) ** self.labels_per_point).mean(1)
 
@@ -119,8 +119,8 @@ class Posterior:
     excess: Float[np.ndarray, " _"]
 
     @classmethod
-    def of_hits(cls, prior: Float[np.ndarray, " n"], hits: sparse.csr_array, lam: float) -> "Posterior":
-        """From the number of hits of every class that has one."""
+    def from_hits(cls, prior: Float[np.ndarray, " n"], hits: sparse.csr_array, lam: float) -> "Posterior":
+        """Compute the posterior from the number of hits of every class with a hit."""
         most = hits.max(axis=1).toarray()
         rows = np.repeat(np.arange(hits.shape[0]), np.diff(hits.indptr))
         scale = np.exp(-lam * most)
@@ -129,33 +129,33 @@ class Posterior:
 
     @property
     def total(self) -> Float[np.ndarray, " P"]:
-        """What the weights sum to."""
+        """The sum of the weights."""
         return self.scale + sparse.csr_array((self.excess, self.hits.indices, self.hits.indptr), self.hits.shape).sum(1)
 
     def draw(self, uniform: Float[np.ndarray, "P T"]) -> Int[np.ndarray, "P T"]:
-        """Classes by P(y | x): from the prior, or from the excess."""
+        """Sample classes from P(y | x): from the prior, or from the excess."""
         level = uniform * self.total[:, None]
         scale = self.scale[:, None]
-        # A scale too small for a float64 is that of points where nobody is drawn from the prior.
-        of_prior = np.searchsorted(
+        # If the scale of a point underflows, no class of the point is sampled from the prior.
+        prior_draws = np.searchsorted(
             self.prior.cumsum()[:-1], level / np.maximum(scale, np.finfo(np.float64).tiny), side="right"
         )
         if not len(self.excess):
-            return of_prior
+            return prior_draws
         sums = np.concatenate([np.zeros(1), self.excess.cumsum()])
         entry = np.searchsorted(sums, sums[self.hits.indptr[:-1], None] + level - scale, side="right") - 1
-        # The last entry of a row takes what rounding leaves over.
+        # Rounding can exceed the last entry of a row, so the index is clipped.
         last = np.maximum(self.hits.indptr[1:, None] - 1, 0)
         entry = np.minimum(np.clip(entry, self.hits.indptr[:-1, None], last), len(self.excess) - 1)
-        return np.where(level < scale, of_prior, self.hits.indices[entry])
+        return np.where(level < scale, prior_draws, self.hits.indices[entry])
 
     def highest(self, k: int) -> Float[np.ndarray, "P k"]:
-        """The k highest of the P(y | x), best first."""
+        """Return the k highest values of P(y | x), best first."""
         rows = []
         most_frequent = np.argsort(-self.prior, kind="stable")
         for row, (start, stop) in enumerate(pairwise(self.hits.indptr)):
             classes = self.hits.indices[start:stop]
-            # Of the classes without a hit, only the k most frequent can be among them.
+            # Among the classes without a hit, only the k most frequent can have one of the k highest values.
             others = most_frequent[: k + len(classes)]
             others = others[~np.isin(others, classes)][:k]
             weights = [
@@ -167,9 +167,9 @@ class Posterior:
 
 
 def _distinct(rng: np.random.Generator, num_rows: int, num: int, num_values: int) -> Int[np.ndarray, "rows num"]:
-    """Rows of distinct numbers below `num_values`, each set as likely as any other."""
+    """Return rows of distinct numbers below `num_values`; all sets are equally likely."""
     drawn = rng.integers(0, num_values, (num_rows, num))
-    if num**2 > num_values:  # repeats are too many to draw anew; the table is then at most num times as large as drawn
+    if num**2 > num_values:  # too many repeats to sample again; the table is at most num times as large as `drawn`
         return np.argpartition(rng.random((num_rows, num_values)), num - 1, axis=1)[:, :num]
     while True:
         ordered = np.sort(drawn, axis=1)
@@ -180,7 +180,7 @@ def _distinct(rng: np.random.Generator, num_rows: int, num: int, num_values: int
 
 
 def _rows(columns: Int[np.ndarray, "P L"], num_columns: int) -> sparse.csr_array:
-    """How often each column is named in each row."""
+    """Return the count of each column in each row."""
     offsets = np.arange(len(columns) + 1) * columns.shape[1]
     rows = sparse.csr_array((np.ones(columns.size), columns.ravel(), offsets), (len(columns), num_columns))
     rows.sum_duplicates()

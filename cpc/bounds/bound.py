@@ -16,7 +16,7 @@ from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, 
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Step
 
 SCHEMA = 1

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.bounds.readings import Reading, log_mean_exp
-from cpc.losses.slopes import softplus
+from cpc.losses.engine.score_gradients import softplus
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 ScoreMatrix = Float[Tensor, "M N"]
@@ -36,7 +36,7 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
     A **lower bound** in expectation for any critic, if negatives are independent draws of the candidates' marginal: a
     negative that is drawn twice is not (`cpc.candidates.draw_excess_nats`).
     Bias: never above log N, and below the truth where exp(I) is not small against N (`optimal_reading_nats`).
-    Variance: small, since no row exceeds log N (figures in docs/results.md).
+    Variance: small, since no row exceeds log N (figures in docs/results/estimators.md).
 
     Example:
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
-from cpc.losses.plan import Sequences, plan
+from cpc.losses.candidate_sets import Sequences, candidate_set_of
 
 
 class ScoredRows(NamedTuple):
@@ -70,9 +70,9 @@ def scored_rows(
         ValueError: as `contrast`, or if a baseline would have the candidates of fewer than two sequences.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
-    planned = plan(strategy, sequences, num_latents, num_steps, skip_steps)
-    assert planned.query is not None
-    pool, device = planned.pool, latents.device
+    candidate_set = candidate_set_of(strategy, sequences, num_latents, num_steps, skip_steps)
+    assert candidate_set.query is not None
+    pool, device = candidate_set.pool, latents.device
     kept = torch.zeros_like(pool)
     if with_baseline:
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
@@ -80,12 +80,12 @@ def scored_rows(
     flat = rearrange(queries, "k b t d -> (b t k) d")
     for place in range(num_steps):
         for b in range(num_sequences):
-            of_rows = ((planned.step == place) & (planned.sequence == b)).nonzero()[:, 0]
-            if len(of_rows) == 0:
+            row_queries = ((candidate_set.step == place) & (candidate_set.sequence == b)).nonzero()[:, 0]
+            if len(row_queries) == 0:
                 continue
-            positives = planned.positives[of_rows]
-            scores = flat[planned.query[of_rows].to(device)].double() @ columns.T
-            candidates, baseline = (repeat(each[b], "n -> m n", m=len(of_rows)) for each in (pool, kept))
+            positives = candidate_set.positives[row_queries]
+            scores = flat[candidate_set.query[row_queries].to(device)].double() @ columns.T
+            candidates, baseline = (repeat(each[b], "n -> m n", m=len(row_queries)) for each in (pool, kept))
             if num_negatives is not None:
                 drawn = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)
                 candidates = torch.zeros_like(candidates).scatter(1, drawn, True)

@@ -1,4 +1,4 @@
-"""A pool of stored latents, as many as a disk holds: to draw from, or to score against one by one.
+"""A bank of stored latents, in memory or on disk, whose latents serve as negatives.
 
 n latents of the bank, D latent dim.
 """
@@ -25,15 +25,16 @@ _LATENTS, _SEQUENCES, _FACTS = "latents.npy", "sequence_id.npy", "bank.json"
 
 
 class LatentBank:
-    """Stored latents and the sequence that each comes from, in memory or mapped from a file; nothing here is trained.
+    """Stored latents and the sequence of each, in memory or mapped from a file; a bank has no trained parameters.
 
-    All of a bank should come from one encoder, that of the positives: a critic may tell latents of another encoder
-    from those of its own instead of whose latent it is.
+    All latents of a bank should come from the encoder of the positives. Otherwise a critic can score a candidate by its
+    encoder instead of by its content.
 
     Args:
         latents: z.
-        sequence_id: the file of each, so that a row can be kept from its own; -1 for none, which is the default.
-        facts: what is known of them, kept in `bank.json`: JSON values.
+        sequence_id: id of the file of each latent, by which a row can skip the latents of its own file; -1 if unknown,
+            which is the default.
+        facts: JSON values that describe the latents; saved in `bank.json`.
 
     Raises:
         ValueError: if there is no latent, or the lengths differ.
@@ -61,55 +62,58 @@ class LatentBank:
 
     @classmethod
     def load_embeddings(cls, folder: str | Path, out: str | Path | None = None) -> "LatentBank":
-        """Gather the output of `cpc embed --features z`; sequences are its files, in the order of `facts["sources"]`.
+        """Build a bank from the output of `cpc embed --features z`.
+
+        Each file is a sequence; ids follow the order of `facts["sources"]`.
 
         Args:
-            folder: searched with everything below it.
-            out: a folder to write the bank to, which is then mapped from there and may be larger than the memory;
-                None: kept in memory.
+            folder: searched for embeddings, subfolders included.
+            out: folder to write the bank to. The bank is then mapped from this folder and may be larger than memory.
+                None: the bank stays in memory.
 
         Raises:
-            ValueError: if there are no embeddings, they hold something other than latents, come from several models, or
-                a file is broken; it is named.
+            ValueError: if there are no embeddings, they are not latents, they come from several models, or a file is
+                broken; the message names the file.
         """
         files = sorted(path for path in Path(folder).rglob("*") if path.suffix in (".npy", ".safetensors"))
         if not files:
             raise ValueError(f"no embeddings below {folder}: write them with `cpc embed MODEL PATHS --features z`")
-        described = [_described(file) for file in files]
+        described = [_read_facts(file) for file in files]
         for file, facts in zip(files, described, strict=True):
             if facts.get("features") != "z":
                 raise ValueError(f"{file} holds features {facts.get('features')!r}, a bank latents: embed --features z")
             if facts.get("model_sha256") != described[0].get("model_sha256"):
                 raise ValueError(f"{file} and {files[0]} are of different models: embed everything with one")
-        shapes = [_frames(file).shape for file in files]
+        shapes = [_read_latents(file).shape for file in files]
         ends = np.cumsum([shape[0] for shape in shapes])
         size = (int(ends[-1]), int(described[0]["dim"]))
         if out is None:
             latents = np.empty(size, np.float32)
-            _gather(files, ends, latents)
+            _copy_latents(files, ends, latents)
         else:
             Path(out).mkdir(parents=True, exist_ok=True)
             with write_atomically(Path(out) / _LATENTS) as new:
                 mapped = np.lib.format.open_memmap(new, "w+", np.float32, size)
-                _gather(files, ends, mapped)
+                _copy_latents(files, ends, mapped)
                 mapped.flush()
             latents = np.load(Path(out) / _LATENTS, mmap_mode="c")
         sequence_id = torch.from_numpy(np.repeat(np.arange(len(files)), np.diff(ends, prepend=0)))
         facts = {
             "model_sha256": described[0].get("model_sha256"),
-            "sources": [each.get("source") for each in described],
+            "sources": [record.get("source") for record in described],
         }
         bank = cls(torch.from_numpy(latents), sequence_id, facts)
         if out is not None:
-            bank._describe(Path(out))
+            bank._write_ids_and_facts(Path(out))
         return bank
 
     @classmethod
     def open(cls, folder: str | Path) -> "LatentBank":
-        """A bank that was saved, its latents mapped: what is read comes from the disk, and memory may be taken back.
+        """Open a saved bank with its latents mapped from disk.
 
         Raises:
-            ValueError: if there is none, a file of it is missing or broken (it is named), or a later version wrote it.
+            ValueError: if the folder holds no bank, a file is missing or broken (the message names the file), or a
+                later version wrote the bank.
         """
         folder = Path(folder)
         if not (folder / _FACTS).exists():
@@ -121,8 +125,8 @@ class LatentBank:
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")
         if version > FORMAT_VERSION:
             raise ValueError(f"{folder / _FACTS} has format_version {version}, this cpc reads up to {FORMAT_VERSION}")
-        # copy on write: torch wants memory that may be written to, and the file must stay as it is
-        latents, sequence_id = (_mapped(folder / name) for name in (_LATENTS, _SEQUENCES))
+        # The map is copy-on-write: torch needs writable memory, and the file must not change.
+        latents, sequence_id = (_map_array(folder / name) for name in (_LATENTS, _SEQUENCES))
         if not len(latents) == len(sequence_id) == num_latents:
             raise ValueError(
                 f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} says "
@@ -131,45 +135,45 @@ class LatentBank:
         return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
 
     def save(self, folder: str | Path) -> None:
-        """Write the bank to a folder; `bank.json` comes last."""
+        """Write the bank to a folder; `bank.json` is written last."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with write_atomically(folder / _LATENTS) as new, new.open("wb") as file:
             np.save(file, self.latents.cpu().numpy())
-        self._describe(folder)
+        self._write_ids_and_facts(folder)
 
     def __len__(self) -> int:
-        """How many latents there are."""
+        """Return the number of latents."""
         return len(self.latents)
 
     @property
     def dim(self) -> int:
-        """Their width D."""
+        """The dimension D of the latents."""
         return self.latents.shape[1]
 
     def tiles(self, size: int) -> Iterator[slice]:
-        """The places of all latents, so many at a time."""
+        """Return slices of at most `size` latents that cover the bank."""
         return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     def num_of(self, sequence_id: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
-        """How many latents of each of these sequences there are; 0 for -1."""
-        ids, counts = (each.to(sequence_id.device) for each in self._sequences)
-        place = torch.searchsorted(ids, sequence_id.contiguous()).clamp(max=len(ids) - 1)
-        return torch.where((ids[place] == sequence_id) & (sequence_id >= 0), counts[place], 0)
+        """Return the number of stored latents of each of these sequences; 0 for -1."""
+        ids, counts = (values.to(sequence_id.device) for values in self._sequences)
+        index = torch.searchsorted(ids, sequence_id.contiguous()).clamp(max=len(ids) - 1)
+        return torch.where((ids[index] == sequence_id) & (sequence_id >= 0), counts[index], 0)
 
     @cached_property
     def _sequences(self) -> tuple[Int[Tensor, " S"], Int[Tensor, " S"]]:
-        """The ids that there are in ascending order, and how many latents each has."""
+        """The distinct ids in ascending order, and the number of latents of each."""
         ids, counts = self.sequence_id.unique(return_counts=True)
         return ids, counts
 
-    def _describe(self, folder: Path) -> None:
+    def _write_ids_and_facts(self, folder: Path) -> None:
         with write_atomically(folder / _SEQUENCES) as new, new.open("wb") as file:
             np.save(file, self.sequence_id.cpu().numpy())
         write_json({"format_version": FORMAT_VERSION, "num_latents": len(self), **self.facts}, folder / _FACTS)
 
 
-def _described(file: Path) -> dict[str, Any]:
+def _read_facts(file: Path) -> dict[str, Any]:
     path = file.with_suffix(".json")
     if not path.exists():
         raise ValueError(f"{file} has no {path.name} beside it that says what it holds: was it written by `cpc embed`?")
@@ -187,26 +191,26 @@ def _read_json(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """An array that may be written to without a change to its file."""
+def _map_array(path: Path) -> np.ndarray:
+    """Return a copy-on-write map of an array: writes to it do not change the file."""
     with reading(path, _CUT_OFF):
         return np.load(path, mmap_mode="c")
 
 
-def _frames(file: Path) -> Float[np.ndarray, "T D"]:
-    """The latents of a file, those of a grid in rows."""
+def _read_latents(file: Path) -> Float[np.ndarray, "T D"]:
+    """Return the latents of a file; latents of a grid are flattened to one axis."""
     with reading(file, _CUT_OFF):
         values = np.load(file, mmap_mode="r") if file.suffix == ".npy" else load_file(file)["features"]
     return rearrange(values, "... d -> (...) d")
 
 
-def _gather(files: list[Path], ends: Int[np.ndarray, " _"], into: Float[np.ndarray, "n D"]) -> None:
+def _copy_latents(files: list[Path], ends: Int[np.ndarray, " _"], out: Float[np.ndarray, "n D"]) -> None:
     start = 0
     for file, end in zip(files, ends.tolist(), strict=True):
-        frames = _frames(file)
-        if frames.shape[1] != into.shape[1]:
-            raise ValueError(f"{file} holds {frames.shape[1]} channels, the others {into.shape[1]}")
+        frames = _read_latents(file)
+        if frames.shape[1] != out.shape[1]:
+            raise ValueError(f"{file} holds {frames.shape[1]} channels, the others {out.shape[1]}")
         if not np.isfinite(frames).all():
             raise ValueError(f"{file} holds values that are not finite: a broken file, or a model that diverged")
-        into[start:end] = frames
+        out[start:end] = frames
         start = end

@@ -1,4 +1,4 @@
-"""The class table: a pool with a learned vector per class (a vocabulary, a codebook, labels).
+"""A table with one learned vector per class (a vocabulary, a codebook, labels), which supplies the candidates.
 
 M queries, n classes, D dims.
 """
@@ -12,20 +12,21 @@ from torch import Tensor, nn
 
 
 class ClassTable(nn.Module):
-    """Scores F(x, y) = q . c_y / temperature + b_y.
+    """A table of classes with scores F(x, y) = q . c_y / temperature + b_y.
 
-    Tie it to an embedding of the same classes by giving both one parameter: `table.weight = embedding.weight`.
+    To tie the table to an embedding of the same classes, share the parameter: `table.weight = embedding.weight`.
 
     Args:
         num_classes: n.
         dim: D.
-        has_bias: whether every class has a score of its own.
+        has_bias: whether every class has a bias b_y.
         is_normalised: scale queries and classes to length 1, so that q . c is a cosine (what kernel samplers need, and
             the normalised embeddings of Rawat et al. 2019, arXiv:1907.10747, whose tau is 1 / temperature).
         temperature: divides the products.
-        has_sparse_gradients: sparse gradients, of the scored classes only. For many classes: a dense gradient
-            costs a pass over the whole table, and a dense optimiser several, however few classes were drawn. Optimisers
-            that take them: `torch.optim.SGD` (without momentum or weight decay), `SparseAdam`, `Adagrad`.
+        has_sparse_gradients: whether gradients are sparse and hold only the scored classes. Useful for many classes: a
+            dense gradient costs a pass over the whole table, and a dense optimiser several, even if few classes are
+            scored. Optimisers that accept sparse gradients: `torch.optim.SGD` (without momentum or weight decay),
+            `SparseAdam`, `Adagrad`.
 
     Raises:
         ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive and finite.
@@ -51,24 +52,24 @@ class ClassTable(nn.Module):
         self.is_normalised = is_normalised
         self.temperature = temperature
         self.has_sparse_gradients = has_sparse_gradients
-        # scores of queries whose channels have a mean square of 1 start at variance 1, at any width
+        # Initial scores have variance 1 at any width if the channels of the queries have mean square 1.
         self.weight = nn.Parameter(torch.randn(num_classes, dim) / math.sqrt(dim))
         self.bias = nn.Parameter(torch.zeros(num_classes)) if has_bias else None
 
     def normalised(self, vectors: Float[Tensor, "*M D"]) -> Float[Tensor, "*M D"]:
-        """Vectors of queries or classes as they are multiplied: of length 1 where the table says so."""
+        """Return the vectors of queries or classes, scaled to length 1 if `is_normalised`."""
         return F.normalize(vectors, dim=-1) if self.is_normalised else vectors
 
     def vectors(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "... D"]:
-        """The classes' vectors; None: of all."""
+        """Return the vectors of these classes; None: of all classes."""
         if ids is None:
             return self.normalised(self.weight)
-        if ids.numel() > self.num_classes and not self.has_sparse_gradients:  # each is scaled once, then looked up
+        if ids.numel() > self.num_classes and not self.has_sparse_gradients:  # scale each class once
             return F.embedding(ids, self.normalised(self.weight))
         return self.normalised(F.embedding(ids, self.weight, sparse=self.has_sparse_gradients))
 
     def biases(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "..."] | None:
-        """The classes' scores of their own; None where there are none."""
+        """Return the biases of these classes; None if the table has no biases."""
         if self.bias is None or ids is None:
             return self.bias
         gathered = torch.gather(self.bias, 0, ids.flatten(), sparse_grad=self.has_sparse_gradients)

@@ -1,6 +1,6 @@
-"""Uniform draws of negatives from each row's own set, and how much repeats add to the bound.
+"""Uniform sampling of negatives from the pool of each row, and the excess of the bound from repeated negatives.
 
-B sequences, M rows (queries), N candidates, R draws per row.
+B sequences, M rows (queries), N candidates, R negatives per row.
 """
 
 import math
@@ -15,7 +15,7 @@ from cpc.data.tensors import check_range, check_tensor
 from cpc.native.compiled import call, compiled, source
 
 SOURCE = source("draws.c")
-# Of SplitMix64, in torch's signed integers.
+# Constants of SplitMix64 as signed integers, which torch needs.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
@@ -29,28 +29,29 @@ def draw_negatives(
     device: torch.device | None = None,
     num_before: int = 0,
 ) -> Int[Tensor, "M R"]:
-    """Draw `num_negatives` candidates per row, uniformly and with replacement, never the row's positive.
+    """Draw `num_negatives` candidates per row, uniformly and with replacement, never the positive of the row.
 
-    The r-th negative of sequence b is the r-th True of `pool[b]`, where the positive's own place is skipped by adding
-    one to every draw at or behind it: the exclusion is exact, no draw is rejected.
+    A random position counts the True entries of `pool[b]`. Positions at or behind the positive are increased by one, so
+    the positive is excluded exactly and no position is rejected.
 
-    A draw is a function of the generator's key, the row's number among those of all processes, and r: any process, and
-    any device, draws its own rows' alone.
+    Each negative is a function of the key from the generator, the index of the row among the rows of all processes, and
+    the index r of the negative. Every process and device can therefore draw the negatives of only its own rows.
 
-    Draws repeat where R is not small against the pool: `draw_excess_nats` says what `log N - L` may then read too much.
+    Negatives repeat unless R is small against the pool: `draw_excess_nats` returns how far `log N - L` may then exceed
+    the information.
 
     Args:
-        pool: candidates that the queries of each sequence may meet.
-        query_sequence: the row of `pool` that each query draws from.
-        positives: index of each row's positive among the N candidates, never drawn, whether it is in the pool or not;
-            None excludes nothing.
+        pool: candidates that the queries of each sequence may be compared with.
+        query_sequence: the row of `pool` that holds the candidates of each query.
+        positives: index of the positive of each row among the N candidates, never drawn, whether or not it is in the
+            pool; None excludes nothing.
         num_negatives: R.
-        generator: source of the key of all draws, on the CPU, so that the model's own generator is not used.
-        device: where the draws go, without waiting for it if all else is on the CPU; None: that of `pool`.
-        num_before: rows of other processes before these.
+        generator: source of the key, on the CPU; None: the global generator of torch.
+        device: device of the result; if all inputs are on the CPU, the call does not wait for it. None: that of `pool`.
+        num_before: number of rows of other processes before these.
 
     Raises:
-        ValueError: on tensors of another kind, shape or range, or if a row has no candidate to draw.
+        ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
     """
     check_tensor("pool", pool, "booleans", ("B", "N"))
     check_tensor("query_sequence", query_sequence, "integers", ("M",))
@@ -60,18 +61,18 @@ def draw_negatives(
         check_range("positives", positives, 0, pool.shape[1], "candidates")
     if num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1")
-    eligible = NegativePool.of(pool, query_sequence, positives)
-    return eligible.draw(num_negatives, generator, pool.device if device is None else device, num_before)
+    negatives = NegativePool.of(pool, query_sequence, positives)
+    return negatives.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 
 
 class NegativePool(NamedTuple):
-    """What each row may draw: all that does not change from step to step.
+    """The possible negatives of each row, which do not change from step to step.
 
     Attributes:
-        first: `[M]` where a row's pool begins among the members.
-        num: `[M]` how many it may draw.
-        behind: `[M]` the draw from which on one is added, as the row's positive is left out.
-        members: `[P]` candidates of all pools, one pool after the other.
+        first: `[M]`, index in `members` of the first candidate of the pool of each row.
+        num: `[M]`, number of possible negatives of each row.
+        behind: `[M]`, position from which one is added, which skips the positive of the row.
+        members: `[P]`, candidates of all pools, one pool after the other.
     """
 
     first: Tensor
@@ -83,26 +84,26 @@ class NegativePool(NamedTuple):
     def of(
         cls, pool: Bool[Tensor, "B N"], query_sequence: Int[Tensor, " M"], positives: Int[Tensor, " M"] | None
     ) -> "NegativePool":
-        """See `draw_negatives`."""
+        """Build the pool from the arguments of `draw_negatives`."""
         pool, query_sequence = one_pool(pool, query_sequence)
-        places, num_members = pool.flatten().nonzero()[:, 0], pool.sum(1)
+        indices, num_members = pool.flatten().nonzero()[:, 0], pool.sum(1)
         first = (num_members.cumsum(0) - num_members)[query_sequence]
         num = num_members[query_sequence]
         behind = torch.full_like(num, pool.shape[1])
         if positives is not None:
             is_member = pool[query_sequence, positives]
             num = num - is_member.long()
-            among = torch.searchsorted(places, query_sequence * pool.shape[1] + positives) - first
-            behind = torch.where(is_member, among, behind)
+            position = torch.searchsorted(indices, query_sequence * pool.shape[1] + positives) - first
+            behind = torch.where(is_member, position, behind)
         if bool((num < 1).any()):
             raise ValueError(f"{int((num < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
-        return cls(first, num, behind, places % pool.shape[1])
+        return cls(first, num, behind, indices % pool.shape[1])
 
     @torch.compiler.disable
     def draw(
         self, num_negatives: int, generator: torch.Generator | None, device: torch.device, num_before: int
     ) -> Int[Tensor, "M R"]:
-        """See `draw_negatives`."""
+        """Draw negatives; see `draw_negatives`."""
         key = int(torch.randint(2**63 - 1, (), generator=generator))
         rows = NegativePool(*(each.to(device, non_blocking=True) for each in self))
         if device.type == "cpu" and compiled(SOURCE) is not None:
@@ -121,33 +122,36 @@ def _draw(
     behind: Int[Tensor, " M"],
     members: Int[Tensor, " P"],
 ) -> Int[Tensor, "M R"]:
-    """As draws.c. Numbers of a key are those of SplitMix64 (Steele et al. 2014), whose state is a mere counter."""
+    """Draw the same negatives as draws.c, with torch operators.
+
+    Random number i is the mixed value of SplitMix64 (Steele et al. 2014) at the state key + i * _GOLDEN.
+    """
     rows = torch.arange(num_before, num_before + len(first), device=first.device)
     numbers = rearrange(rows, "m -> m 1") * num_negatives + torch.arange(num_negatives, device=first.device)
     bits = numbers * _GOLDEN + key
     for shift, factor in _ROUNDS:
-        bits = (bits ^ _shifted(bits, shift)) * factor
-    bits = bits ^ _shifted(bits, 31)
-    draws = (_shifted(bits, 11).double() * 2.0**-53 * rearrange(num_eligible, "m -> m 1")).long()
-    draws += draws >= rearrange(behind, "m -> m 1")
-    return members[rearrange(first, "m -> m 1") + draws]
+        bits = (bits ^ _shift_right(bits, shift)) * factor
+    bits = bits ^ _shift_right(bits, 31)
+    positions = (_shift_right(bits, 11).double() * 2.0**-53 * rearrange(num_eligible, "m -> m 1")).long()
+    positions += positions >= rearrange(behind, "m -> m 1")
+    return members[rearrange(first, "m -> m 1") + positions]
 
 
-def _shifted(bits: Int[Tensor, "M R"], num: int) -> Int[Tensor, "M R"]:
-    """To the right, with zeros: torch repeats the sign."""
+def _shift_right(bits: Int[Tensor, "M R"], num: int) -> Int[Tensor, "M R"]:
+    """Shift the bits right and fill with zeros; the operator of torch fills with the sign bit."""
     return (bits >> num) & ((1 << (64 - num)) - 1)
 
 
 def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bool[Tensor, "_ N"], Int[Tensor, " M"]]:
-    """A single row where all sequences have the same pool, as with `mixed`, and which row each query has then."""
+    """Return one row if all sequences have the same pool, as with `mixed`, and the row of the pool of each query."""
     return (pool[:1], torch.zeros_like(sequence)) if bool((pool == pool[:1]).all()) else (pool, sequence)
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """How far `log N - L` may lie above the information because draws with replacement repeat: log(N E[1 / (1 + D)]).
+    """Return how far `log N - L` may exceed the information because negatives repeat: log(N E[1 / (1 + D)]).
 
-    D is the number of distinct negatives among R draws from a pool of P, and E[1 / (1 + D)] the sum of (i / P)^R over
-    i = 1 .. P, divided by P + 1. For R small against P the excess is about R / (2 P); docs/theory.md derives it.
+    D is the number of distinct negatives among R negatives from a pool of P, and E[1 / (1 + D)] is the sum of (i / P)^R
+    over i = 1 .. P, divided by P + 1. For R small against P the excess is about R / (2 P); docs/theory.md derives it.
 
     Args:
         num_negatives: R.

@@ -1,4 +1,4 @@
-"""Buffers that keep their type."""
+"""A module whose buffers keep their dtype when a model is cast."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,15 @@ from torch import Tensor, nn
 
 
 class FixedDtype(nn.Module):
-    """A module whose tensors move with the model around it, but keep their type when that is cast.
+    """A module whose tensors move to another device with the model, but keep their dtype when the model is cast.
 
-    `model.bfloat16()` would round the tables of a law, and it would draw by one law and declare another.
+    Without it `model.bfloat16()` would round the tables of a sampler: the proposal that it samples from would no longer
+    be the proposal whose log probabilities it returns.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FixedDtype":
-        def moved_alone(tensor: Tensor) -> Tensor:
+        def move_only(tensor: Tensor) -> Tensor:
             changed = fn(tensor)
             return changed if changed.dtype == tensor.dtype else tensor.to(changed.device)
 
-        return super()._apply(moved_alone, recurse)
+        return super()._apply(move_only, recurse)

@@ -1,4 +1,4 @@
-"""Feature maps of kernels: phi(x) . phi(y) is K(x, y), for masses of blocks.
+"""Feature maps phi of kernels K(x, y) = phi(x) . phi(y), which estimate the masses of blocks.
 
 D dims, F features, R rows of a random projection.
 """
@@ -14,22 +14,22 @@ from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
 
-NORM_TOLERANCE = 1e-3  # of what was normalised in bfloat16 this is the rounding
+NORM_TOLERANCE = 1e-3  # rounding error of the length of a vector that was normalised in bfloat16
 PROJECTIONS = ("gaussian", "orthogonal")
 
 
 class KernelMap(FixedDtype, ABC):
-    """Features phi with phi(x) . phi(y) = K(x, y), in the mean over the map's own draw where it is random.
+    """A feature map phi with phi(x) . phi(y) = K(x, y), in expectation if the map is random.
 
-    Random maps draw once, from a seed, and keep the draw in buffers: classes and queries must see the same one.
+    A random map is sampled once, from a seed, and stored in buffers, because classes and queries need the same map.
 
     Args:
-        dim: D of what is mapped.
+        dim: D, the dimension of the vectors.
         num_features: F.
-        scales: of the kernel, by name.
+        scales: scales of the kernel by name.
 
     Raises:
-        ValueError: if there is no dimension or no feature, or a scale is not positive.
+        ValueError: if `dim` or `num_features` is below 1, or a scale is not positive.
     """
 
     needs_normalised = False  # K is a function of x . y on the unit sphere only
@@ -46,17 +46,17 @@ class KernelMap(FixedDtype, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """phi(x)."""
+        """Return phi(x)."""
 
     def query_features(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """phi(x) times a positive number for each x, chosen so that nothing over- or underflows."""
+        """Return phi(x) times a positive number per x, which avoids overflow and underflow."""
         return self(x)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Refuse vectors that this kernel cannot use.
+        """Raise an error on vectors that this kernel cannot use.
 
         Raises:
-            ValueError: if they have another width, or are not of unit length where the kernel needs that.
+            ValueError: if the width differs from D, or the kernel needs unit length and a vector has another length.
         """
         if vectors.shape[-1] != self.dim:
             raise ValueError(f"{name} have {vectors.shape[-1]} dimensions, {type(self).__name__} takes {self.dim}")
@@ -70,25 +70,26 @@ class KernelMap(FixedDtype, ABC):
 
 
 class RandomFourier(KernelMap):
-    """K(x, y) = exp(-nu |x - y|^2 / 2) in the mean: phi(x) = [cos W x, sin W x] / sqrt(D), rows of W from N(0, nu I).
+    """Random Fourier features of the Gaussian kernel K(x, y) = exp(-nu |x - y|^2 / 2).
 
-    Rahimi and Recht 2007, as RF-softmax takes it (Rawat et al. 2019, arXiv:1907.10747, Eq. 17; there the rows are
-    printed as N(0, I / nu), which would make the kernel exp(-|x - y|^2 / (2 nu)); the variance of the Gaussian kernel's
-    spectrum is nu). On the unit sphere K is e^-nu exp(nu x . y), hence the softmax's kernel at nu = 1 / temperature.
-    Var[phi(x) . phi(y)] = (1 - e^{-nu r^2})^2 / (2 D) at distance r, for Gaussian rows.
+    phi(x) = [cos W x, sin W x] / sqrt(D) with rows of W from N(0, nu I) (Rahimi and Recht 2007). RF-softmax uses these
+    features (Rawat et al. 2019, arXiv:1907.10747, Eq. 17). The paper prints the rows as N(0, I / nu), which would give
+    the kernel exp(-|x - y|^2 / (2 nu)); the variance of the spectrum of this kernel is nu. On the unit sphere K equals
+    e^-nu exp(nu x . y), the kernel of the softmax at nu = 1 / temperature. For Gaussian rows,
+    Var[phi(x) . phi(y)] = (1 - e^{-nu r^2})^2 / (2 D) at distance r.
 
-    The estimate can be negative, and is noise where K is small against 1 / sqrt(D): a larger nu is nearer to the
-    softmax and noisier.
+    The estimate can be negative, and its noise dominates if K is small against 1 / sqrt(D). A larger nu is closer to
+    the softmax, but noisier.
 
     Args:
-        dim: of the embeddings.
-        num_frequencies: D: there are 2 D features.
+        dim: dimension of the embeddings.
+        num_frequencies: D; there are 2 D features.
         nu: inverse squared width of the kernel.
-        projection: how W is drawn: gaussian or orthogonal, see `random_projection`.
-        seed: of that draw.
+        projection: distribution of W, gaussian or orthogonal; see `random_projection`.
+        seed: seed of W.
     """
 
-    frequencies: Tensor  # [F, D], each row twice: for the cosines and for the sines
+    frequencies: Tensor  # [F, D]; the rows of the cosines, then the same rows for the sines
     phases: Tensor  # [F]
     needs_normalised = True
 
@@ -99,30 +100,31 @@ class RandomFourier(KernelMap):
         self.nu = nu
         self.num_frequencies, self.projection, self.seed = num_frequencies, projection, seed
         frequencies = math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed)
-        # cos(a - pi / 2) is the sine: half the operators, which is what a handful of queries costs.
+        # cos(a - pi / 2) is the sine. One operator for both halves the time if there are few queries.
         phases = torch.tensor([0.0, -math.pi / 2])
         self.register_buffer("frequencies", repeat(frequencies, "f d -> (two f) d", two=2))
         self.register_buffer("phases", repeat(phases, "two -> (two f)", f=num_frequencies))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """Cosines, then sines."""
+        """Return the cosines, then the sines, divided by sqrt(D)."""
         return self.query_features(x) / math.sqrt(self.num_frequencies)
 
     def query_features(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """The same times sqrt(D)."""
+        """Return phi(x) sqrt(D)."""
         return F.linear(x, self.frequencies, self.phases).cos()
 
 
 class Quadratic(KernelMap):
-    """K(x, y) = alpha (x . y)^2 + beta: Blanc and Rendle 2018 (arXiv:1712.00527), there with alpha = 100, beta = 1.
+    """The quadratic kernel K(x, y) = alpha (x . y)^2 + beta of Blanc and Rendle 2018 (arXiv:1712.00527).
 
-    Never negative. As x and y of opposite directions count as similar, it suits the absolute softmax, which those
-    authors train, better than the plain one. Products x_i x_j are kept once: F = D (D + 1) / 2 + 1.
+    The paper uses alpha = 100 and beta = 1. K is never negative. Vectors of opposite directions count as similar, so
+    the kernel suits the absolute softmax, which the authors train, better than the softmax. Each product x_i x_j is
+    stored once: F = D (D + 1) / 2 + 1.
 
     Args:
         dim: D.
-        alpha: weight of the square; for scores x . y / T, alpha = 100 / T^2 is alpha = 100 of the scores.
-        beta: mass that every class has, whatever its direction.
+        alpha: weight of the square; for scores x . y / T, use alpha = 100 / T^2.
+        beta: mass of every class, whatever its direction.
     """
 
     factors: Tensor
@@ -133,30 +135,30 @@ class Quadratic(KernelMap):
         self.alpha = alpha
         self.beta = beta
         rows, columns = torch.triu_indices(dim, dim)
-        # (x . y)^2 holds every product of two different dimensions twice.
+        # (x . y)^2 contains every product of two different dimensions twice.
         self.register_buffer("factors", torch.where(rows == columns, 1.0, math.sqrt(2)) * math.sqrt(alpha))
         self.register_buffer("pairs", torch.stack([rows, columns]))
 
     def forward(self, x: Float[Tensor, "*M D"]) -> Float[Tensor, "*M F"]:
-        """The products of all pairs, and the constant."""
+        """Return the scaled products of all pairs, and the constant."""
         rows, columns = self.pairs
         products = x[..., rows] * x[..., columns] * self.factors
         return torch.cat([products, torch.full_like(x[..., :1], math.sqrt(self.beta))], dim=-1)
 
 
 def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
-    """W, each row of which has by itself the length and the direction of a draw from N(0, I).
+    """Return a random matrix W whose rows each follow N(0, I).
 
     Args:
-        kind: `gaussian`: independent rows. `orthogonal`: within blocks of D rows the directions are orthogonal and the
-            lengths drawn from chi of D degrees: the same law of each row, less variance (Yu et al. 2016,
-            arXiv:1610.09072, ORF).
+        kind: `gaussian`: the rows are independent. `orthogonal`: within blocks of D rows the directions are orthogonal
+            and the lengths follow the chi distribution of D degrees of freedom, which leaves the distribution of each
+            row and lowers the variance of the kernel (Yu et al. 2016, arXiv:1610.09072, ORF).
         num_rows: R.
         dim: D.
-        seed: of the draw.
+        seed: seed of the matrix.
 
     Raises:
-        ValueError: on another kind.
+        ValueError: if `kind` is unknown.
     """
     if kind not in PROJECTIONS:
         raise ValueError(f"projection={kind!r} is not one of {', '.join(PROJECTIONS)}")
@@ -169,6 +171,8 @@ def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Te
 
 def _orthogonal_block(dim: int, generator: torch.Generator) -> Float[Tensor, "D D"]:
     directions, triangle = torch.linalg.qr(torch.randn(dim, dim, generator=generator))
-    directions = directions * triangle.diagonal().sign()  # else QR's convention on signs shows in the law
+    directions = (
+        directions * triangle.diagonal().sign()
+    )  # removes the sign convention of QR, so that directions are uniform
     lengths = torch.linalg.vector_norm(torch.randn(dim, dim, generator=generator), dim=1)
     return directions.T * rearrange(lengths, "r -> r 1")

@@ -1,7 +1,7 @@
-"""Negative strategies: which sequences' latents are negatives (Table 2 of van den Oord et al. 2018).
+"""Negative strategies: which sequences supply the negatives (Table 2 of van den Oord et al. 2018).
 
-B sequences that are predicted, S that lend candidates. Row b of an `allowed` matrix says which sequences lend their
-latents to the queries of b.
+B sequences with queries, S sequences with candidates. Entry (b, s) of an `allowed` matrix is True if the latents of
+sequence s are candidates of the queries of sequence b.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from cpc.data.tensors import check_tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
 
-# From 0 or 1 for a pair of sequences, or from numbers of latents of those that a sequence makes such pairs with: all
-# sequences, the same one, those of the same speaker, and what is in both.
+# Each rule takes four indicators (0 or 1) of a pair of sequences: any pair, same sequence, same speaker, both the same.
+# Rules are linear: they also take counts of latents, summed over all sequences that form such a pair with a given one.
 _RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "mixed": lambda every, same, speaker, both: every,
     "same_speaker": lambda every, same, speaker, both: speaker,
@@ -26,7 +26,7 @@ _RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "sequence_only": lambda every, same, speaker, both: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-BANK = "bank"  # not a strategy to train with: stored latents of all other sequences
+BANK = "bank"  # stored latents of all other sequences: for evaluation only, not a strategy of training
 MOST_DRAW_EXCESS_NATS = 0.1
 
 
@@ -34,32 +34,33 @@ def allowed_matrix(
     strategy: str,
     sequence_id: Int[Tensor, " B"],
     group_id: Int[Tensor, " B"] | None = None,
-    lender_sequence_id: Int[Tensor, " S"] | None = None,
-    lender_group_id: Int[Tensor, " S"] | None = None,
+    candidate_sequence_id: Int[Tensor, " S"] | None = None,
+    candidate_group_id: Int[Tensor, " S"] | None = None,
 ) -> Bool[Tensor, "B S"]:
-    """Which sequences (columns) give candidates to the queries of which (rows).
+    """Return the matrix of sequences (columns) that supply candidates to the queries of a sequence (rows).
 
     Args:
         strategy: a name in `STRATEGIES`.
-        sequence_id: sequences that may overlap share an id: windows of one file, columns of one image.
-        group_id: the speaker; needed by the same-speaker strategies, -1 where unknown.
-        lender_sequence_id: of the sequences that give candidates; None: the same sequences.
-        lender_group_id: their speakers.
+        sequence_id: one id per sequence; sequences that may overlap share an id (windows of one file, columns of one
+            image).
+        group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
+        candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
+        candidate_group_id: the speakers of these sequences.
 
     Raises:
-        ValueError: on an unknown strategy, or a same-speaker strategy without speakers.
+        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
-    given = {"sequence_id": sequence_id, "group_id": group_id}
-    given |= {"lender_sequence_id": lender_sequence_id, "lender_group_id": lender_group_id}
-    for name, each in given.items():
-        if each is not None:
-            check_tensor(name, each, "integers", ("S" if name.startswith("lender") else "B",))
-    if lender_sequence_id is None:
-        lender_sequence_id, lender_group_id = sequence_id, group_id
-    _check(strategy, group_id, lender_group_id)
-    same = speaker = (rearrange(sequence_id, "b -> b 1") == rearrange(lender_sequence_id, "s -> 1 s")).char()
-    if group_id is not None and lender_group_id is not None:
-        speaker = (rearrange(group_id, "b -> b 1") == rearrange(lender_group_id, "s -> 1 s")).char()
+    arguments = {"sequence_id": sequence_id, "group_id": group_id}
+    arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}
+    for name, ids in arguments.items():
+        if ids is not None:
+            check_tensor(name, ids, "integers", ("S" if name.startswith("candidate") else "B",))
+    if candidate_sequence_id is None:
+        candidate_sequence_id, candidate_group_id = sequence_id, group_id
+    _check(strategy, group_id, candidate_group_id)
+    same = speaker = (rearrange(sequence_id, "b -> b 1") == rearrange(candidate_sequence_id, "s -> 1 s")).char()
+    if group_id is not None and candidate_group_id is not None:
+        speaker = (rearrange(group_id, "b -> b 1") == rearrange(candidate_group_id, "s -> 1 s")).char()
     return _RULES[strategy](torch.ones_like(same), same, speaker, same * speaker).bool()
 
 
@@ -70,37 +71,41 @@ def num_candidates_of(
     group_id: Int[Tensor, " B"] | None = None,
     within: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, " B"]:
-    """How many latents each sequence is lent: the sums of the allowed matrix, without the matrix.
+    """Return the number of candidate latents of each sequence.
+
+    The result equals the product of `allowed_matrix` and `num_valid`, but the matrix is never built.
 
     Args:
-        strategy: as of `allowed_matrix`, which raises what is raised here, as `group_id` and `sequence_id` are.
-        num_valid: how many latents each sequence has to lend.
-        sequence_id: of each.
-        group_id: of each.
-        within: sequences lend to those alone that have the same number here, such as that of a rank; None: to all.
+        strategy: a name in `STRATEGIES`; raises the errors of `allowed_matrix`.
+        num_valid: the number of latents that each sequence supplies.
+        sequence_id: as in `allowed_matrix`.
+        group_id: as in `allowed_matrix`.
+        within: one number per sequence, such as its rank; a sequence supplies candidates only to sequences with the
+            same number. None: to all.
     """
     _check(strategy, group_id)
-    part = torch.zeros_like(sequence_id) if within is None else within
+    block = torch.zeros_like(sequence_id) if within is None else within
     speaker = sequence_id if group_id is None else group_id
 
-    def of_equal(*ids: Tensor) -> Tensor:
-        _, place = torch.unique(torch.stack([part, *ids]), dim=1, return_inverse=True)
-        return torch.zeros_like(num_valid).index_add(0, place, num_valid)[place]
+    def num_latents_of_equal(*ids: Tensor) -> Tensor:
+        _, index = torch.unique(torch.stack([block, *ids]), dim=1, return_inverse=True)
+        return torch.zeros_like(num_valid).index_add(0, index, num_valid)[index]
 
-    return _RULES[strategy](of_equal(), of_equal(sequence_id), of_equal(speaker), of_equal(sequence_id, speaker))
+    pairs = ((), (sequence_id,), (speaker,), (sequence_id, speaker))
+    return _RULES[strategy](*(num_latents_of_equal(*ids) for ids in pairs))
 
 
 def identities_read(
     strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"] | None]:
-    """Those that decide who meets whom: distinct sequences, and no groups, where the strategy does not read them."""
+    """Return the ids that this strategy reads: distinct sequence ids if it ignores them, None if it ignores groups."""
     reads_speakers, reads_sequences = strategy.startswith("same_speaker"), strategy not in ("mixed", "same_speaker")
     sequence_id = sequence_id if reads_sequences else torch.arange(len(sequence_id))
     return sequence_id, group_id if reads_speakers else None
 
 
 def includes_own_sequence(strategy: str) -> bool:
-    """Whether a sequence's own latents are among its candidates."""
+    """Return whether the latents of a sequence are among the candidates of its own queries."""
     return bool(_RULES[strategy](1, 1, 1, 1))
 
 
@@ -115,10 +120,10 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
 
 
 def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
-    """Refuse sequences that are said to have more latents than they have: a row's target would be another sequence's.
+    """Raise an error if a sequence claims more latents than exist: its targets would lie in another sequence.
 
     Raises:
-        ValueError: naming the counts.
+        ValueError: if an entry of `num_valid` is negative or exceeds `num_latents`.
     """
     fewest, most = (int(end) for end in num_valid.aminmax())
     if fewest < 0 or most > num_latents:
@@ -129,23 +134,24 @@ def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
 
 
 def bounds_information(strategy: str) -> bool:
-    """Whether `log N - L` with this strategy, or against a bank, bounds I(z_{t+k}; c_t) from below.
+    """Return whether `log N - L` with this strategy, or against a bank, is a lower bound on I(z_{t+k}; c_t).
 
-    With many independent sequences, or latents that mix fast within a sequence: docs/theory.md says why, and by how
-    much the reading errs otherwise (what is constant within a sequence is drawn once per sequence, not per latent).
+    The bound needs many independent sequences, or latents that mix fast within a sequence. Otherwise the estimate is
+    biased, because a property that is constant within a sequence is sampled once per sequence, not once per latent;
+    docs/theory.md derives by how much.
     """
     return strategy in ("mixed_excluding", BANK)
 
 
 def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
-    """What a curve of `log N - L` with this strategy is, in words for a legend.
+    """Return the legend of a curve of `log N - L` with this strategy: which quantity it is, and whether a bound.
 
     Args:
-        strategy: which latents were the candidates.
-        on_grid: latents are patches; rows are not exchangeable then, and those that no positive can lie in give
-            themselves away (docs/theory.md).
-        draw_excess_nats: what repeated draws may add (`cpc.candidates.draw_excess_nats`); beyond 0.1 nats, which a
-            fifth of the pool amounts to, the number is called "not a bound".
+        strategy: a name in `STRATEGIES`, or `BANK`.
+        on_grid: whether latents are patches of an image. Rows of patches are not exchangeable: a critic can rule out
+            rows that cannot hold a positive (docs/theory.md).
+        draw_excess_nats: upper limit of what repeated negatives add (`cpc.candidates.draw_excess_nats`). Above 0.1
+            nats, reached when about a fifth of the pool is drawn, the legend says "not a bound".
     """
     if bounds_information(strategy):
         if draw_excess_nats > MOST_DRAW_EXCESS_NATS:

@@ -1,4 +1,4 @@
-"""g_ar: latents to contexts, strictly causal; all keep to the protocol of `cpc.contexts.context.Context`."""
+"""Context networks g_ar, which map latents to contexts causally; see `cpc.contexts.context.Context`."""
 
 from cpc.contexts.context import Context, State
 from cpc.contexts.identity import Identity

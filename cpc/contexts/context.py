@@ -1,4 +1,4 @@
-"""What every context network promises, and the checks that all of them share.
+"""The interface of context networks, and their common checks.
 
 B batch, T latents, D latent dim, C context dim.
 """
@@ -13,18 +13,18 @@ State = tuple[Tensor, ...] | None
 
 
 class Context(nn.Module):
-    """g_ar: z_<=t -> c_t. A subclass gives `_allocate` and `_encode`.
+    """A context network g_ar: z_<=t -> c_t.
 
-    The promises: c_t depends on z_<=t alone; sequences of a batch do not see each other; only `state` is remembered
-    between calls, so that chunks encoded one after the other, each with the state of the one before, give the contexts
-    of the whole sequence.
+    A subclass defines `_allocate` and `_encode`, and must guarantee that c_t depends only on z_<=t, that sequences of a
+    batch do not affect each other, and that `state` is the only memory between calls. Chunks that are encoded one after
+    the other, each with the state of the previous chunk, then give the contexts of the whole sequence.
 
     Attributes:
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
-        directions: in which time runs; one, without a name, where latents are a sequence.
-        latents: what it reads, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`, as encoders say what they give.
-        has_bounded_state: whether the state stays of one size, however long the sequence that it comes from.
+        directions: directions of time; a single unnamed direction for sequences.
+        latents: shape of the latents, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`; must match the encoder.
+        has_bounded_state: whether the size of the state does not grow with the length of the sequence.
     """
 
     dim: int
@@ -34,10 +34,10 @@ class Context(nn.Module):
     has_bounded_state: bool = True
 
     def connect(self, input_dim: int) -> None:
-        """Allocate the parameters for latents of width `input_dim`; `CPC` calls it with its encoder's `dim`.
+        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
 
         Raises:
-            ValueError: if latents of another width were connected before, or a width is below 1.
+            ValueError: if the context is already connected with another width, or a width is below 1.
         """
         if self.input_dim == input_dim:
             return
@@ -53,19 +53,19 @@ class Context(nn.Module):
         self.input_dim = input_dim
 
     def forward(self, z: Float[Tensor, "B *T D"], state: State = None) -> tuple[Float[Tensor, "B *T C"], State]:
-        """Encode latents into contexts, from the start of the sequences or from where `state` left them.
+        """Encode latents into contexts, from the start of the sequences or from `state`.
 
         Args:
-            z: latents `[B, T, D]` or `[B, H, W, D]`, as `latents` says; T may be 0.
-            state: what the call on the preceding chunk returned, sequences first in every tensor; None at the start.
-                Detaching it is up to the caller.
+            z: latents `[B, T, D]` or `[B, H, W, D]`, depending on `latents`; T may be 0.
+            state: state after the previous chunk, sequences first in every tensor; None at the start. The caller
+                detaches it if needed.
 
         Returns:
             Contexts, and the state after the last latent.
 
         Raises:
-            ValueError: before `connect`, on latents of another width or number of axes, or on a state of another number
-                of sequences.
+            ValueError: if `connect` was not called, latents have another width or number of axes, or the state has
+                another number of sequences.
         """
         name = type(self).__name__
         if self.input_dim is None:
@@ -85,11 +85,11 @@ class Context(nn.Module):
         return self._encode(z, state)
 
     def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
-        """Contexts as sequences over time, for each of `directions` those that predict along it."""
+        """Return the contexts of each direction as sequences over time."""
         return {"": contexts}
 
     def sequences(self, num_latents: int) -> tuple[int, int]:
-        """Sequences in so many latents of an observation, and the latents of each."""
+        """Return the number of sequences in an observation of `num_latents` latents, and the length of each."""
         return 1, num_latents
 
     @abstractmethod
@@ -100,14 +100,10 @@ class Context(nn.Module):
 
 
 def check_latents(encoder: Any, context: Any) -> None:
-    """Refuse a context of sequences for an encoder of grids, and the other way round.
-
-    Raises:
-        ValueError: naming both.
-    """
-    given, taken = getattr(encoder, "latents", None), getattr(context, "latents", None)
-    if None not in (given, taken) and given != taken:  # parts of one's own may leave it out, and are believed
+    """Raise ValueError if the encoder returns grids and the context reads sequences, or the other way round."""
+    output, accepted = getattr(encoder, "latents", None), getattr(context, "latents", None)
+    if None not in (output, accepted) and output != accepted:  # custom modules without the attribute are not checked
         raise ValueError(
-            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {given}: "
-            f"choose {'PixelCNN' if given == 'grids' else 'GRU, for example'}"
+            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {output}: "
+            f"choose {'PixelCNN' if output == 'grids' else 'GRU, for example'}"
         )

@@ -1,4 +1,4 @@
-"""Grids of patches as sequences: rows are time, columns are sequences, and time may run in four directions.
+"""Conversion of grids of patches to sequences: rows are time steps, columns are sequences, time has four directions.
 
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim.
 """
@@ -15,31 +15,31 @@ DIRECTIONS: tuple[str, ...] = get_args(Direction)
 
 
 def orient(grid: Float[Tensor, "B H W D"], direction: str) -> Float[Tensor, "B T S D"]:
-    """Turn a grid so that its rows follow each other as time runs: `right` makes rows of columns, `up` begins below."""
+    """Turn a grid so that time runs along axis 1: `right` transposes the grid, `up` reverses the rows."""
     if direction in ("right", "left"):
         grid = rearrange(grid, "b h w d -> b w h d")
     return grid.flip(1) if direction in ("up", "left") else grid
 
 
 def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B H W D"]:
-    """Undo `orient`."""
+    """Turn a grid back: the inverse of `orient`."""
     if direction in ("up", "left"):
         grid = grid.flip(1)
     return rearrange(grid, "b w h d -> b h w d") if direction in ("right", "left") else grid
 
 
 def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, "S T D"]:
-    """A grid's columns as sequences, an image's next to each other; without a direction, sequences as they are."""
+    """Return the columns of grids as sequences, image by image; without a direction, return sequences unchanged."""
     return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
 
 
 def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:
-    """Whether latents are grids `[B, H, W, D]`, not sequences `[B, T, D]`."""
+    """Return whether latents are grids `[B, H, W, D]` instead of sequences `[B, T, D]`."""
     return latents.ndim == 4
 
 
 def is_signal(latents: Float[Tensor, "B ... D"], num_valid: Int[Tensor, " B"] | None) -> Bool[Tensor, "B ..."]:
-    """Which latents are no padding: the first `num_valid` of each sequence; None: all. Grids have no padding."""
+    """Return the mask of latents without padding: the first `num_valid` of each sequence. None and grids: all."""
     if num_valid is None or is_grid(latents):
         return torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
     num_valid = rearrange(num_valid, "b -> b 1").to(latents.device, non_blocking=True)

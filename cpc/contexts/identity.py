@@ -1,4 +1,4 @@
-"""Contexts without memory."""
+"""A context network without memory."""
 
 from torch import Tensor
 
@@ -6,22 +6,22 @@ from cpc.contexts.context import Context, State
 
 
 class Identity(Context):
-    """c_t = z_t: latents predict latents, with nothing remembered (as Anand et al. 2019, arXiv:1906.08226, train).
+    """A context network with c_t = z_t: latents predict latents, as in Anand et al. 2019 (arXiv:1906.08226).
 
-    For observations that show the whole state, such as frames of most games.
+    Use it for observations that show the whole state, such as frames of most games.
     """
 
-    def __init__(self) -> None:  # without it, it would seem to take nn.Module's arguments
+    def __init__(self) -> None:  # hides the arguments of nn.Module from the signature
         super().__init__()
 
     def connect(self, input_dim: int) -> None:
-        """As wide as the latents."""
+        """Set `dim` to the width of the latents."""
         if self.input_dim is None:
             self.dim = input_dim
         super().connect(input_dim)
 
     def _allocate(self, input_dim: int) -> None:
-        """Nothing."""
+        pass
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
         return z, (z[:, 0, :0],)

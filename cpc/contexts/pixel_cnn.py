@@ -1,4 +1,4 @@
-"""g_ar for grids: masked convolutions, in the manner of PixelCNN (van den Oord et al. 2016, arXiv:1606.05328).
+"""The context network g_ar for grids: masked convolutions as in PixelCNN (van den Oord et al. 2016, arXiv:1606.05328).
 
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim, C context dim, V
 directions.
@@ -17,27 +17,27 @@ from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
 
 
 class PixelCNN(Context):
-    """Residual blocks that look at neighbouring columns, and at the row before; one network for each direction of time.
+    """Residual blocks that read neighbouring columns and the previous row; one network for each direction of time.
 
-    With direction `down`, c at row r sees every column of the rows up to r and nothing below. Other directions turn the
-    grid (Henaff et al. 2019, arXiv:1905.09272); their contexts are turned back and stand side by side in the last axis.
+    With direction `down`, the context at row r depends on the rows up to r and on no row below. For other directions
+    the grid is turned (Henaff et al. 2019, arXiv:1905.09272), and the contexts are turned back and concatenated in the
+    last axis.
 
-    Since whole rows are predicted, a context may see its own row on both sides, unlike PixelCNN's pixels; the mask is
-    between rows alone. After n blocks it sees n rows up and n columns to either side. What lies outside the grid counts
-    as zero. The block 1x1, 1x3, 2x1, 1x1 is that of public CPC v2 implementations; the paper draws no more of it than
-    its name.
+    Whole rows are predicted, so a context may depend on both sides of its own row, unlike a pixel in PixelCNN; the mask
+    separates only rows. After n blocks a context depends on n rows above and n columns on each side. The grid is padded
+    with zeros. The block 1x1, 1x3, 2x1, 1x1 is that of public CPC v2 implementations; the paper gives only its name.
 
     Args:
-        width: width of each direction's contexts.
-        num_blocks: residual blocks; with as many as the grid has rows, contexts see all rows before.
+        width: width of the contexts of each direction.
+        num_blocks: residual blocks; with as many blocks as rows, contexts depend on all previous rows.
         hidden_dim: width within a block.
-        directions: where time runs to, of `down`, `up`, `right` and `left`.
+        directions: directions of time among `down`, `up`, `right` and `left`.
 
     Attributes:
-        dim: width of all contexts together.
+        dim: width of the concatenated contexts.
 
     Raises:
-        ValueError: if a number is below 1; on unknown or repeated directions, or none.
+        ValueError: if a number is below 1, or directions are unknown, repeated or missing.
     """
 
     latents = "grids"
@@ -64,12 +64,14 @@ class PixelCNN(Context):
         self.dim = width * len(directions)
 
     def split_directions(self, contexts: Float[Tensor, "B H W C"]) -> dict[str, Float[Tensor, "S T c"]]:
-        """The columns of each direction's own contexts."""
-        of_directions = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
-        return {direction: columns(c, direction) for direction, c in zip(self.directions, of_directions, strict=True)}
+        """Return, for each direction, the columns of its contexts as sequences."""
+        direction_contexts = rearrange(contexts, "b h w (v c) -> v b h w c", v=len(self.directions))
+        return {
+            direction: columns(c, direction) for direction, c in zip(self.directions, direction_contexts, strict=True)
+        }
 
     def sequences(self, num_latents: int) -> tuple[int, int]:
-        """The columns of a square grid."""
+        """Return the number and length of the columns of a square grid."""
         side = math.isqrt(num_latents)
         return side, side
 
@@ -91,7 +93,7 @@ class PixelCNN(Context):
 
 
 class MaskedBlock(nn.Module):
-    """x + W (2x1 of rows t-1 and t)(1x3 of columns)(1x1), on `[B, T, S, C]`."""
+    """A residual block on `[B, T, S, C]`: 1x1, 1x3 over columns, 2x1 over rows t-1 and t, and 1x1 convolutions."""
 
     def __init__(self, width: int, hidden_dim: int) -> None:
         super().__init__()
@@ -101,7 +103,7 @@ class MaskedBlock(nn.Module):
         self.widen = nn.Linear(hidden_dim, width)
 
     def forward(self, x: Float[Tensor, "B T S C"]) -> Float[Tensor, "B T S C"]:
-        """One block; the row of zeros above the first is what makes row t see t-1 and t, never t+1."""
+        """Return the output of the block; a row of zeros above the first makes row t depend on rows t-1 and t only."""
         hidden = rearrange(self.narrow(x.relu()).relu(), "b t s c -> b c t s")
         hidden = self.before(F.pad(self.beside(hidden), (0, 0, 1, 0))).relu()
         return x + self.widen(rearrange(hidden, "b c t s -> b t s c"))

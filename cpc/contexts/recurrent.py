@@ -1,4 +1,4 @@
-"""Recurrent contexts: the paper's GRU, and the LSTM of Riviere et al. 2020 (arXiv:2002.02848).
+"""Recurrent context networks: the GRU of the CPC paper, and the LSTM of Riviere et al. 2020 (arXiv:2002.02848).
 
 B batch, L layers, T latents, C context dim.
 """
@@ -15,11 +15,11 @@ from cpc.contexts.gru_layer import gru_layer, has_gru_layer
 
 
 class Recurrent(Context):
-    """What GRU and LSTM share.
+    """The base class of `GRU` and `LSTM`.
 
     Args:
         dim: width of the contexts and of every layer.
-        num_layers: layers, each running over the outputs of the one before.
+        num_layers: number of stacked layers.
         dropout: probability of dropping an output between layers.
 
     Raises:
@@ -37,14 +37,15 @@ class Recurrent(Context):
         self.dropout = dropout
 
     def _cast(self, z: Tensor) -> Tensor:
-        """Latents in the weights' precision, where autocast made them narrower and is off here."""
+        """Return latents in the dtype of the weights, unless autocast is on: autocast may have narrowed them before."""
         return z if torch.is_autocast_enabled(z.device.type) else z.to(next(self.parameters()).dtype)
 
 
 class GRU(Recurrent):
-    """Gated recurrent units, the paper's context; the state is `(h [B, L, C],)`. Arguments: `Recurrent`'s.
+    """Gated recurrent units, the context of the CPC paper; the arguments are those of `Recurrent`.
 
-    `cpc.contexts.gru_layer` runs it on a CPU with a C compiler, the library elsewhere.
+    The state is `(h [B, L, C],)`. On a CPU with a C compiler `cpc.contexts.gru_layer` computes the layers, elsewhere
+    torch.
     """
 
     def _allocate(self, input_dim: int) -> None:
@@ -71,20 +72,20 @@ class GRU(Recurrent):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory; the state is `(h [B, L, C], cell [B, L, C])`. Arguments: `Recurrent`'s."""
+    """Long short-term memory with state `(h [B, L, C], cell [B, L, C])`; the arguments are those of `Recurrent`."""
 
     def _allocate(self, input_dim: int) -> None:
         self.layers = nn.LSTM(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
 
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        before = None if state is None else tuple(_layers_first(each) for each in state)
+        before = None if state is None else tuple(_layers_first(tensor) for tensor in state)
         with _float32_on_cpu(z):
             contexts, after = self.layers(self._cast(z), before)
-        return contexts, tuple(_sequences_first(each) for each in after)
+        return contexts, tuple(_sequences_first(tensor) for tensor in after)
 
 
 def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
-    """No bfloat16 recurrences on a CPU: they take three times as long (docs/decisions/encoders_and_contexts.md)."""
+    """Switch autocast off on a CPU: bfloat16 takes three times as long (docs/decisions/encoders_and_contexts.md)."""
     return torch.autocast("cpu", enabled=False) if z.device.type == "cpu" else nullcontext()
 
 

@@ -1,6 +1,6 @@
-"""Causal self-attention as context: any length, and the same wherever in the sequence it happens.
+"""A context network with causal self-attention, for sequences of any length.
 
-B batch, H heads, T latents, P latents before these, C context dim.
+B batch, H heads, T latents, P previous latents, C context dim.
 """
 
 import torch
@@ -13,18 +13,17 @@ from cpc.contexts.context import Context, State
 class CausalTransformer(Context):
     """Pre-norm transformer layers with rotary positions (Su et al. 2021, arXiv:2104.09864).
 
-    Attention knows the distance of two latents and no absolute position: any length works, lengths never seen in
-    training too, and with a `window` context c_t is a function of the last `num_layers * window + 1` latents alone.
-    The state holds, per layer, keys and values `[B, H, P, C / H]`: P is at most `window`, and grows with the sequence
-    if there is none.
+    Attention depends on the distance of two latents, not on absolute positions, so sequences may be longer than in
+    training. With a `window`, context c_t depends only on the last `num_layers * window + 1` latents. The state holds
+    keys and values `[B, H, P, C / H]` per layer. P is at most `window`; without a window P grows with the sequence.
 
     Args:
         dim: width of the contexts and of every layer.
-        num_layers: attention and feed-forward pairs.
+        num_layers: number of pairs of attention and feed-forward layers.
         num_heads: attention heads; `dim / num_heads` must be even.
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
-        window: past latents that a latent attends to besides itself, in each layer; None: all.
+        window: number of past latents that a latent attends to in each layer; None: all.
 
     Raises:
         ValueError: if the heads do not divide `dim` evenly, or a count is below 1.
@@ -71,7 +70,7 @@ class CausalTransformer(Context):
 
 
 class TransformerLayer(nn.Module):
-    """Causal attention and a feed-forward network on `[B, T, C]`, each normed before and added to its input."""
+    """Causal attention and a feed-forward network on `[B, T, C]`, both pre-norm and residual."""
 
     def __init__(
         self, dim: int, num_heads: int, feedforward_dim: int, dropout: float = 0.0, window: int | None = None
@@ -95,40 +94,40 @@ class TransformerLayer(nn.Module):
         )
 
     def forward(self, x: Tensor, past: State = None) -> tuple[Tensor, Tensor, Tensor]:
-        """One layer.
+        """Apply the layer.
 
         Args:
             x: `[B, T, C]`.
-            past: keys and values `[B, H, P, C / H]` of the latents before `x`; None: there are none.
+            past: keys and values `[B, H, P, C / H]` of the latents before `x`; None if `x` is the start.
 
         Returns:
-            The output `[B, T, C]`, and the keys and values that the latents to come will attend to.
+            The output `[B, T, C]`, and the keys and values for the following latents.
         """
         queries, keys, values = rearrange(
             self.query_key_value(self.attention_norm(x)), "b t (three h d) -> three b h t d", three=3, h=self.num_heads
         )
         if past is not None:
             keys, values = torch.cat([past[0].to(keys), keys], 2), torch.cat([past[1].to(values), values], 2)
-        # Keys are kept unrotated and turned by their place among those at hand: only distances matter, and angles
-        # stay small (hence exact) however long a stream runs.
-        turned = rotate(queries, keys.shape[2] - queries.shape[2]), rotate(keys, 0)
-        attended = attend(*turned, values, self.window, self.dropout if self.training else 0.0)
+        # Stored keys are not rotated; they are rotated by their index among the current keys. Only distances matter,
+        # and angles stay small and exact in streams of any length.
+        rotated = rotate(queries, keys.shape[2] - queries.shape[2]), rotate(keys, 0)
+        attended = attend(*rotated, values, self.window, self.dropout if self.training else 0.0)
         x = x + self.output(rearrange(attended, "b h t d -> b t (h d)"))
         x = x + self.feedforward(x)
         if self.window is not None:
             first = max(keys.shape[2] - self.window, 0)
-            # copies: views would keep all keys and values alive for as long as the state is
+            # Copies, because views would keep all keys and values in memory.
             keys, values = keys[:, :, first:].clone(), values[:, :, first:].clone()
         return x, keys, values
 
 
 def rotate(x: Tensor, first_position: int) -> Tensor:
-    """Turn pairs of channels of `[B, H, T, D]` by angles proportional to position, `first_position` onwards.
+    """Rotate pairs of channels of `[B, H, T, D]` by angles proportional to the position from `first_position`.
 
-    Eq. 34 of Su et al. 2021, with channel i paired with i + D/2: scalar products then depend on distances only.
+    This is Eq. 34 of Su et al. 2021, with channel i paired with i + D/2: scalar products depend only on distances.
     """
     half = x.shape[-1] // 2
-    precision = torch.promote_types(x.dtype, torch.float32)  # bfloat16 cannot tell positions above 256 apart
+    precision = torch.promote_types(x.dtype, torch.float32)  # bfloat16 cannot represent integers above 256
     positions = torch.arange(first_position, first_position + x.shape[2], device=x.device, dtype=precision)
     frequencies = 10000 ** (-torch.arange(half, device=x.device, dtype=precision) / half)
     angles = torch.outer(positions, frequencies)  # [T, D / 2]
@@ -138,9 +137,9 @@ def rotate(x: Tensor, first_position: int) -> Tensor:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dropout: float) -> Tensor:
-    """Softmax attention of the queries `[B, H, T, D]`, the last T of the keys' positions, to keys at or before them.
+    """Return causal softmax attention of queries `[B, H, T, D]`, which have the last T positions of the keys.
 
-    With a window, long sequences go block by block, so that memory grows with T and not with its square.
+    With a window, long sequences are computed in blocks, so memory grows linearly with T.
     """
     num_queries, num_past = queries.shape[2], keys.shape[2] - queries.shape[2]
     block = max(num_queries, 1) if window is None else max(window, 256)
@@ -148,7 +147,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dr
     for start in range(0, max(num_queries, 1), block):
         stop = min(start + block, num_queries)
         first = 0 if window is None else max(num_past + start - window, 0)
-        seen = slice(first, num_past + stop)
+        visible = slice(first, num_past + stop)
         length, total = stop - start, num_past + stop - first
         if length == total and (window is None or total <= window + 1):
             mask = None
@@ -158,14 +157,19 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dr
                 mask = mask.triu(total - length - window)
         outputs.append(
             nn.functional.scaled_dot_product_attention(
-                queries[:, :, start:stop], keys[:, :, seen], values[:, :, seen], mask, dropout, is_causal=mask is None
+                queries[:, :, start:stop],
+                keys[:, :, visible],
+                values[:, :, visible],
+                mask,
+                dropout,
+                is_causal=mask is None,
             )
         )
     return torch.cat(outputs, 2)
 
 
 def check_heads(dim: int, num_heads: int) -> None:
-    """Refuse heads that do not divide the width into an even number of channels each."""
+    """Raise ValueError unless `num_heads` divides `dim` into an even number of channels per head."""
     if num_heads < 1 or dim % (2 * num_heads):
         raise ValueError(
             f"dim={dim} does not fall into num_heads={num_heads} heads of an even number of channels each (rotary "

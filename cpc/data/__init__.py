@@ -1,13 +1,13 @@
 """Data: manifests, audio, windows, batches, alignments, images.
 
-The public names load on first use, so that indexing a folder never imports torch. The function `pack` shares its name
-with its module: `from cpc.data.audio.pack import pack`.
+The public names are imported on first use, so that indexing a folder never imports torch. `pack` is not among them,
+since the function has the name of its module: `from cpc.data.audio.pack import pack`.
 """
 
 import importlib
 from typing import Any
 
-_HOME_OF = {
+_MODULES = {
     "Alignments": "audio.alignments",
     "Audio": "audio.modality",
     "Batch": "batch",
@@ -39,14 +39,14 @@ _HOME_OF = {
     "write_items": "audio.items",
 }
 
-__all__ = list(_HOME_OF)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULES:
         raise AttributeError(f"module 'cpc.data' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"cpc.data.{_HOME_OF[name]}"), name)
+    return getattr(importlib.import_module(f"cpc.data.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *_MODULES])

@@ -1,4 +1,4 @@
-"""What one step of training sees, whatever the modality.
+"""The batch of a training step, the same type for all modalities.
 
 B batch, S samples, T latents.
 """
@@ -13,13 +13,13 @@ class Batch(NamedTuple):
     """A batch of observations with the identities that negative strategies need.
 
     Attributes:
-        x: `[B, S]` float32 waveforms (other modalities: their own observation).
-        num_valid: `[B]` int64, samples of `x` that are signal, the rest is zero padding; None: all. Where a loss takes
-            a batch it counts latents: `CPC.contrast` converts it.
-        sequence_id: `[B]` int64, the file a window comes from: windows of one file may overlap; None: all distinct.
-        group_id: `[B]` int64, the speaker, or -1 where unknown.
+        x: `[B, S]` float32 waveforms; other modalities have observations of another shape.
+        num_valid: `[B]` int64, samples of `x` that are signal, the rest is zero padding; None: all. In the batch that a
+            loss reads it counts latents: `CPC.contrast` converts it.
+        sequence_id: `[B]` int64, the file of each window: windows of one file may overlap; None: all files differ.
+        group_id: `[B]` int64, the speaker, or -1 if unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
-        target: like `x`, what contexts are to predict: `x` as it was before chance changed it; None: `x` itself.
+        target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
     """
 
     x: Tensor
@@ -31,14 +31,14 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Batch":
-        """Observations alone: whole, each of its own file, of unknown speakers, without labels."""
+        """Return a batch of observations without padding or labels, each from another file, of unknown speakers."""
         unknown = torch.full((len(x),), -1, device=x.device)
         return Batch(x, None, None, unknown, unknown.new_zeros(len(x), 0))
 
     def beside(self, weights: Tensor) -> "Batch":
-        """On the device of `weights`, and floating-point observations in their precision."""
-        there = Batch(*(None if field is None else field.to(weights.device) for field in self))  # type: ignore[arg-type]
+        """Return the batch on the device of `weights`; floating-point observations also take its dtype."""
+        moved = Batch(*(None if field is None else field.to(weights.device) for field in self))  # type: ignore[arg-type]
         if not self.x.is_floating_point():
-            return there
-        target = None if there.target is None else there.target.to(weights.dtype)
-        return there._replace(x=there.x.to(weights.dtype), target=target)
+            return moved
+        target = None if moved.target is None else moved.target.to(weights.dtype)
+        return moved._replace(x=moved.x.to(weights.dtype), target=target)

@@ -1,4 +1,4 @@
-"""Observations that are drawn in random order, and whose latents are contrasted with each other.
+"""Corpora whose observations come in random order, each found by an index, and whose latents are contrasted.
 
 B observations.
 """
@@ -24,15 +24,15 @@ from cpc.data.streams.uniform import UniformBatches
 
 @runtime_checkable
 class Observations(Protocol):
-    """The observations of a split: a data set whose index is a draw (row, place), as streams yield it.
+    """The observations of a split: a data set whose index is a pair (row, start), as streams yield it.
 
     Attributes:
-        split: their part of the corpus; None: all.
-        sequence_ids: `[n]` the same where observations may overlap.
-        group_ids: `[n]` the speaker, or whoever they are of; -1 where unknown.
-        draws: `num_slots`, `num_starts` and `made_from` of the rows, as `BatchStream` takes them.
-        num_values: numbers in an observation as the encoder takes it, in both where `Batch.target` is another view.
-        num_latents: of an observation without padding.
+        split: split of the observations; None: the whole corpus.
+        sequence_ids: `[n]` sequence of each row; rows of one sequence may overlap.
+        group_ids: `[n]` speaker, or another group, of each row; -1 if unknown.
+        draws: the arguments `num_slots`, `num_starts` and `made_from` of `BatchStream`.
+        num_values: numbers in an observation that the encoder reads, including `Batch.target` if it is another view.
+        num_latents: latents of an observation without padding.
     """
 
     split: str | None
@@ -43,21 +43,21 @@ class Observations(Protocol):
     num_latents: int
 
     def __getitems__(self, drawn: Any) -> Batch:
-        """The batch of these draws."""
+        """Return the batch of these indices."""
         ...
 
     def num_valid(self, drawn: Any) -> Int[Tensor, " B"]:
-        """`Batch.num_valid` of these draws, without a look at their content."""
+        """Return `Batch.num_valid` of these indices without reading the observations."""
         ...
 
 
 class DrawnCorpus(ABC):
-    """An opened source of observations that are drawn.
+    """An opened source, whose observations are found by an index.
 
     Attributes:
-        speakers: names of the groups by their id, for messages; empty where they have none.
-        nouns: what a group and an item of the source are, for messages.
-        uniform: the stream of the sampler `uniform`, which takes `Observations.draws`.
+        speakers: names of the groups by their id, for messages; empty if groups have no names.
+        nouns: nouns for a group and for an item of the source, for messages.
+        uniform: class of the stream of the sampler `uniform`; its arguments include `Observations.draws`.
     """
 
     speakers: Sequence[str] = ()
@@ -66,23 +66,23 @@ class DrawnCorpus(ABC):
 
     @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse splits that cannot serve, from what is known before anything is decoded.
+        """Refuse splits that cannot be used, before anything is decoded.
 
         Args:
-            splits: those that will be used; None: everything.
-            needs_speakers: whether the speaker (the group) of every observation must be known.
+            splits: splits that will be used; None: the whole corpus.
+            needs_speakers: True if the speaker (the group) of every observation must be known.
 
         Raises:
-            ValueError: naming the split.
+            ValueError: if a split cannot be used; the message names it.
         """
 
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
-        """The `Observations` of a split, None of all; changed by chance where training does that."""
+        """Return the `Observations` of a split, None: of all; with `is_training` they are augmented as in training."""
 
     @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, Any]:
-        """Mean and standard deviation of the input over a split; None: over all."""
+        """Return mean and standard deviation of the input over a split; None: over the whole corpus."""
 
     def batches(
         self,
@@ -97,10 +97,10 @@ class DrawnCorpus(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> BatchStream:
-        """A stream of draws: `uniform`, or `same_speaker`, of few groups each.
+        """Return a stream of batches of indices: `uniform`, or `same_speaker`, with few groups in a batch.
 
         Raises:
-            ValueError: naming the split, as the streams do.
+            ValueError: if the split has no such batches; the message names it.
         """
         options = {"batch_size": batch_size, "num_batches": num_batches, "seed": seed}
         with naming(windows.split):
@@ -119,28 +119,28 @@ class DrawnCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Of all ranks, as training's: rows of short splits are drawn again, from other places."""
+        """Return the held-out batch size of all ranks: that of training; short splits repeat rows at new starts."""
         return world_size * batch_size
 
 
 @dataclass(kw_only=True)
 class Drawn(Modality):
-    """A modality whose observations are drawn; see `Modality`. Its corpus is a `DrawnCorpus`.
+    """A modality whose observations come in random order; see `Modality`. Its corpus is a `DrawnCorpus`.
 
     Args:
-        train_split: what is trained on.
-        eval_split: the held-out part that the bound is measured on.
+        train_split: split to train on.
+        eval_split: held-out split, on which the bound is measured.
         batch_size: observations per batch and device.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process.
         cache_dir: where packed data go; null: beside the source.
         skip_bad: go on without files that cannot be used, and say how many.
         seed: of the batches.
 
     Attributes:
-        sampler: of the batches: `uniform`, or `same_speaker`, of `speakers_per_batch` speakers each.
-        size_option: the field that makes observations larger.
-        num_initialisation: observations that the data-dependent initialisation sees, at most.
+        sampler: sampler of the batches: `uniform`, or `same_speaker`, with `speakers_per_batch` speakers in a batch.
+        size_option: the field that sets the size of an observation.
+        num_initialisation: largest number of observations for the data-dependent initialisation.
     """
 
     sampler: ClassVar[str] = "uniform"
@@ -153,17 +153,17 @@ class Drawn(Modality):
     seed: Seed = 0
 
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
-        """Give the encoder mean and deviation of the training split."""
+        """Set the encoder's mean and standard deviation to those of the training split."""
         encoder.set_statistics(*corpus.statistics(self.train_split))
 
     def initialisation_batch(self, corpus: DrawnCorpus) -> Tensor:
-        """Observations of the training split, as training changes them."""
+        """Return observations of the training split, augmented as in training."""
         windows = corpus.windows(self.train_split, is_training=True)
         num_windows = min(self.num_initialisation, len(windows.sequence_ids))
         return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, 1, self.seed).batch(0)).x
 
     def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that is not there, or lacks the speakers or the sequences that sampler or strategies need."""
+        """Refuse a split that is missing, or lacks the speakers or the sequences that sampler or strategies need."""
         needs_speakers = any(
             each.startswith("same_speaker") or self.sampler_for(each, own) != "uniform" for each in strategies
         )
@@ -181,13 +181,13 @@ class Drawn(Modality):
             )
 
     def sampler_for(self, strategy: str, own: str) -> str:
-        """Return the sampler of a strategy's batches; those of `own`, training's, are drawn as in training."""
+        """Return the sampler of a strategy's batches; for `own`, the strategy of training, it is that of training."""
         if strategy == own:
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
 
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
-        """Return what to say of a `speakers_per_batch` that no batch reads; "" if one does."""
+        """Return a warning if no batch depends on `speakers_per_batch`; "" if one does."""
         if self.speakers_per_batch == 1 or any(self.sampler_for(each, own) != "uniform" for each in strategies):
             return ""
         advice = "set `sampler` to same_speaker, or " if own in strategies else ""
@@ -222,27 +222,27 @@ class Drawn(Modality):
         rank: int = 0,
         world_size: int = 1,
     ) -> "HeldOut":
-        """Draws from the held-out split, for each strategy those that it means."""
+        """Return the held-out batches, with one set of batches per sampler."""
         own = model.loss_part.training_strategies[0]
         num_batches = self.eval_batches if num_batches is None else num_batches
         return HeldOut(corpus, self, own, num_batches, seed, rank, world_size)
 
 
 class HeldOut:
-    """The held-out batches of a corpus, the same at every evaluation: for each strategy those that it means.
+    """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
-    They are one pass over the split at most: a window that comes again is no further evidence, and would only make the
-    standard error look smaller. Where that leaves fewer batches than asked for, a line is printed.
+    They are at most one pass over the split: a repeated window adds no evidence, but makes the standard error look
+    smaller. If a pass has fewer batches than `num_batches`, a line is printed.
 
     Args:
-        corpus: whose observations are drawn.
-        options: split, batch size, sampler.
-        negatives: the strategy of training, measured on batches drawn as training's are; another same-speaker strategy
-            is measured on same-speaker batches, any other on uniform ones.
-        num_batches: of one evaluation and rank, at most.
-        seed: of the batches, and of the negatives drawn.
-        rank: this process.
-        world_size: processes that share the evaluation.
+        corpus: the corpus.
+        options: the modality, with split, batch size and sampler.
+        negatives: the strategy of training, evaluated on batches of training's sampler. Other same-speaker strategies
+            are evaluated on same-speaker batches, all others on uniform batches.
+        num_batches: largest number of batches of one evaluation and rank.
+        seed: seed of the batches and of sampled negatives.
+        rank: index of this process.
+        world_size: number of processes that share the evaluation.
 
     Raises:
         ValueError: if `num_batches` is below 1.
@@ -271,31 +271,31 @@ class HeldOut:
         self.windows: Any = corpus.windows(self.split)
         self._corpus, self._options = corpus, options
         self._rank, self._world_size = rank, world_size
-        self._drawn: dict[tuple[str, bool], list[list[Draw]]] = {}
+        self._indices: dict[tuple[str, bool], list[list[Draw]]] = {}
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """The sampler of a strategy's batches, and whether each speaker's part of one must hold two files."""
+        """Return the sampler of a strategy, and whether each speaker of a batch must have at least two files in it."""
         return self._options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 
     def batches(self, strategy: str) -> Iterator[Batch]:
-        """The batches of this rank."""
-        for drawn in self.draws(strategy):
-            yield self.windows.__getitems__(drawn)
+        """Yield the batches of this rank."""
+        for indices in self.draws(strategy):
+            yield self.windows.__getitems__(indices)
 
     def draws(self, strategy: str) -> list[list[Draw]]:
-        """The draws of each batch, for this rank; as `draws_of_all_ranks`."""
-        of_all = self.draws_of_all_ranks(strategy)
-        first, end = (len(of_all[0]) * rank // self._world_size for rank in (self._rank, self._rank + 1))
-        return [drawn[first:end] for drawn in of_all]
+        """Return this rank's indices of each batch; see `draws_of_all_ranks`."""
+        batches = self.draws_of_all_ranks(strategy)
+        first, end = (len(batches[0]) * rank // self._world_size for rank in (self._rank, self._rank + 1))
+        return [indices[first:end] for indices in batches]
 
     def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
-        """The draws of each batch, the ranks' one after the other.
+        """Return the indices of each batch of all ranks, in the order of the ranks.
 
         Raises:
-            ValueError: if the corpus has no such batches: unknown speakers, or too few.
+            ValueError: if the corpus has no such batches, because speakers are unknown or too few.
         """
         sampler_for = self.sampler_for(strategy)
-        if sampler_for not in self._drawn:
+        if sampler_for not in self._indices:
             sampler, require_distinct_files = sampler_for
             size = self._corpus.held_out_batch_size(self.windows, self._options.batch_size, self._world_size)
             stream = self._corpus.batches(
@@ -307,22 +307,22 @@ class HeldOut:
                 speakers_per_batch=self._options.speakers_per_batch,
                 require_distinct_files=require_distinct_files,
             )
-            of_one_pass = max(1, stream.num_slots // size)
-            if of_one_pass < self.num_batches and self._rank == 0:
+            pass_batches = max(1, stream.num_slots // size)
+            if pass_batches < self.num_batches and self._rank == 0:
                 print(
-                    f"held-out log N - L, {strategy}: {of_one_pass} batches of {size} are one "
+                    f"held-out log N - L, {strategy}: {pass_batches} batches of {size} are one "
                     f"pass over split {self.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
-            self._drawn[sampler_for] = [stream.batch(index) for index in range(min(of_one_pass, self.num_batches))]
-        return self._drawn[sampler_for]
+            self._indices[sampler_for] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
+        return self._indices[sampler_for]
 
 
 def identities(
     encoder: Any, windows: Any, drawn: list[Draw]
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
-    """Number of latents, sequence and group of every observation drawn, without a look at its content."""
+    """Return the number of latents, the sequence and the group of each index, without reading the observations."""
     rows = [row for row, _ in drawn]
-    ids, groups = (torch.from_numpy(np.asarray(each)[rows]) for each in (windows.sequence_ids, windows.group_ids))
+    ids, groups = (torch.from_numpy(np.asarray(x)[rows]) for x in (windows.sequence_ids, windows.group_ids))
     num_latents = encoder.num_latents(windows.num_valid(drawn))
     return torch.full_like(ids, windows.num_latents) if num_latents is None else num_latents, ids, groups

@@ -1,4 +1,4 @@
-"""The one interface between a kind of observation and everything that trains on it, measures it or probes it."""
+"""The interface of a modality: training, evaluation and probes reach observations only through it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -16,28 +16,28 @@ EVALUATION_SEED = 0
 
 @dataclass(kw_only=True)
 class Modality(ABC):
-    """A source of observations, with the options by which it is opened, cut, batched and held out.
+    """A source of observations, with the options that say how it is opened, cut, batched and held out.
 
-    A config's `data` section names a subclass by its class path and gives its fields. A run notes both beside its
-    model; `cpc evaluate`, `cpc probe` and `cpc embed` take them up. A subclass is a dataclass with keyword-only fields,
-    `Args:` in its docstring, and the methods below.
+    The `data` section of a config names a subclass by its class path and sets its fields. A run saves both with its
+    model; `cpc evaluate`, `cpc probe` and `cpc embed` read them there. A subclass is a dataclass with keyword-only
+    fields, `Args:` in its docstring, and the methods below.
 
     Args:
-        train_split: what is trained on.
-        eval_split: the held-out part that the bound is measured on.
+        train_split: split to train on.
+        eval_split: held-out split, on which the bound is measured.
         batch_size: observations per batch and device.
-        cache_dir: where packed data go; null: beside the source.
-        skip_bad: go on without files that cannot be used, and say how many.
+        cache_dir: folder for packed data; null: beside the source.
+        skip_bad: leave out files that cannot be used, and print how many.
 
     Attributes:
-        name: what encoders of such observations call it (`encoder.modality`).
-        unit: what a batch is made of, in the plural.
+        name: name of the modality, equal to `encoder.modality` of its encoders.
+        unit: noun for the observations of a batch, in the plural.
         source_option: the field that names the source.
-        held_out_options: fields that say how held-out batches are made, beside the split.
-        probe_options: fields that `cpc probe` offers, beside the source.
-        local_options: fields that belong to a machine, and are not noted beside a model.
-        predicts: what a loss can ask the model to find: `latents`, or `classes` of what follows.
-        is_continuous: each batch goes on where the one before it ended, so that contexts are carried on.
+        held_out_options: fields that, with the split, determine the held-out batches.
+        probe_options: fields that `cpc probe` offers as options, besides the source.
+        local_options: fields that depend on the machine; they are not saved with a model.
+        predicts: target of the loss: `latents`, or `classes` of the symbols that follow.
+        is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
 
     Raises:
@@ -68,30 +68,30 @@ class Modality(ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Every field, by name; of options that have options, a dictionary."""
+        """Every field by its name; nested options are dictionaries."""
         return asdict(self)
 
     @property
     def saved_settings(self) -> dict[str, Any]:
-        """What a run notes beside its model, as `cpc.config.description.build` takes it."""
-        kind = type(self)
-        kept = {name: value for name, value in self.options.items() if name not in self.local_options}
-        return {"class_path": f"{kind.__module__}.{kind.__qualname__}", "init_args": kept}
+        """The settings that a run saves with its model, in the form of `cpc.config.description.build`."""
+        cls = type(self)
+        fields = {name: value for name, value in self.options.items() if name not in self.local_options}
+        return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": fields}
 
     @property
     def held_out_protocol(self) -> dict[str, Any]:
-        """What makes two measured bounds comparable: the split, and how its batches are made."""
+        """The split and the options of its batches; two bounds are comparable if these are equal."""
         return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
 
     def of_all_ranks(self, num_ranks: int) -> "Modality":
-        """These data as one process sees them whose batch is that of all ranks."""
+        """Return a copy for a single process, whose batch is as large as those of all ranks together."""
         return replace(self, batch_size=num_ranks * self.batch_size)
 
     def check(self, model: Any) -> None:
-        """Refuse a model of other observations, or one that cannot be trained on these; the source is not opened yet.
+        """Refuse a model that cannot be trained on this modality; the source is not opened.
 
         Raises:
-            ValueError: naming the option.
+            ValueError: if encoder, loss or predictor do not fit; the message names the option.
         """
         loss = model.loss_part
         self.check_encoder(model.encoder)
@@ -101,18 +101,18 @@ class Modality(ABC):
                 f"predicted as {self.predicts}: choose "
                 + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
             )
-        if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # one's own may leave it out
+        if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # users' classes may lack it
             raise ValueError(
                 f"model.predictor is {type(model.predictor).__name__}, which reads past contexts, but batches of "
-                f"{self.name} go on where the last one ended, and only the state of the context is carried on: choose "
+                f"{self.name} go on where the last one ended, and only the state of the context is kept: choose "
                 "cpc.predictors.Bilinear"
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuse an encoder of other observations.
+        """Refuse an encoder of another modality.
 
         Raises:
-            ValueError: naming both.
+            ValueError: if the modalities differ; the message names both.
         """
         if encoder.modality != self.name:
             raise ValueError(
@@ -122,21 +122,21 @@ class Modality(ABC):
 
     @abstractmethod
     def open(self, encoder: Any, *, to_train: bool = False) -> Any:
-        """Open the source for an encoder: the corpus.
+        """Open the source for an encoder, and return the corpus.
 
         Args:
-            encoder: whose geometry the observations are cut for.
-            to_train: the encoder is new, and takes from the corpus what it must know of it (a vocabulary).
+            encoder: the encoder; observations are cut to fit its geometry.
+            to_train: True if the encoder is untrained: it is given what it needs from the corpus, such as a vocabulary.
 
         Raises:
             ValueError: if the source cannot be read or does not fit the encoder.
         """
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
-        """The classes of a task of the online probe; by default there is none.
+        """Return the classes of a task of the online probe; by default there are no tasks.
 
         Raises:
-            ValueError: naming the option, if the data have none.
+            ValueError: if the data have no such task; the message names the option.
         """
         raise ValueError(
             f"data of {self.name} have no task {task!r} for an online probe: leave the probe out with "
@@ -144,57 +144,57 @@ class Modality(ABC):
         )
 
     def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics
-        """Give the encoder the statistics of the training split; by default there are none."""
+        """Set the encoder's input statistics to those of the training split; by default nothing is set."""
 
     @abstractmethod
     def initialisation_batch(self, corpus: Any) -> Tensor:
-        """Observations for the data-dependent initialisation: the same on every rank."""
+        """Return the observations for the data-dependent initialisation, the same on every rank."""
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
-        """Features, tasks and baselines for probes and embeddings; by default there are none.
+        """Return the features, tasks and baselines for probes and embeddings; by default there are none.
 
         Args:
-            encoder: of the model.
-            corpus: opened; None: only files outside a corpus are read.
-            where: as `ProbeData` takes it.
+            encoder: the model's encoder.
+            corpus: the opened corpus; None if only files outside a corpus are read.
+            where: other arguments of `ProbeData`.
 
         Raises:
-            ValueError: if there are none.
+            ValueError: if the modality has no probe data.
         """
         raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
 
     def pictures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
-        """What `cpc picture` draws: matplotlib's figures by name; by default there are none.
+        """Return the matplotlib figures of `cpc picture` by name; by default there are none.
 
         Args:
-            model: in eval mode.
-            split: whose observations are shown.
-            among: the split where neighbours are looked for.
-            num_images: of each split, at most, drawn at random.
-            seed: of all that is drawn.
+            model: the model in eval mode.
+            split: split whose observations are shown.
+            among: split in which nearest neighbours are searched.
+            num_images: largest number of random observations of each split.
+            seed: seed of all random choices.
 
         Raises:
-            ValueError: if there are none, or a split cannot serve.
+            ValueError: if the modality has no figures, or a split cannot be used.
         """
         raise ValueError(f"this is a model of {self.name}, of which no pictures are drawn")
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that cannot serve, before anything is decoded.
+        """Refuse a split that cannot be used, before anything is decoded.
 
         Args:
-            corpus: opened.
-            split: to train or to measure on.
-            strategies: whose losses are asked for.
-            own: that of training, for whose batches the options speak.
+            corpus: the opened corpus.
+            split: split to train or to evaluate on.
+            strategies: negative strategies whose losses will be computed.
+            own: strategy of training, to which the options of the batches apply.
 
         Raises:
-            ValueError: naming the split.
+            ValueError: if the split cannot be used; the message names it.
         """
 
     @abstractmethod
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> "Training":
-        """The endless stream of training batches of this process."""
+        """Return the endless stream of training batches of this process."""
 
     @abstractmethod
     def held_out(
@@ -207,15 +207,15 @@ class Modality(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> "HeldOutBatches":
-        """The held-out batches of this process, the same at every evaluation.
+        """Return the held-out batches of this process, the same in every evaluation.
 
         Args:
-            corpus: opened.
-            model: to measure.
-            num_batches: at most so many; None: as training measures.
-            seed: of the batches.
-            rank: this process.
-            world_size: processes that share the evaluation.
+            corpus: the opened corpus.
+            model: the model to evaluate.
+            num_batches: largest number of batches; None: the number in training.
+            seed: seed of the batches.
+            rank: index of this process.
+            world_size: number of processes that share the evaluation.
         """
 
 
@@ -223,9 +223,9 @@ class Training(NamedTuple):
     """The training batches of a process.
 
     Attributes:
-        dataset: `dataset.__getitems__(drawn)` is the `Batch` of what `batches` has drawn.
-        batches: an endless stream of draws with `state_dict`, from which a resumed run takes the next one.
-        class_entropy_nats: of the classes predicted; None where latents are.
+        dataset: data set whose `__getitems__` returns the `Batch` for an index that `batches` yields.
+        batches: an endless stream of indices; a resumed run continues from its `state_dict`.
+        class_entropy_nats: entropy of the predicted classes; None if latents are predicted.
     """
 
     dataset: Any
@@ -238,10 +238,10 @@ class HeldOutBatches(Protocol):
     """The held-out batches of a process.
 
     Attributes:
-        split: the part of the data.
-        num_batches: of one evaluation.
-        seed: of the batches, and of the negatives drawn.
-        facts: what else a report says of the split.
+        split: the held-out split.
+        num_batches: number of batches of one evaluation.
+        seed: seed of the batches and of sampled negatives.
+        facts: other facts about the split, for reports.
     """
 
     split: str
@@ -251,18 +251,18 @@ class HeldOutBatches(Protocol):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether each batch goes on where the one before it ended."""
+        """True if each batch continues where the previous one ended."""
         ...
 
     @property
     def class_entropy_nats(self) -> float | None:
-        """Of the classes predicted; None where latents are."""
+        """Entropy of the predicted classes; None if latents are predicted."""
         ...
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """What decides which batches a strategy is measured on: equal values share batches."""
+        """Return the sampler of a strategy's batches; strategies with equal values share batches."""
         ...
 
     def batches(self, strategy: str) -> Iterator[Batch]:
-        """The batches that a strategy is measured on."""
+        """Yield the batches on which a strategy is evaluated."""
         ...

@@ -1,7 +1,7 @@
-"""What a modality answers about frozen features: which there are, what their labels are, how a file is read.
+"""Probe data: the features, labels and splits of one modality, behind one interface that is the same for all of them.
 
-Probes ask these questions and know no modality. A row is an observation of the corpus: a file, an image. T vectors of
-one observation, D feature dim, B observations of a batch.
+Probes use only this interface and contain no code for a modality. A row is the index of an observation of the corpus,
+such as a file or an image. T vectors of one observation, D feature dim, B observations of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ from cpc.data.batch import Batch
 
 Precision = Literal["float32", "bfloat16"]
 Pool = Literal["frames", "mean"]
-# (row, where its vectors lie, first sample, T) -> `[T]` int64 classes, `UNLABELLED` where there is none
+# (row, `FeatureExtractor.times`, first sample, T) -> `[T]` int64 classes, `UNLABELLED` for a vector without a label
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
 
 UNLABELLED = -100  # PyTorch's `ignore_index`
@@ -29,38 +29,39 @@ class Labels:
     """The label of each whole observation.
 
     Attributes:
-        of_row: label by row; rows without a label are missing.
-        order: of the classes; sorted, numbers as numbers, unless given.
+        of_row: label of each row; rows without a label are missing.
+        order: the classes in order; if None they are sorted, numbers by their value.
+        vary_within: True if vectors of one observation may have different labels.
     """
 
     of_row: Mapping[int, Any]
     order: Sequence[str] | None = None
-    vary_within: ClassVar[bool] = False  # whether vectors of one observation may differ in their label
+    vary_within: ClassVar[bool] = False
 
     def names(self, row: int) -> set[str]:
-        """All labels of an observation."""
+        """Return all labels of an observation."""
         return {self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """`[T]` int64 class of every vector, `UNLABELLED` where there is none.
+        """Return the class of every vector, `[T]` int64, `UNLABELLED` for a vector without a label.
 
         Args:
-            row: of the observation.
-            code_of: class by label.
-            times: where the vectors lie, `FeatureExtractor.times`.
-            start: of a part of the observation, in samples; 0 for the whole.
+            row: the observation.
+            code_of: the class of each label.
+            times: the times of the vectors, `FeatureExtractor.times`.
+            start: first sample, if the vectors belong to a part of the observation; 0 for the whole.
             num_vectors: T.
         """
         return np.full(num_vectors, code_of[self.of_row[row]])
 
 
 class FeatureExtractor(ABC):
-    """One pass over observations, which gives one or several features of each.
+    """One pass over observations, which computes one or several features of each observation.
 
     Attributes:
         dims: D of each feature.
-        dtypes: what a feature is kept in where that is not float32.
-        times: where vectors lie, for labels that vary within an observation.
+        dtypes: dtype in which a feature is stored; float32 for features that are missing here.
+        times: the times of the vectors, for labels that vary within an observation.
     """
 
     dims: Mapping[str, int]
@@ -69,34 +70,37 @@ class FeatureExtractor(ABC):
 
     @property
     def num_workers(self) -> int:
-        """Threads that read; each computes on one core if there are several."""
+        """Number of reader threads; if there are several, each computes on one core."""
         return 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """`[n]` T of each observation; 0: too short for one, or left out."""
+        """Return T of each observation, `[n]`; 0 if the observation is too short for a vector or left out."""
         return np.ones(len(rows), np.int64)
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Observations to read together, those that have vectors; each alone by default."""
+        """Split observations that have vectors into groups to read together; by default one observation per group."""
         return np.split(rows, len(rows))
 
     @abstractmethod
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Float[np.ndarray, "t D"]]]]:
-        """Row and features of the observations of a group; a long one may come in pieces, in order."""
+        """Yield the row and the features of every observation of a group; a long one may come in pieces, in order."""
 
     def sparse(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """Features that `read` leaves out, a vector of each row. `values[chosen]` is a CSR tensor, probed as it is."""
+        """Return sparse features by name, one vector per row, which `read` leaves out.
+
+        Indexing the values with rows gives a CSR tensor. Probes do not standardise it.
+        """
         return {}
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """What a reader of stored features must know."""
+        """Return the facts that a reader of stored features needs."""
         return {"features": feature, "dim": self.dims[feature]}
 
     def file_features(self, path: Path) -> np.ndarray:
-        """The one feature of this front end, of a file outside any corpus.
+        """Return the features of a file outside any corpus; the extractor must have one feature only.
 
         Raises:
-            ValueError: naming the file, if it cannot be used.
+            ValueError: if the file cannot be used; the message names it.
         """
         raise NotImplementedError
 
@@ -104,25 +108,26 @@ class FeatureExtractor(ABC):
 class ProbeData(ABC):
     """The features, tasks and baselines of one modality, over one corpus.
 
-    A subclass for sequences of vectors needs `splits`, `labels`, `front_end` and `find_files`, and `several_vectors`.
+    A subclass for sequences of vectors needs `splits`, `labels`, `front_end`, `find_files` and `several_vectors`.
 
     Args:
-        train_split: where probes are trained, and where untrained models take their statistics; None: everywhere.
-        device: where models are.
-        precision: of an encoder's products.
+        train_split: split on which probes are trained, and from which untrained models take their statistics; None: the
+            whole corpus.
+        device: device of the models.
+        precision: precision of the encoder's matrix products.
 
     Attributes:
-        unit: what an observation is called: `file`, `image`.
-        features: those of a model, and what their name adds to `cpc` and `random` in the names of results.
+        unit: noun for an observation, such as `file` or `image`.
+        features: a model's features, each with the suffix that it adds to `cpc` and `random` in the names of results.
         hand_made: features that need no model.
-        default_features: what is probed by default.
-        default_baselines: what it is compared with.
-        several_vectors: whether an observation gives a vector per frame, or one in all.
-        supervised: fields of `cpc.probes.SupervisedProtocol` that are this modality's recipe; None: no network is
-            trained for the labels.
-        supervised_feature: what a trained network's softmax reads.
-        penalty_chosen_by: what decides among penalties on held-out examples: their log-`likelihood`, which is smoother,
-            or `accuracy`, for tasks of so many classes that a few confident errors outweigh what is right.
+        default_features: features that are probed by default.
+        default_baselines: baselines that are probed by default.
+        several_vectors: True if an observation has a vector per frame, False if it has one vector.
+        supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: no network is trained on
+            the labels.
+        supervised_feature: feature that the softmax of a supervised network reads.
+        penalty_chosen_by: criterion on held-out examples that selects the penalty: their log-`likelihood`, which is
+            smoother, or `accuracy`, for tasks of so many classes that a few confident errors dominate the likelihood.
     """
 
     unit: str = "observation"
@@ -145,85 +150,93 @@ class ProbeData(ABC):
     @property
     @abstractmethod
     def splits(self) -> Sequence[str]:
-        """The split of every observation."""
+        """Split of every observation."""
 
     @abstractmethod
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """What a task predicts, of these observations.
+        """Return the labels of these observations for a task.
 
         Raises:
-            ValueError: if there is no such task.
+            ValueError: if the task is unknown.
         """
 
     @abstractmethod
     def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """A pass that gives these features, of a model or one of `hand_made`."""
+        """Return an extractor of these features: features of a model, or one of `hand_made` if `model` is None."""
 
     @abstractmethod
     def find_files(self, folder: Path) -> list[str]:
-        """Files below a folder that a model can read, relative to it; raises a ValueError if there is none."""
+        """Return the files below a folder that a model can read, relative to it; a folder without any is refused."""
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Families of tasks that a name stands for, of which a report gives the means; none by default.
+        """Return the families of tasks that a name stands for; a report gives the mean of each. By default none.
 
-        Members are tasks, or families before.
+        Members of a family are tasks, or families that precede it in the mapping.
         """
         return {}
 
     def name(self, row: int) -> str:
-        """An observation, for messages."""
+        """Return the name of an observation, for messages."""
         return f"{self.unit} {row}"
 
     def default_test_split(self, task: str) -> str:
-        """Where a task is tested."""
+        """Return the split on which a task is tested."""
         return "test"
 
     def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
-        """The column and number of folds of a task without a test split, the number unless given; None: it has one."""
+        """Return the column and the number of folds for a task; the column is None if the task has a test split.
+
+        Args:
+            task: the task.
+            num_folds: number of folds that the user gave; None: the default of the task.
+        """
         return None, num_folds
 
     def default_pool(self, task: str) -> Pool:
-        """What is probed of several vectors."""
+        """Return whether every vector of an observation is probed (`frames`) or their `mean`."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """What is independent of what: its name, and `[num_rows]` int64 an id of every observation."""
+        """Return the unit of statistical independence: its name and, for every observation, its id `[num_rows]`."""
         return self.unit, np.arange(len(self.splits))
 
     def groups(self, task: str) -> np.ndarray:
-        """`[num_rows]` int64: observations of one id are held out together when a probe's penalty is chosen."""
+        """Return a group id for every observation, `[num_rows]` int64.
+
+        Observations of one group are held out together when a probe's penalty is chosen.
+        """
         return np.arange(len(self.splits))
 
     def minutes(self, rows: np.ndarray) -> np.ndarray | None:
-        """`[n]` how long observations last; None where they have no duration."""
+        """Return the duration of each observation in minutes, `[n]`; None if observations have no duration."""
         return None
 
     def initialise(self, model: Any, seed: int) -> None:  # noqa: B027
-        """Give an untrained model the statistics and the data initialisation that training would begin with."""
+        """Set the statistics and the data-dependent initialisation of an untrained model, as training does at first."""
 
     def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
-        """Which features the baseline `random` reads, given those of the model."""
+        """Return the features of the baseline `random`, given the probed features of the trained model."""
         return learnt or [name for name in self.default_features if name in self.features][:1]
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """The parts of a model that labels train."""
+        """Return the parts of a model that supervised training trains."""
         raise NotImplementedError
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        """Endless training batches of these observations; `Batch.labels` `[B, T]` holds the classes.
+        """Yield training batches of these observations without end; `Batch.labels` `[B, T]` holds the classes.
 
         Args:
-            rows: of the training part.
-            labels: classes of the vectors of a row.
-            model: that is trained.
+            rows: observations to train on.
+            labels: function that returns the classes of the vectors of a row.
+            model: the model that is trained.
             protocol: a `cpc.probes.SupervisedProtocol`.
         """
         raise NotImplementedError
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"]]:
-        """What the softmax reads of a batch, with gradients, and which of it is no padding."""
+        """Return the vectors of a batch that the softmax reads, with gradients, and a mask that excludes padding."""
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
-        """What `probe.json` says about the corpus."""
+        """Return facts about the corpus for `probe.json`."""
         return {}

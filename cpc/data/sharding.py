@@ -1,4 +1,7 @@
-"""`cpc data shard`: a corpus of audio or images as shards. torch is imported when it starts, not for its help."""
+"""`cpc data shard`: write a corpus of audio or images as shards.
+
+torch is imported when the command starts, so that its help does not need torch.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,19 +27,19 @@ def shard_corpus(
     """Decode a corpus and write it as shards, which `cpc pretrain` reads from their folder or URL.
 
     Args:
-        data: manifest CSV of audio, or the folder that holds it; or a source of images, as `cpc pretrain` takes it.
-        out: a new folder for the shards; copy it to where they shall be read from.
-        shard_mb: size of a shard, 1e6 bytes.
-        sample_rate_hz: of audio, rate to resample to; 16000 if not given.
-        image_size: of images, side of the square that is kept of each, pixels: what training has as `load_size`, or as
+        data: manifest CSV of audio, or its folder; or a source of images, as for `cpc pretrain`.
+        out: a new folder for the shards; copy it to the place from which training will read them.
+        shard_mb: size of a shard, in 1e6 bytes.
+        sample_rate_hz: for audio, rate to resample to; 16000 if not given.
+        image_size: for images, side in pixels of the square that is cut from each: `load_size` in training, or
             `image_size` without it.
-        num_channels: of images, 3 for RGB or 1 for grey; 3 if not given.
+        num_channels: for images, 3 for RGB or 1 for grey; 3 if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
 
     Raises:
-        ValueError: if an option is of the other kind of data, or images have no size; as `pack`, `pack_images` and
-            `write_shards`.
+        ValueError: if an option belongs to the other type of data, if images have no size, or if `pack`, `pack_images`
+            or `write_shards` raise one.
     """
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
@@ -60,10 +63,10 @@ def shard_corpus(
     print(f"{len(packed)} files in {num_shards} shards in {out}")
 
 
-def _refuse(data: str | Path, kind: str, **of_others: Any) -> None:
-    for name, value in of_others.items():
+def _refuse(data: str | Path, contents: str, **other_options: Any) -> None:
+    for name, value in other_options.items():
         if value is not None:
-            raise ValueError(f"`{name}`={value} is no option of {kind}, which {data} holds: leave it out")
+            raise ValueError(f"`{name}`={value} is no option of {contents}, which {data} holds: leave it out")
 
 
 def _audio(
@@ -88,5 +91,5 @@ def _images(
     from cpc.data.images.sharded import TABLE_NAME, write_table
     from cpc.data.images.sources import read_image_source
 
-    table = read_image_source(data, valid_share=0.0)  # what is held out is drawn when shards are read
+    table = read_image_source(data, valid_share=0.0)  # readers of the shards draw the held-out part
     return pack_images(table, image_size, num_channels, cache_dir, skip_bad=skip_bad), {TABLE_NAME: write_table(table)}

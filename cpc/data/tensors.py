@@ -1,6 +1,7 @@
-"""Whether tensors that a caller gives are what a function reads: one check of them, with one wording.
+"""Checks of tensors that a caller passes, with one wording of the errors.
 
-Kinds and shapes are known without a look at values, for which a GPU would have to be waited: those are asked apart.
+`check_tensor` and `check_precision` read dtypes and shapes only. `check_range` and `check_finite` read values, which
+makes the caller wait for the GPU.
 """
 
 import math
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-# The kinds of values, which dtypes hold them, and how to get them from another kind.
+# Kind of values -> test of the dtype, and the conversion from another kind.
 _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "floats": (lambda dtype: dtype.is_floating_point, "{}.float()"),
     "integers": (lambda dtype: dtype in _INTEGERS, "{}.long()"),
@@ -20,23 +21,23 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 
 
 def check_tensor(name: str, given: Any, kind: str, shape: Sequence[int | str]) -> None:
-    """Refuse what is no tensor of this kind and shape; no value is read.
+    """Refuse an argument that is no tensor of this kind and shape; no value is read.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         given: the argument.
         kind: `floats`, `integers` or `booleans`.
         shape: a size for each axis, or a letter for an axis of any size.
 
     Raises:
-        ValueError: saying what was given, what is needed, and how to get there.
+        ValueError: if type, dtype or shape differ; the message says how to convert the argument.
     """
     is_kind, conversion = _KINDS[kind]
     wanted = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
     if not isinstance(given, Tensor):
         raise ValueError(f"{name} is a {type(given).__name__}; it must be {wanted}: pass torch.as_tensor({name})")
     has_shape = given.ndim == len(shape) and all(
-        isinstance(size, str) or size == there for size, there in zip(shape, given.shape, strict=True)
+        isinstance(size, str) or size == given_size for size, given_size in zip(shape, given.shape, strict=True)
     )
     if has_shape and is_kind(given.dtype):
         return
@@ -47,17 +48,17 @@ def check_tensor(name: str, given: Any, kind: str, shape: Sequence[int | str]) -
 
 
 def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -> None:
-    """Refuse integers that are not among `num` ones from 0 on, or below them down to `lowest`; waits for a GPU.
+    """Refuse integers outside of `lowest` to `num - 1`; waits for the GPU.
 
     Args:
-        name: of the argument.
-        given: integers.
-        lowest: the least that is allowed: 0, or -1 where that stands for none.
-        num: how many there are to choose from.
-        meaning: what they are numbers of.
+        name: name of the argument.
+        given: the integers, indices of things.
+        lowest: lowest integer allowed: 0, or -1 if -1 stands for none.
+        num: number of things.
+        meaning: noun for the things, in the plural.
 
     Raises:
-        ValueError: naming the ends.
+        ValueError: if an integer is out of range; the message names the lowest and the highest.
     """
     if given.numel() == 0:
         return
@@ -71,10 +72,10 @@ def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -
 
 
 def check_finite(name: str, given: Tensor, least: float = -math.inf) -> None:
-    """Refuse values that are infinite, no numbers, or below `least`; waits for a GPU.
+    """Refuse values that are infinite, NaN, or below `least`; waits for the GPU.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: if there is such a value; the message names the argument.
     """
     if not bool((given.isfinite() & (given >= least)).all()):
         floor = "" if least == -math.inf else f" and at least {least:g}"
@@ -82,22 +83,22 @@ def check_finite(name: str, given: Tensor, least: float = -math.inf) -> None:
 
 
 def check_count(name: str, given: Any, least: int) -> None:
-    """Refuse what is no whole number of at least `least`.
+    """Refuse an argument that is no whole number of at least `least`.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the argument.
     """
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
         raise ValueError(f"{name}={given!r} must be a whole number of at least {least}")
 
 
 def check_precision(**given: Tensor) -> None:
-    """Refuse float64 beside other floats: one of them would be rounded, or the others take its time.
+    """Refuse float64 together with other dtypes: float64 would be rounded, or the others would be as slow as float64.
 
     Raises:
         ValueError: naming the dtypes.
     """
-    dtypes = {each.dtype for each in given.values()}
+    dtypes = {tensor.dtype for tensor in given.values()}
     if torch.float64 in dtypes and len(dtypes) > 1:
-        named = ", ".join(f"{name} {each.dtype}" for name, each in given.items())
+        named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in given.items())
         raise ValueError(f"{named}: float64 goes only with float64; convert one, as with .float()")

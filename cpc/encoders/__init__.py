@@ -1,4 +1,4 @@
-"""g_enc: observations to latents, one encoder per kind of observation."""
+"""Encoders g_enc, which map observations to latents; one for each type of observation."""
 
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone

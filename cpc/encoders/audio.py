@@ -1,4 +1,4 @@
-"""g_enc for waveforms: strided convolutions, one latent every 10 ms of 16 kHz audio.
+"""The encoder g_enc for waveforms: strided convolutions, one latent every 10 ms of 16 kHz audio.
 
 B batch, S samples, T latents, D latent dim.
 """
@@ -19,23 +19,23 @@ from cpc.encoders.waveforms import Count, WaveformEncoder
 class AudioEncoder(WaveformEncoder):
     """Five strided convolutions with ReLU: 20480 samples become 128 latents (section 3.1 of van den Oord et al. 2018).
 
-    The paper states kernels and strides; it is silent on padding and norm. The padding gives exactly one latent per
-    `hop_samples`. Input is standardised by the corpus, not by the window, so that latents do not see beyond their
+    The paper states kernels and strides, but not padding and norm. The padding here gives exactly one latent per
+    `hop_samples`. Input is standardised by statistics of the corpus, not of the window, so latents depend only on their
     receptive field and contexts stay causal.
 
     Args:
         dim: channels of every layer, the width of the latents.
-        sample_rate_hz: rate of the waveforms that the encoder is meant for; data are resampled to it.
-        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each frame (Riviere et al. 2020's
+        sample_rate_hz: sample rate of the waveforms; data are resampled to it.
+        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
+            trained; `layer`, layer norm over the channels of each frame (Riviere et al. 2020's
             "ChannelNorm"); `none`.
-        kernels: kernel size of each layer, in its own input's samples.
+        kernels: kernel size of each layer, in samples of its input.
         strides: stride of each layer.
-        paddings: zeros on both sides of each layer's input.
-        norm_epsilon: what norm `layer` adds to the variance.
+        paddings: number of zeros on each side of the input of each layer.
+        norm_epsilon: number that norm `layer` adds to the variance.
 
     Raises:
-        ValueError: on unequal numbers of layers, a size below 1, an unknown norm, or an epsilon that is not positive.
+        ValueError: if the numbers of layers differ, a size is below 1, the norm is unknown, or epsilon is not positive.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class AudioEncoder(WaveformEncoder):
         self.receptive_field_samples = receptive_field(kernels, strides)
         first_sample = -sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = first_sample + (self.receptive_field_samples - 1) / 2
-        shortest = 1  # of the last layer's outputs, and then of each layer's inputs
+        shortest = 1  # outputs of the last layer; the loop turns it into inputs of each layer
         for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
             shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
         self._shortest_samples = shortest
@@ -95,7 +95,7 @@ class AudioEncoder(WaveformEncoder):
         return hidden.relu()
 
     def num_latents(self, num_samples: Count) -> Count:
-        """How many latents `num_samples` samples give; elementwise on tensors."""
+        """Return the number of latents of `num_samples` samples; elementwise on tensors."""
         length = num_samples
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
             length = output_length(length, kernel, stride, padding)
@@ -105,12 +105,14 @@ class AudioEncoder(WaveformEncoder):
 
     @property
     def shortest_samples(self) -> int:
-        """Fewest samples that give a latent: every layer has an input of its own, not only padding."""
+        """The smallest number of samples for one latent: every layer then has an input besides padding."""
         return self._shortest_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Give every channel zero mean and unit deviation on this batch, layer by layer (norm `affine` only).
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
+
+        Layers are set one after the other.
 
         See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
@@ -124,20 +126,20 @@ class AudioEncoder(WaveformEncoder):
             hidden = layer(blocks)
 
     def _frames(self, x: Tensor) -> Float[Tensor, "B T kernel"]:
-        """The standardised samples under each position of the first layer's kernel."""
+        """Return the standardised samples under each position of the kernel of the first layer."""
         x = self._standardise(x)
         return F.pad(x, (self.paddings[0], self.paddings[0])).unfold(1, self.kernels[0], self.strides[0])
 
 
 class ConvLayer(NormedConvolution):
-    """Strided convolution and norm of `[B, L, C]`, which the first layer takes as frames of samples `[B, T, kernel]`.
+    """A strided convolution and norm of `[B, L, C]`; the first layer takes frames of samples `[B, T, kernel]`.
 
-    The ReLU behind it belongs to the next layer, which rectifies into the blocks that it reads.
+    The next layer applies the ReLU after this one, because it writes rectified values directly into its input blocks.
     """
 
     def __init__(
         self,
-        in_dim: int,
+        input_dim: int,
         dim: int,
         kernel: int,
         stride: int,
@@ -146,13 +148,13 @@ class ConvLayer(NormedConvolution):
         norm_epsilon: float,
         takes_frames: bool,
     ) -> None:
-        super().__init__(in_dim, dim, (kernel,), norm, norm_epsilon)
+        super().__init__(input_dim, dim, (kernel,), norm, norm_epsilon)
         self.takes_frames = takes_frames
         self.stride = stride
         self.padding = padding
 
     def blocks(self, x: Tensor) -> Tensor:
-        """What `forward` reads: frames as they are, or the ReLU of the former layer's output, padded for this one."""
+        """Return the input of `forward`: frames unchanged, or the padded ReLU of the output of the previous layer."""
         if self.takes_frames:
             return x
         return rectify_into_blocks(x, self.weight.shape[2], self.stride, self.padding)

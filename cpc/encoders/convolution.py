@@ -1,4 +1,4 @@
-"""What convolutional encoders share: norms that keep observations apart, their data initialisation, and geometry.
+"""Common parts of convolutional encoders: norms without batch statistics, data initialisation, and geometry.
 
 D output channels of a layer.
 """
@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Norm = Literal["affine", "layer", "none"]
-NORM_EPSILON = 1e-5  # of layer norm, torch's
+NORM_EPSILON = 1e-5  # the default of torch's layer norm
 
 
 def check_norm(norm: str) -> None:
-    """Raises a ValueError on a norm that is not one of `Norm`."""
+    """Raise ValueError if the norm is not one of `Norm`."""
     if norm not in get_args(Norm):
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(
@@ -27,17 +27,17 @@ def check_norm(norm: str) -> None:
 
 
 def hops(strides: Sequence[int]) -> list[int]:
-    """How many inputs of the network lie between neighbouring inputs of each layer."""
+    """Return the distance of neighbouring inputs of each layer, in inputs of the network."""
     return [math.prod(strides[:i]) for i in range(len(strides))]
 
 
 def receptive_field(kernels: Sequence[int], strides: Sequence[int]) -> int:
-    """How many inputs an output of these layers sees."""
+    """Return the number of inputs that an output of these layers depends on."""
     return 1 + sum((kernel - 1) * hop for kernel, hop in zip(kernels, hops(strides), strict=True))
 
 
 def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """The scale and shift that give every channel of `x` zero mean and unit deviation over `axes`.
+    """Return the scale and shift that give every channel of `x` zero mean and unit deviation over `axes`.
 
     Data-dependent initialisation after Salimans and Kingma 2016 (arXiv:1602.07868) and the ActNorm of Kingma and
     Dhariwal 2018 (arXiv:1807.03039).
@@ -53,18 +53,18 @@ def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, 
 
 
 class NormedConvolution(nn.Module):
-    """A convolution and its norm, channels last; the weights keep the shape of `nn.Conv1d`'s or `nn.Conv2d`'s.
+    """A convolution with a norm, channels last; weights have the shape of `nn.Conv1d` or `nn.Conv2d`.
 
-    A subclass gives `_convolve`. Kaiming's initialisation keeps the signal's scale through ReLUs; torch's default
-    shrinks it sixfold over five layers, and the contrast of latents with it.
+    A subclass defines `_convolve`. Kaiming's initialisation keeps the scale of the signal through ReLUs; the default of
+    torch shrinks the signal sixfold over five layers, and the differences between latents with it.
     """
 
     def __init__(
-        self, in_dim: int, dim: int, kernel: Sequence[int], norm: Norm, norm_epsilon: float = NORM_EPSILON
+        self, input_dim: int, dim: int, kernel: Sequence[int], norm: Norm, norm_epsilon: float = NORM_EPSILON
     ) -> None:
         super().__init__()
         self.norm = norm
-        self.weight = nn.Parameter(torch.empty(dim, in_dim, *kernel))
+        self.weight = nn.Parameter(torch.empty(dim, input_dim, *kernel))
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         self.bias = nn.Parameter(torch.zeros(dim))
         if norm == "affine":
@@ -72,10 +72,9 @@ class NormedConvolution(nn.Module):
         elif norm == "layer":
             self.layer_norm = nn.LayerNorm(dim, norm_epsilon)
 
-    def forward(self, x: Tensor) -> Float[Tensor, "B ... D"]:
-        """Convolve and normalise."""
+    def forward(self, x: Tensor) -> Float[Tensor, "B ... D"]:  # noqa: D102
         if self.norm == "affine":
-            # scale * (W x) = (scale * W) x: the affine costs nothing when it is folded into the weights.
+            # scale * (W x) = (scale * W) x: folding the scale into the weights saves a pass over the output.
             scale = self.scale.reshape(-1, *[1] * (self.weight.ndim - 1))
             return self._convolve(x, self.weight * scale, self.bias)
         x = self._convolve(x, self.weight, self.bias)

@@ -1,7 +1,7 @@
-"""g_enc for frames: strided convolutions on every frame by itself, or on it and the few before it.
+"""The encoder g_enc for frames: strided convolutions on each frame, or on each frame and the few before it.
 
-B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, P places of
-the last layer, d channels of a layer.
+B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, P positions in
+the output of the last layer, d channels of a layer.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from cpc.encoders.tiny import TinyLayer
 
 
 class FrameEncoder(nn.Module):
-    """Convolutions with ReLU and a projection of all their outputs, so that a latent knows where things are.
+    """Convolutions with ReLU and a projection of all their outputs, so that latents encode positions of objects.
 
     The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning); Espeholt et al.
     2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section 3.4, have the first two.
@@ -27,14 +27,14 @@ class FrameEncoder(nn.Module):
         dim: D.
         num_frames: S.
         widths: channels of each layer.
-        kernels: side of each layer's kernel, pixels of its input.
-        strides: of each layer.
-        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `none`.
+        kernels: side of the kernel of each layer, in pixels of its input.
+        strides: stride of each layer.
+        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
+            trained; `layer`, layer norm over the channels of each position; `none`.
 
     Raises:
-        ValueError: on unequal numbers of widths, kernels and strides, a number below 1, frames too small for the
-            layers, or an unknown norm.
+        ValueError: if the numbers of widths, kernels and strides differ, a number is below 1, frames are too small for
+            the layers, or the norm is unknown.
     """
 
     modality = "frames"
@@ -84,19 +84,19 @@ class FrameEncoder(nn.Module):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Where latents lie, for readers of config.json: one a frame."""
+        """Positions of latents in the input, for config.json: one latent per frame."""
         return {"hop_samples": self.hop_samples, "num_frames": self.num_frames, "frame_size": list(self.frame_size)}
 
     def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
-        """Encode every stack of frames by itself; pixels lie between 0 and 255.
+        """Encode every stack of frames separately; pixels lie between 0 and 255.
 
         Raises:
-            ValueError: on stacks or frames of another size.
+            ValueError: if stacks or frames have another size.
         """
         return self.latents_and_places(x)[0]
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
-        """Latents, and the last layer's outputs at the P places that they are projected from, row by row."""
+        """Return the latents, and the outputs of the last layer at the P positions, flattened row by row."""
         hidden = self._pixels(x)
         for layer in self.layers:
             hidden = layer(hidden)
@@ -104,11 +104,11 @@ class FrameEncoder(nn.Module):
         return self.projection(places), places
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """One latent a frame."""
+        """Return `num_samples`: there is one latent per frame."""
         return num_samples
 
     def set_statistics(self, mean: float, std: float) -> None:
-        """Keep mean and standard deviation of the corpus' pixels, 255 being 1, by which inputs are standardised."""
+        """Set the mean and standard deviation, on a scale where 255 is 1, that standardise the pixels."""
         if std <= 0:
             raise ValueError(f"mean={mean} and std={std} cannot standardise frames: all one colour?")
         self.pixel_mean.fill_(mean)
@@ -116,14 +116,14 @@ class FrameEncoder(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Num[Tensor, "B T S H W"]) -> None:
-        """Give every channel zero mean and unit deviation on these frames, layer by layer (norm `affine` only)."""
+        """Set scale and bias of each layer to give mean 0 and deviation 1 on these frames (norm `affine` only)."""
         hidden = self._pixels(x)
         for layer in self.layers:
             layer.initialise_from(hidden)  # type: ignore[operator]
             hidden = layer(hidden)
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
-        """The standardised stacks with their channels last, as every layer has them."""
+        """Return the standardised stacks with channels last, as the layers need them."""
         if x.shape[2:] != (self.num_frames, *self.frame_size):
             raise ValueError(
                 f"stacks of {tuple(x.shape[2:])} were given to an encoder of num_frames={self.num_frames} and "
@@ -134,7 +134,7 @@ class FrameEncoder(nn.Module):
 
 
 class FrameLayer(TinyLayer):
-    """A layer whose kernel is larger than its stride: the library's convolution, without padding."""
+    """A layer with a kernel larger than its stride: the convolution of torch, without padding."""
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:
         y = F.conv2d(rearrange(x, "n p q c -> n c p q"), weight, bias, self.stride)

@@ -1,6 +1,7 @@
-"""A trunk that begins with what histograms of gradients know: two layers turn the histograms of a patch into a latent.
+"""A trunk on histograms of oriented gradients: two layers map the histograms of a patch to a latent.
 
-n patches, C colour channels, P Q their sides in pixels, O orientations, h w cells of a patch, F features, D latent dim.
+n patches, C colour channels, P Q sides of a patch in pixels, O orientations, h w cells of a patch, F features, D latent
+dim.
 """
 
 import math
@@ -11,31 +12,31 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-_LEAST_CONTRAST = 0.05  # of standardised pixels: noise below it is not blown up to edges
+_LEAST_CONTRAST = 0.05  # of standardised pixels; keeps the division by contrast from amplifying noise
 
 
 class GradientTrunk(nn.Module):
-    """Oriented gradients and colours of a patch's cells, standardised, through two layers with a ReLU between them.
+    """A two-layer network on standardised histograms of gradients and colours of the cells of a patch.
 
-    After Dalal and Triggs 2005: a pixel's gradient is that of the channel where it is largest; it is shared out among
-    the two orientations and the four cells next to it; a cell's histogram is divided by the contrast of the cells
-    around it. Unlike there, gradients are signed, no cell outside the patch is looked at, and the square root is taken,
-    so that a few strong edges do not hide the others. Beside them stand each cell's brightness, the differences of its
-    colour channels and the logarithm of its contrast. All of this is fixed. `initialise_from` takes the mean and
-    deviation of every feature once from data.
+    The features follow Dalal and Triggs 2005. The gradient of a pixel is that of the channel with the largest gradient;
+    it is distributed over the two nearest orientations and the four nearest cells; the histogram of a cell is divided
+    by the contrast of the cells around it. Unlike in the paper, gradients are signed, cells outside the patch are not
+    used, and the square root is taken, so that a few strong edges do not dominate. Further features are the brightness
+    of each cell, the differences of its colour channels and the logarithm of its contrast. The features are fixed,
+    except that `initialise_from` measures the mean and deviation of every feature once.
 
-    The edge of a frame would count as a gradient: train with `augmentation: none`, other kinds are refused.
+    The edge of a frame would count as a gradient, so training requires `augmentation: none`.
 
     Args:
         dim: D, the width of the latents.
-        hidden_dim: width of the layer between.
+        hidden_dim: width of the hidden layer.
         num_channels: C of the pixels.
-        num_orientations: O, of the whole circle.
-        num_cells: a side; cells stretch with the patch.
+        num_orientations: O, orientations of the whole circle.
+        num_cells: cells along a side; their size grows with the patch.
 
     Attributes:
-        stride: 1: patches of any side from `num_cells + 2` pixels will do.
-        receptive_field: None: a latent sees the whole of what it is given.
+        stride: 1: patches may have any side from `num_cells + 2` pixels.
+        receptive_field: None: a latent depends on the whole input.
         takes_frames: whether patches may have a frame of one colour.
 
     Raises:
@@ -83,7 +84,7 @@ class GradientTrunk(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Take mean and deviation of every feature from these patches.
+        """Set the mean and deviation of every feature from these patches.
 
         Raises:
             ValueError: as `forward`; if the pixels are constant or not finite.
@@ -100,39 +101,39 @@ class GradientTrunk(nn.Module):
                 f"{tuple(x.shape[2:])} pixels are too few for num_cells={self.num_cells}: at least "
                 f"{self.num_cells + 2} a side are needed"
             )
-        histograms = cell_means(by_orientation(x, self.num_orientations), self.num_cells)
+        histograms = cell_means(orientation_maps(x, self.num_orientations), self.num_cells)
         energy = reduce(histograms.square(), "n o h w -> n 1 h w", "sum")
         contrast = F.avg_pool2d(energy, 3, 1, 1, count_include_pad=False).sqrt() + _LEAST_CONTRAST
         colours = cell_means(x[:, :, 1:-1, 1:-1], self.num_cells)
         brightness = reduce(colours, "n c h w -> n 1 h w", "mean")
-        of_cells = torch.cat([(histograms / contrast).sqrt(), contrast.log(), brightness, colours.diff(dim=1)], 1)
-        return of_cells.flatten(1)
+        features = torch.cat([(histograms / contrast).sqrt(), contrast.log(), brightness, colours.diff(dim=1)], 1)
+        return features.flatten(1)
 
 
-def by_orientation(x: Float[Tensor, "n C P Q"], num_orientations: int) -> Float[Tensor, "n O p q"]:
-    """Gradients of the pixels but those at the rim, each shared out between the two orientations next to its own."""
+def orientation_maps(x: Float[Tensor, "n C P Q"], num_orientations: int) -> Float[Tensor, "n O p q"]:
+    """Return gradient sizes per orientation, without border pixels; each is split between two orientations."""
     down = (x[:, :, 2:, 1:-1] - x[:, :, :-2, 1:-1]) / 2
     right = (x[:, :, 1:-1, 2:] - x[:, :, 1:-1, :-2]) / 2
     size, channel = (down.square() + right.square()).max(1, keepdim=True)
     angle = torch.atan2(down.gather(1, channel), right.gather(1, channel))
-    place = angle * (num_orientations / (2 * math.pi))
-    below = place.floor()
-    orientation, share_above = below.long() % num_orientations, place - below
+    position = angle * (num_orientations / (2 * math.pi))
+    below = position.floor()
+    orientation, share_above = below.long() % num_orientations, position - below
     maps = x.new_zeros(len(x), num_orientations, *size.shape[2:])
     maps.scatter_(1, orientation, (1 - share_above) * size.sqrt())
     return maps.scatter_add_(1, (orientation + 1) % num_orientations, share_above * size.sqrt())
 
 
 def cell_means(x: Float[Tensor, "n O p q"], num_cells: int) -> Float[Tensor, "n O h w"]:
-    """Means of each cell, whose weights fall linearly from its middle to those of its neighbours."""
-    of_rows, of_columns = (_cell_weights(size, num_cells).to(x) for size in x.shape[2:])
-    return of_rows @ x @ of_columns.T
+    """Return weighted means of each cell; weights fall linearly from its centre to the centres of its neighbours."""
+    row_weights, column_weights = (_cell_weights(size, num_cells).to(x) for size in x.shape[2:])
+    return row_weights @ x @ column_weights.T
 
 
 def _cell_weights(size: int, num_cells: int) -> Float[Tensor, "h p"]:
-    """What each pixel counts for each cell of a side; a cell's weights add up to 1."""
-    middles = (torch.arange(num_cells) + 0.5) * (size / num_cells)
+    """Return the weight of each pixel in each cell along a side; the weights of a cell sum to 1."""
+    centres = (torch.arange(num_cells) + 0.5) * (size / num_cells)
     pixels = torch.arange(size) + 0.5
-    apart = (pixels - rearrange(middles, "h -> h 1")).abs() * (num_cells / size)
-    weights = (1 - apart).clamp(min=0)
+    distance = (pixels - rearrange(centres, "h -> h 1")).abs() * (num_cells / size)
+    weights = (1 - distance).clamp(min=0)
     return weights / weights.sum(1, keepdim=True)

@@ -1,6 +1,6 @@
-"""g_enc on log-mel frames: what MFCC knows is there from the start, and two layers turn it into latents.
+"""The encoder g_enc on log-mel frames: two layers map the spectra, the input of MFCC, to latents.
 
-B batch, S samples, T latents, F frames a latent sees, M mel bands, D latent dim.
+B batch, S samples, T latents, F frames per latent, M mel bands, D latent dim.
 """
 
 import torch
@@ -13,19 +13,20 @@ from cpc.encoders.spectral import LogMel
 
 
 class MelEncoder(LogMel):
-    """Log-mel frames, standardised by band, through two linear layers with a ReLU between them.
+    """Two linear layers with a ReLU on log-mel frames that are standardised per band.
 
-    Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent sees `num_frames` of them, its own in the
-    middle. The first `num_frames + 1` steps of a prediction see samples that the context has seen; `skip_steps` of the
-    loss leaves out some. Bands are standardised by the statistics that `initialise_from` takes once from data. Every
-    latent is a function of its own window, with zeros outside the waveform.
+    Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent depends on `num_frames` frames, its own frame
+    in
+    the middle. The targets of the first `num_frames + 1` steps share samples with the context; `skip_steps` of the loss
+    skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent is a
+    function of its own window, with zeros outside the waveform.
 
     Args:
         dim: width of the latents.
-        hidden_dim: width of the layer between.
-        num_frames: that a latent sees, odd.
-        dropout: probability of dropping a unit of the layer between, while training.
-        num_mels: bands.
+        hidden_dim: width of the hidden layer.
+        num_frames: frames that a latent depends on, an odd number.
+        dropout: probability of dropping a hidden unit in training.
+        num_mels: mel bands.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
         window_samples: length of a frame's window.
@@ -72,12 +73,12 @@ class MelEncoder(LogMel):
             ValueError: if `x` is shorter than one hop.
         """
         frames = (self.log_energies(x, self.num_frames // 2) - self.band_mean) / self.band_std
-        seen = rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)")
-        return self.projection(F.dropout(self.hidden(seen).relu(), self.dropout, self.training))
+        windows = rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)")
+        return self.projection(F.dropout(self.hidden(windows).relu(), self.dropout, self.training))
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Take mean and deviation of every band from these waveforms."""
+        """Set the mean and deviation of every band from these waveforms."""
         std, mean = torch.std_mean(self.log_energies(x), (0, 1))
         self.band_mean.copy_(mean)
         self.band_std.copy_(std.clamp(min=1e-3))

@@ -1,4 +1,4 @@
-"""Images as grids of overlapping patches.
+"""Grids of overlapping patches of an image.
 
 B images, C channels, S image side, P patch side, H rows and W columns of patches.
 """
@@ -14,14 +14,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Where patches lie: the paper's 64 pixels every 32 give 7 x 7 of an image of 256 (van den Oord et al. 2018, 3.2).
+    """A grid of square patches.
+
+    The grid of van den Oord et al. 2018 (section 3.2), 64 pixels every 32, gives 7 x 7 patches of an image of 256
+    pixels.
 
     Attributes:
-        patch_size: side of a patch, pixels.
-        stride: from a patch to the next, pixels.
+        patch_size: side of a patch in pixels.
+        stride: distance of neighbouring patches in pixels.
 
     Raises:
-        ValueError: if a number is below 1, or the stride leaves pixels between patches out.
+        ValueError: if a number is below 1, or there are pixels between patches.
     """
 
     patch_size: int
@@ -38,14 +41,14 @@ class PatchGrid:
 
     @property
     def overlapping_rows(self) -> int:
-        """How many of the next rows share pixels with a row: with so many skipped, a prediction is a prediction."""
+        """The number of following rows that share pixels with a row; skip them, or targets are partly known."""
         return math.ceil(self.patch_size / self.stride) - 1
 
     def side(self, image_size: int) -> int:
-        """Patches along a side of the image.
+        """Return the number of patches along a side of the image.
 
         Raises:
-            ValueError: if the image is smaller than a patch, or its last pixels would belong to none.
+            ValueError: if the image is smaller than a patch, or its last pixels belong to no patch.
         """
         if image_size < self.patch_size:
             raise ValueError(
@@ -53,7 +56,7 @@ class PatchGrid:
                 "or lower the encoder's patch_size"
             )
         room = image_size - self.patch_size
-        side, rest = room // self.stride, room % self.stride  # not divmod: torch.export has none
+        side, rest = room // self.stride, room % self.stride  # torch.export does not support divmod
         if rest:
             fitting = image_size - rest
             raise ValueError(
@@ -63,14 +66,14 @@ class PatchGrid:
         return side + 1
 
     def patches(self, images: Shaped[Tensor, "B C S S2"]) -> Shaped[Tensor, "B H W C P P"]:
-        """Cut images into patches; a view, no copy."""
+        """Return the patches of the images, as a view."""
         for size in images.shape[2:]:
             self.side(size)
         cut = images.unfold(2, self.patch_size, self.stride).unfold(3, self.patch_size, self.stride)
         return rearrange(cut, "b c h w p q -> b h w c p q")
 
     def is_inside(self, crop_size: int) -> Bool[Tensor, "P P"]:
-        """Which pixels of a patch belong to the square of `crop_size` in its middle; the others are its frame."""
-        place = torch.arange(self.patch_size) - (self.patch_size - crop_size) // 2
-        inside = (place >= 0) & (place < crop_size)
+        """Return the mask of the central square of `crop_size` pixels of a patch; the other pixels are its frame."""
+        index = torch.arange(self.patch_size) - (self.patch_size - crop_size) // 2
+        inside = (index >= 0) & (index < crop_size)
         return inside[:, None] & inside

@@ -1,4 +1,4 @@
-"""g_enc for images: the same network for every patch of a grid, one latent per patch.
+"""The encoder g_enc for images: the same network encodes every patch of a grid, one latent per patch.
 
 B images, C channels, S image side, P patch side, H rows and W columns of patches, D latent dim.
 """
@@ -16,36 +16,38 @@ from cpc.encoders.patch_grid import PatchGrid
 
 
 class PatchEncoder(nn.Module):
-    """Latents of a grid of patches: the spatial mean of a trunk's features (section 3.2 of van den Oord et al. 2018).
+    """An encoder of a grid of patches; a latent is the spatial mean of the features of a trunk.
 
-    Patches are encoded one by one, so that a latent sees the pixels of its own patch alone. With
-    `fully_convolutional` the trunk runs once over the whole image instead, and the features of a patch's place are
-    averaged: the overlap of patches is not computed again, but a latent then sees as far beyond its patch as the
-    trunk's receptive field reaches, and the rest of the image where a patch would have zeros around it. Contexts then
-    see pixels of more of the rows below: the loss's `skip_steps` should skip `overlapping_rows` of them.
+    This is the encoder of section 3.2 of van den Oord et al. 2018. Patches are encoded separately, so a latent depends
+    only on the pixels of its patch. With `fully_convolutional` the trunk instead runs once over the whole image, and
+    the features inside each patch are averaged. The overlap of patches is then computed only once, but a latent depends
+    on pixels beyond its patch, up to the receptive field of the trunk, where separate patches would be padded with
+    zeros. Contexts then contain pixels of more rows below: the `skip_steps` of the loss should skip `overlapping_rows`
+    rows.
 
     Args:
-        trunk: pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and `ResNetTrunk`.
+        trunk: network from pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and
+            `ResNetTrunk`.
         patch_size: P.
-        stride: from a patch to the next, pixels.
+        stride: distance of neighbouring patches in pixels.
         fully_convolutional: run the trunk over whole images; patch size and stride must be multiples of its stride.
-        crop_size: of the patches that are cut here, show the trunk the middle square of that many pixels a side, and
-            the mean colour around it, as augmentation frames patches in training; None: all of them. `cpc pretrain`
-            sets it. Patches that come cut already are taken as they are.
+        crop_size: side of the central square that remains of each patch cut here; the mean colour replaces the pixels
+            around it, as augmentation does in training. None: the whole patch. `cpc pretrain` sets it. Patches that are
+            passed already cut are not changed.
 
     Attributes:
-        overlapping_rows: how many of the next rows' latents share pixels with those of a row.
+        overlapping_rows: the number of following rows whose latents share pixels with the latents of a row.
 
     Raises:
-        ValueError: on a grid with pixels between its patches; on patches that are too small for the trunk (it is tried
-            on one); on batch norm that the trunk's `allow_batch_norm` does not allow; with `fully_convolutional`, on a
-            trunk of unlimited or unknown receptive field, a grid that does not fit its stride, or a `crop_size`.
+        ValueError: if there are pixels between patches; if patches are too small for the trunk (one patch is encoded to
+            check); if the trunk has batch norm without `allow_batch_norm`; with `fully_convolutional`, if the receptive
+            field of the trunk is unlimited or unknown, the grid does not fit its stride, or `crop_size` is set.
     """
 
     modality = "image"
     latents = "grids"
 
-    # Any: trunks follow a protocol (dim, stride, initialise_from, ...) that torch's own attribute types would hide.
+    # Any, because the attribute types of nn.Module hide the protocol of trunks (dim, stride, initialise_from, ...).
     trunk: Any
 
     def __init__(
@@ -85,7 +87,7 @@ class PatchEncoder(nn.Module):
                 "the whole image, and a prediction would know what it predicts"
             )
         _try_patch(trunk, patch_size)
-        # What a latent sees beyond its patch on either side, when patches are not cut out.
+        # The reach of a latent beyond each side of its patch if patches are not cut.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
         self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
         self.dim: int = self.trunk.dim
@@ -97,14 +99,14 @@ class PatchEncoder(nn.Module):
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """Where latents lie, for readers of config.json."""
+        """Positions of latents in the image, for config.json."""
         return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that were cut (and changed) before, with pixels in [0, 1].
+        """Encode images, or patches that are already cut, with pixels in [0, 1].
 
         Raises:
-            ValueError: on pixels of other channels than the trunk's, or images that the grid does not fit.
+            ValueError: if the number of channels is not that of the trunk, or the grid does not fit the images.
         """
         features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
@@ -116,10 +118,10 @@ class PatchEncoder(nn.Module):
         return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
     def num_latents(self, num_valid: Any) -> None:
-        """None: images are whole, so all of their latents are valid."""
+        """Return None: images have no padding, so all latents are valid."""
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
-        """Keep mean and standard deviation of the corpus' pixels, per channel, by which inputs are standardised."""
+        """Set the mean and standard deviation of each channel that standardise the pixels."""
         if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
             raise ValueError(f"mean={mean.tolist()} and std={std.tolist()} cannot standardise images: all one colour?")
         self.pixel_mean.copy_(mean)
@@ -127,11 +129,11 @@ class PatchEncoder(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
-        """Hand the trunk a batch, for the data-dependent initialisation of its own."""
+        """Initialise the trunk from this batch, as the trunk defines it."""
         self.trunk.initialise_from(self._pixels(x))
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n C P Q"]:
-        """What the trunk sees, standardised: all patches, or whole images."""
+        """Return the standardised input of the trunk: all patches, or whole images."""
         num_channels = x.shape[1 if x.ndim == 4 else 3]
         if num_channels != self.num_channels:
             raise ValueError(
@@ -158,7 +160,7 @@ class PatchEncoder(nn.Module):
 
 @torch.no_grad()
 def _try_patch(trunk: Any, patch_size: int) -> None:
-    """Encode one black patch: a real one, since not every network runs on the meta device."""
+    """Encode one black patch as a check; a real patch, because not every network runs on the meta device."""
     was_training = {module: module.training for module in trunk.modules()}
     device = next((weight.device for weight in trunk.parameters()), None)
     try:

@@ -1,6 +1,6 @@
-"""Residual trunks with pre-activation, cut after their third stage, without batch norm.
+"""Residual trunks with pre-activation, up to their third stage, without batch norm.
 
-n patches, C colour channels, P pixels, D features, h w their rows and columns, d channels of a layer.
+n patches, C colour channels, P pixels, D features, h w rows and columns of features, d channels of a layer.
 """
 
 import math
@@ -19,7 +19,7 @@ _STEMS = ("imagenet", "small")
 
 @dataclass(frozen=True)
 class Stage:
-    """Residual blocks of one shape; widths in units of the trunk's `width`, no bottleneck means basic blocks."""
+    """Residual blocks of one shape; widths are multiples of the `width` of the trunk, None stands for basic blocks."""
 
     num_blocks: int
     width: int
@@ -36,43 +36,44 @@ STAGES = {
 
 
 class ResNetTrunk(nn.Module):
-    """Residual network "v2" (He et al. 2016, arXiv:1603.05027): x + W relu(norm(.. W relu(norm(x)))).
+    """A residual network "v2" (He et al. 2016, arXiv:1603.05027): x + W relu(norm(.. W relu(norm(x)))).
 
-    Section 3.2 of CPC takes the third of four stages of ResNet-v2-101, 1024 features wide, without batch norm; here
-    that is `depth=101`. `depth=161` is CPC v2's (Henaff et al. 2019, arXiv:1905.09272). Quoted from there: the third
-    stage of ResNet-101 grows from 23 to 46 blocks, from 1024 to 4096 features and from bottlenecks of 256 to 512, and
-    layer norm replaces batch norm. Not stated there, and taken from ResNet-101: stem, stages one and two, and that no
-    stage follows (which the name confirms: 3 * (3 + 4 + 46) convolutions and two layers at the ends are 161).
+    Section 3.2 of CPC uses the third of four stages of ResNet-v2-101 with 1024 features, without batch norm; this is
+    `depth=101`. `depth=161` is the network of CPC v2 (Henaff et al. 2019, arXiv:1905.09272). That paper states that the
+    third stage of ResNet-101 grows from 23 to 46 blocks, from 1024 to 4096 features and from bottlenecks of 256 to 512,
+    and that layer norm replaces batch norm. It does not state the following, which are taken from ResNet-101: the stem,
+    stages one and two, and that no stage follows (the name confirms this: 3 * (3 + 4 + 46) convolutions and two layers
+    at the ends are 161).
 
-    A block that changes shape projects its activated input onto the stream and strides in its (first) 3x3 convolution;
-    the stem has neither norm nor ReLU, which the first block begins with; norm and ReLU close the trunk, as in He et
-    al., after the last addition. All convolutions pad with zeros to keep their input's size, so the features of a
-    patch's rim know where it ends.
+    A block that changes shape projects its activated input onto the residual stream, and its (first) 3x3 convolution
+    has the stride. The stem has neither norm nor ReLU, because the first block begins with both. The trunk ends with
+    norm and ReLU after the last addition, as in He et al. All convolutions pad with zeros to keep the size of their
+    input, so features near the border of a patch contain its position.
 
-    No norm here lets patches see each other. `layer` normalises the channels of each position by themselves:
-    statistics over positions too would show every feature all rows of an image that the trunk slides over.
+    No norm mixes information between patches. `layer` normalises the channels of each position separately: statistics
+    over positions would let every feature depend on all rows of an image under a fully convolutional trunk.
 
-    Without a norm that follows the signal (`none`, `affine`), residual branches are multiplied by 1 / sqrt(number of
-    blocks) (Hayou et al. 2021, arXiv:2010.12859): with He's initialisation the stream's variance then grows by a factor
-    of (1 + 1/L)^L < e over L blocks instead of 2^L.
+    With norms that do not rescale by the signal (`none`, `affine`), residual branches are multiplied by
+    1 / sqrt(number of blocks) (Hayou et al. 2021, arXiv:2010.12859). With He's initialisation the variance of the
+    stream then grows by a factor of (1 + 1/L)^L < e over L blocks instead of 2^L.
 
     Args:
         depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).
-        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `none`, convolutions with
+        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
+            trained; `layer`, layer norm over the channels of each position; `none`, convolutions with
             biases.
         num_channels: C of the pixels.
-        stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution without
-            stride, for patches of 8 to 32 pixels.
+        stem: `imagenet`, a 7x7 convolution and a 3x3 max pool, both of stride 2; `small`, a 3x3 convolution of stride
+            1, for patches of 8 to 32 pixels.
         width: channels of the stem; all other widths are multiples of it.
 
     Attributes:
-        dim: D, with width=64 it is 256 (18, 34), 1024 (50, 101) or 4096 (161).
-        stride: pixels from a feature to the next, 16 with the `imagenet` stem, 4 with `small`.
-        receptive_field: side of the square of pixels that a feature sees.
+        dim: D; with width=64 it is 256 (depth 18, 34), 1024 (50, 101) or 4096 (161).
+        stride: distance of neighbouring features in pixels, 16 with the `imagenet` stem, 4 with `small`.
+        receptive_field: side of the square of pixels that a feature depends on.
 
     Raises:
-        ValueError: on an unknown depth, norm or stem, or a count below 1.
+        ValueError: if the depth, norm or stem is unknown, or a count is below 1.
     """
 
     def __init__(
@@ -118,13 +119,13 @@ class ResNetTrunk(nn.Module):
         self.receptive_field = receptive_field(kernels, strides)
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, whose pixels are standardised."""
+        """Encode patches, or images of any size, with standardised pixels."""
         x = x.contiguous(memory_format=torch.channels_last)
         return self.closing_norm(self.blocks(self.pool(self.first(x)))).relu()
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Give the input of every ReLU zero mean and unit deviation per channel on these patches (norm `affine` only).
+        """Set norms to give the input of every ReLU zero mean and unit deviation on these patches (norm `affine` only).
 
         See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
@@ -132,7 +133,7 @@ class ResNetTrunk(nn.Module):
             ValueError: if the pixels are constant or not finite.
         """
         affines = [module for module in self.modules() if isinstance(module, ChannelAffine)]
-        hooks = [each.register_forward_pre_hook(lambda affine, x: affine.initialise_from(*x)) for each in affines]
+        hooks = [module.register_forward_pre_hook(lambda affine, x: affine.initialise_from(*x)) for module in affines]
         try:
             if affines:
                 self(x)
@@ -142,33 +143,33 @@ class ResNetTrunk(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions, or 1x1, 3x3, 1x1 around a bottleneck, each behind norm and ReLU, added to their input."""
+    """A block of two 3x3 convolutions, or 1x1, 3x3, 1x1 with a bottleneck, each after norm and ReLU."""
 
     def __init__(
-        self, in_dim: int, dim: int, bottleneck_dim: int | None, stride: int, norm: Norm, branch_scale: float
+        self, input_dim: int, dim: int, bottleneck_dim: int | None, stride: int, norm: Norm, branch_scale: float
     ) -> None:
         super().__init__()
         self.branch_scale = branch_scale
         if bottleneck_dim is None:
-            dims, kernels, strides = [in_dim, dim, dim], [3, 3], [stride, 1]
+            dims, kernels, strides = [input_dim, dim, dim], [3, 3], [stride, 1]
         else:
-            dims, kernels, strides = [in_dim, bottleneck_dim, bottleneck_dim, dim], [1, 3, 1], [1, stride, 1]
-        self.norms = nn.ModuleList(normalisation(norm, each) for each in dims[:-1])
+            dims, kernels, strides = [input_dim, bottleneck_dim, bottleneck_dim, dim], [1, 3, 1], [1, stride, 1]
+        self.norms = nn.ModuleList(normalisation(norm, width) for width in dims[:-1])
         self.convs = nn.ModuleList(
             convolution(dims[i], dims[i + 1], kernel, strides[i], bias=norm == "none")
             for i, kernel in enumerate(kernels)
         )
-        changes_shape = in_dim != dim or stride > 1
+        changes_shape = input_dim != dim or stride > 1
         self.stride = stride
-        self.shortcut = convolution(in_dim, dim, 1, 1, bias=False) if changes_shape else None
+        self.shortcut = convolution(input_dim, dim, 1, 1, bias=False) if changes_shape else None
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """The stream after this block."""
+        """Return the stream after this block."""
         hidden = self.norms[0](x).relu()
-        # Pixels are left out before the product: a strided 1x1 convolution of 4 channels makes oneDNN write beyond its
-        # memory on processors with AVX2 only (torch 2.14.1).
-        read = hidden[:, :, :: self.stride, :: self.stride].contiguous(memory_format=torch.channels_last)
-        stream = x if self.shortcut is None else self.shortcut(read)
+        # Pixels are dropped before the product, because a strided 1x1 convolution of 4 channels makes oneDNN write out
+        # of bounds on processors with AVX2 only (torch 2.14.1).
+        strided = hidden[:, :, :: self.stride, :: self.stride].contiguous(memory_format=torch.channels_last)
+        stream = x if self.shortcut is None else self.shortcut(strided)
         hidden = self.convs[0](hidden)
         for norm, conv in zip(self.norms[1:], self.convs[1:], strict=True):
             hidden = conv(norm(hidden).relu())
@@ -176,14 +177,14 @@ class ResidualBlock(nn.Module):
 
 
 class PositionNorm(nn.Module):
-    """Layer norm over the channels of each position: the only norm that leaves a receptive field as it is."""
+    """Layer norm over the channels of each position, which does not enlarge the receptive field."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.layer_norm = nn.LayerNorm(dim)
 
     def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
-        """Normalise; without a copy where channels lie last in memory."""
+        """Normalise; no copy is made if channels are last in memory."""
         return rearrange(self.layer_norm(rearrange(x, "n d h w -> n h w d")), "n h w d -> n d h w")
 
 
@@ -195,29 +196,28 @@ class ChannelAffine(nn.Module):
         self.scale = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:
-        """Scale and shift."""
+    def forward(self, x: Float[Tensor, "n d h w"]) -> Float[Tensor, "n d h w"]:  # noqa: D102
         return torch.addcmul(rearrange(self.bias, "d -> d 1 1"), x, rearrange(self.scale, "d -> d 1 1"))
 
     def initialise_from(self, x: Float[Tensor, "n d h w"]) -> None:
-        """Set both so that every channel of `x` comes out with mean 0 and deviation 1."""
+        """Set scale and shift so that every channel of the output for `x` has mean 0 and deviation 1."""
         scale, bias = standardising_affine(x, (0, 2, 3))
         self.scale.copy_(scale)
         self.bias.copy_(bias)
 
 
 def normalisation(norm: Norm, dim: int) -> nn.Module:
-    """The norm before a ReLU."""
+    """Return the layer that normalises the input of a ReLU."""
     if norm == "affine":
         return ChannelAffine(dim)
     return PositionNorm(dim) if norm == "layer" else nn.Identity()
 
 
 def convolution(
-    in_dim: int, dim: int, kernel: int, stride: int, bias: bool, gain: Literal["relu", "linear"] = "relu"
+    input_dim: int, dim: int, kernel: int, stride: int, bias: bool, gain: Literal["relu", "linear"] = "relu"
 ) -> nn.Conv2d:
-    """A convolution that keeps rows and columns but for its stride, initialised to keep the scale of the signal."""
-    conv = nn.Conv2d(in_dim, dim, kernel, stride, padding=kernel // 2, bias=bias)
+    """Return a convolution with same padding, initialised to keep the scale of the signal."""
+    conv = nn.Conv2d(input_dim, dim, kernel, stride, padding=kernel // 2, bias=bias)
     nn.init.kaiming_normal_(conv.weight, nonlinearity=gain)
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)

@@ -1,6 +1,6 @@
-"""g_enc for sentences: a vector per sentence.
+"""The encoder g_enc for sentences: one vector per sentence.
 
-B windows, T sentences, W tokens of the longest one, E embedding dim, D latent dim, M tokens of all sentences.
+B windows, T sentences, W tokens of the longest sentence, E embedding dim, D latent dim, M tokens of all sentences.
 """
 
 from typing import Any
@@ -13,21 +13,23 @@ from torch import Tensor, nn
 
 from cpc.encoders.convolution import standardising_affine
 
-_DEVIATION = 0.02  # of embeddings at first: small, so that Adam's few steps move rare words
+_DEVIATION = 0.02  # of initial embeddings; small, so that the few Adam steps of rare words change them
 
 
 class SentenceEncoder(nn.Module):
-    """Word embedding, one convolution with ReLU, and the mean over a sentence's tokens (section 3.3 of van den Oord et
-    al. 2018, with embeddings of 620 and 2400 latent dimensions; it does not state the kernel).
+    """A word embedding, one convolution with ReLU, and the mean over the tokens of a sentence.
+
+    This is the encoder of section 3.3 of van den Oord et al. 2018, with embeddings of 620 and latents of 2400
+    dimensions; the paper does not state the kernel size.
 
     Args:
         num_tokens: size of the vocabulary.
         dim: D.
         embedding_dim: E.
-        kernel_size: tokens under the convolution, odd; zeros lie around a sentence.
-        dropout: probability of dropping a channel of a token's embedding.
-        vocabulary: what the tokens are, as `cpc.data.text.vocabulary.Vocabulary.description` gives it; training fills
-            it in, so that a saved model can read text.
+        kernel_size: number of tokens under the convolution, odd; sentences are padded with zeros.
+        dropout: probability of dropping a channel of the embedding of a token.
+        vocabulary: description of the tokens from `cpc.data.text.vocabulary.Vocabulary.description`; training sets it,
+            so that a saved model can read text.
 
     Raises:
         ValueError: if a size is below 1, `kernel_size` even, or `dropout` not a probability below 1.
@@ -61,45 +63,47 @@ class SentenceEncoder(nn.Module):
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=_DEVIATION)
-        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of tokens that are there, laid side by side
+        self.convolution = nn.Linear(
+            kernel_size * embedding_dim, dim
+        )  # applied to windows without padding tokens in the middle
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
-        """The vector of every sentence; zeros of one without a token.
+        """Return the vector of every sentence; zeros if a sentence has no token.
 
         Raises:
-            ValueError: on ids outside the vocabulary.
+            ValueError: if an id is outside the vocabulary.
         """
         if x.numel() and not -1 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
                 f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
                 f"to {self.num_tokens - 1}, and -1 where a sentence has ended: encode text with the model's vocabulary"
             )
-        hidden = self.convolution(self._surroundings(x)).relu()
+        hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)
 
     def mean_of_words(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T E"]:
-        """The mean of the embeddings of each sentence's tokens; zeros of one without a token."""
+        """Return the mean embedding of the tokens of each sentence; zeros if a sentence has no token."""
         return mean_over_tokens(self.embedding(x[x >= 0]), x >= 0)
 
     @property
     def geometry(self) -> dict[str, int]:
-        """For readers of config.json."""
+        """Size of the vocabulary, for config.json."""
         return {"num_tokens": self.num_tokens}
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """One latent a sentence."""
+        """Return `num_samples`: there is one latent per sentence."""
         return num_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Int[Tensor, "B T W"]) -> None:
-        """Give every channel of the convolution zero mean and unit deviation over the tokens of these sentences."""
-        hidden = self.convolution(self._surroundings(x))
+        """Set the convolution to give every channel zero mean and unit deviation over the tokens of these sentences."""
+        hidden = self.convolution(self._token_windows(x))
         scale, bias = standardising_affine(hidden, (0,))
         self.convolution.weight.mul_(rearrange(scale, "d -> d 1"))
         self.convolution.bias.mul_(scale).add_(bias)
 
-    def _surroundings(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "M kernel_E"]:
-        """Each token's embedding and those around it, of the same sentence."""
+    def _token_windows(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "M kernel_E"]:
+        """Return, for each token, the embeddings of the token and its neighbours in the same sentence."""
         is_token = x >= 0
         words = self.embedding(x.clamp(min=0)) * rearrange(is_token, "b t w -> b t w 1")
         words = F.dropout(words, self.dropout, self.training)
@@ -108,10 +112,10 @@ class SentenceEncoder(nn.Module):
 
 
 def mean_over_tokens(values: Float[Tensor, "M D"], is_token: Tensor) -> Float[Tensor, "B T D"]:
-    """The mean of the tokens' vectors of each sentence; zeros where it has none."""
+    """Return the mean vector of the tokens of each sentence; zeros if a sentence has no token."""
     num_windows, num_sentences = is_token.shape[:2]
     sentence = torch.arange(num_windows * num_sentences, device=values.device)
-    of_token = repeat(sentence, "(b t) -> b t w", b=num_windows, w=is_token.shape[2])[is_token]
-    sums = values.new_zeros(len(sentence), values.shape[1]).index_add(0, of_token, values)
+    token_sentence = repeat(sentence, "(b t) -> b t w", b=num_windows, w=is_token.shape[2])[is_token]
+    sums = values.new_zeros(len(sentence), values.shape[1]).index_add(0, token_sentence, values)
     counts = rearrange(is_token.sum(2).clamp(min=1), "b t -> b t 1")
     return rearrange(sums, "(b t) d -> b t d", b=num_windows) / counts

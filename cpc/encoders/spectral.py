@@ -1,4 +1,4 @@
-"""Log-mel spectra and MFCCs as encoders: the baselines that every probe is compared with. Nothing here is learned.
+"""Log-mel spectra and MFCCs as encoders without learned parameters: the baselines of all probes.
 
 B batch, S samples, T frames, M mel bands, D latent dim.
 """
@@ -15,21 +15,21 @@ from torch.nn.functional import pad
 
 from cpc.encoders.waveforms import Count, WaveformEncoder
 
-DELTA_REACH = 2  # frames on either side that a slope is fitted to
+DELTA_REACH = 2  # frames on each side to which a slope is fitted
 
 
 class LogMel(WaveformEncoder):
-    """Log energies of a mel filter bank, one frame per hop: S samples give S // hop_samples frames.
+    """An encoder that returns log energies of a mel filter bank: S // hop_samples frames for S samples.
 
     Frame i is the Hamming window centred at sample `i * hop_samples + (hop_samples - 1) / 2`, the middle of its hop
-    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). Outside the
-    waveform there are zeros. Each frame is a function of its own window alone: no level is taken over the utterance.
+    (79.5 + 160 i by default; latent i of the default `AudioEncoder` is centred at 79 + 160 i). The waveform is padded
+    with zeros. Each frame is a function of only its window: levels are not normalised over the utterance.
 
     Args:
-        num_mels: bands, spaced evenly on the mel scale (HTK's formula) up to half the sample rate.
+        num_mels: number of bands, spaced evenly on the mel scale (HTK's formula) up to half the sample rate.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of frames.
-        window_samples: length of a frame's window.
+        window_samples: length of the window of a frame.
 
     Raises:
         ValueError: if a count is below 1, the window is shorter than the hop or differs from it by an odd number, or
@@ -56,17 +56,17 @@ class LogMel(WaveformEncoder):
         self.receptive_field_samples = window_samples
         self.first_centre_samples = (hop_samples - 1) / 2
 
-        # FFTs of a power of two, as Kaldi's, with the window in their middle
+        # The FFT length is a power of two, as in Kaldi, with the window in the middle.
         self.fft_samples = 2 ** math.ceil(math.log2(window_samples))
         self.spectrum = torchaudio.transforms.Spectrogram(
             n_fft=self.fft_samples,
             win_length=window_samples,
             hop_length=hop_samples,
             window_fn=torch.hamming_window,
-            wkwargs={"periodic": False},  # periodic windows are centred half a sample late
+            wkwargs={"periodic": False},  # the centre of a periodic window is half a sample late
             center=False,
         )
-        with warnings.catch_warnings(action="ignore"):  # it warns of what is refused here
+        with warnings.catch_warnings(action="ignore"):  # the check below raises an error instead
             self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
         if not self.mel_scale.fb.any(0).all():
             raise ValueError(
@@ -76,7 +76,7 @@ class LogMel(WaveformEncoder):
             )
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
-        """Log mel energies of waveforms standardised by the corpus statistics.
+        """Return log mel energies of waveforms, standardised by the statistics of the corpus.
 
         Raises:
             ValueError: if `x` is shorter than one hop.
@@ -84,34 +84,35 @@ class LogMel(WaveformEncoder):
         return self.log_energies(x)
 
     def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T_beyond M"]:
-        """The same, with frames before the waveform and after it."""
+        """Return log mel energies, with `num_beyond` more frames before and after the waveform."""
         before = (self.fft_samples - self.window_samples) // 2 + (self.window_samples - self.hop_samples) // 2
         after, beyond = self.fft_samples - self.hop_samples - before, num_beyond * self.hop_samples
         x = pad(self._standardise(x), (before + beyond, after + beyond))
-        with torch.autocast(x.device.type, enabled=False):  # power spectra span more than half precision resolves
+        with torch.autocast(x.device.type, enabled=False):  # power spectra exceed the range of half precision
             energies = self.mel_scale(self.spectrum(x))
-        # The floor, torchaudio's, lies about 85 dB below a corpus of unit variance.
+        # The floor is that of torchaudio, about 85 dB below a corpus of unit variance.
         return rearrange((energies + 1e-6).log(), "b m t -> b t m")
 
     def num_latents(self, num_samples: Count) -> Count:
-        """How many frames `num_samples` samples give; elementwise on tensors."""
+        """Return the number of frames of `num_samples` samples; elementwise on tensors."""
         return num_samples // self.hop_samples
 
 
 class MFCC(LogMel):
-    """Mel-frequency cepstral coefficients with their time derivatives: 13 + 13 + 13 = 39 channels by default.
+    """An encoder that returns mel-frequency cepstral coefficients and derivatives: 39 channels by default.
 
-    Frames are `LogMel`'s; coefficients its orthonormal DCT-II over bands, the 0th (level) included. Derivatives are
-    slopes fitted to 5 frames (HTK's regression), edge frames repeated beyond both ends: each order looks 2 frames
-    ahead, the default 4 frames or 40 ms. That is how this baseline is commonly built, and why it is not a causal one.
+    Frames are those of `LogMel`. The coefficients are the orthonormal DCT-II over bands, including coefficient 0 (the
+    level). Derivatives are slopes fitted to 5 frames (HTK's regression), with edge frames repeated at both ends. Each
+    order looks 2 frames ahead, the default orders together 4 frames or 40 ms. This baseline is commonly built in this
+    way, so it is not causal.
 
     Args:
         num_coefficients: cepstral coefficients.
         num_deltas: orders of derivatives: 0 for none, 1 for slopes, 2 for slopes of slopes too.
-        num_mels: bands beneath.
+        num_mels: bands of the filter bank.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of frames.
-        window_samples: length of a frame's window.
+        window_samples: length of the window of a frame.
 
     Raises:
         ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; as `LogMel`.
@@ -139,7 +140,7 @@ class MFCC(LogMel):
         self.receptive_field_samples = window_samples + 2 * DELTA_REACH * num_deltas * hop_samples
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Coefficients, then slopes, then slopes of slopes.
+        """Return coefficients, then slopes, then slopes of slopes.
 
         Raises:
             ValueError: if `x` is shorter than one hop.

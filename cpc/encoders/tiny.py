@@ -1,6 +1,6 @@
 """A trunk for patches of 8 to 32 pixels that trains on a CPU.
 
-n patches, C colour channels, P pixels, D features, h w their rows and columns, d channels of a layer.
+n patches, C colour channels, P pixels, D features, h w rows and columns of features, d channels of a layer.
 """
 
 import math
@@ -15,25 +15,26 @@ from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, recept
 
 
 class TinyTrunk(nn.Module):
-    """Pixels to features by few convolutions with ReLU, most of them matrix products of blocks without overlap.
+    """A few convolutions with ReLU, most of them matrix products of blocks without overlap.
 
-    A layer of stride s > 1 cuts its input into s x s blocks and projects each (no padding: rows and columns that do not
-    fill a block are left out); a layer of stride 1 is a 3x3 convolution with zeros around its input; a 1x1 convolution
-    to `dim` comes last. By default 1.8 million operations for a patch of 16x16 pixels, 29 million for 64x64.
+    A layer of stride s > 1 cuts its input into s x s blocks and projects each block; rows and columns that do not fill
+    a block are dropped. A layer of stride 1 is a 3x3 convolution with zero padding. The last layer is a 1x1 convolution
+    to `dim`. By default a patch of 16x16 pixels takes 1.8 million operations, a patch of 64x64 pixels 29 million.
 
     Args:
         dim: D, the width of the features.
         num_channels: C of the pixels.
-        strides: of each layer but the last; their product is the trunk's `stride`, the smallest patch it takes.
-        widths: channels of each layer but the last.
-        norm: `affine`, one scale and shift per channel, set once from data by `initialise_from` and ordinary
-            parameters from then on; `layer`, layer norm over the channels of each position; `none`.
+        strides: strides of all layers but the last; their product is the `stride` of the trunk and the side of the
+            smallest patch.
+        widths: channels of all layers but the last.
+        norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
+            trained; `layer`, layer norm over the channels of each position; `none`.
 
     Attributes:
-        receptive_field: side of the square of pixels that a feature sees.
+        receptive_field: side of the square of pixels that a feature depends on.
 
     Raises:
-        ValueError: on unequal numbers of strides and widths, any of them below 1, or an unknown norm.
+        ValueError: if the numbers of strides and widths differ, one of them is below 1, or the norm is unknown.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class TinyTrunk(nn.Module):
         self.receptive_field = receptive_field(kernels, [*strides, 1])
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, whose pixels are standardised.
+        """Encode patches, or images of any size, with standardised pixels.
 
         Raises:
             ValueError: if `x` has a side shorter than the stride.
@@ -83,7 +84,7 @@ class TinyTrunk(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Give every channel zero mean and unit deviation on these patches, layer by layer (norm `affine` only).
+        """Set scale and bias of each layer to give zero mean and unit deviation on these patches (norm `affine` only).
 
         See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
@@ -96,7 +97,7 @@ class TinyTrunk(nn.Module):
             hidden = layer(hidden)
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
-        """The pixels with their channels last, as every layer has them."""
+        """Return the pixels with channels last, as the layers need them."""
         if min(x.shape[2:]) < self.stride:
             raise ValueError(
                 f"{tuple(x.shape[2:])} pixels are too few for a trunk of at least {self.stride} a side "
@@ -106,18 +107,17 @@ class TinyTrunk(nn.Module):
 
 
 class TinyLayer(NormedConvolution):
-    """Convolution, norm and ReLU.
+    """A layer of convolution, norm and ReLU.
 
-    Where kernel and stride agree, the convolution is a plain product of the blocks, which takes about half the time of
-    the library's strided and 1x1 convolutions (docs/decisions/encoders_and_contexts.md).
+    If kernel and stride are equal, the convolution is one matrix product of the blocks, which takes about half the time
+    of the strided and 1x1 convolutions of torch (docs/decisions/encoders_and_contexts.md).
     """
 
-    def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
-        super().__init__(in_dim, dim, (kernel, kernel), norm)
+    def __init__(self, input_dim: int, dim: int, kernel: int, stride: int, norm: Norm) -> None:
+        super().__init__(input_dim, dim, (kernel, kernel), norm)
         self.stride = stride
 
-    def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:
-        """Convolve, normalise and rectify."""
+    def forward(self, x: Float[Tensor, "n p q c"]) -> Float[Tensor, "n h w d"]:  # noqa: D102
         return super().forward(x).relu_()
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "n h w d"]:

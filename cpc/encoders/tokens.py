@@ -1,6 +1,6 @@
-"""g_enc for text: a vector per class of token.
+"""The encoder g_enc for text: one vector per token of the vocabulary.
 
-B lanes, T tokens, D latent dim.
+B streams, T tokens, D latent dim.
 """
 
 from typing import Any
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 
 class TokenEncoder(nn.Module):
-    """Embeds tokens.
+    """An embedding of tokens.
 
     Args:
         num_tokens: size of the vocabulary.
         dim: D.
-        dropout: probability of dropping a channel of a token's vector.
-        is_tied: embed with the rows of the class table that the model predicts with (Press and Wolf 2017,
-            arXiv:1608.05859; Inan et al. 2017, arXiv:1611.01462) instead of vectors of its own. They are embedded
-            as stored: a table that normalises its rows does so when it scores.
-        vocabulary: what the tokens are, as `cpc.data.text.vocabulary.Vocabulary.description` gives it; training fills
-            it in, so that a saved model can read text.
+        dropout: probability of dropping a channel of the vector of a token.
+        is_tied: embed with the rows of the class table of the loss (Press and Wolf 2017, arXiv:1608.05859; Inan et al.
+            2017, arXiv:1611.01462) instead of separate vectors. Rows are used as stored: a table with normalised rows
+            normalises them only for scores.
+        vocabulary: description of the tokens from `cpc.data.text.vocabulary.Vocabulary.description`; training sets it,
+            so that a saved model can read text.
 
     Raises:
         ValueError: if `num_tokens` or `dim` is below 1, or `dropout` is not a probability below 1.
@@ -50,20 +50,20 @@ class TokenEncoder(nn.Module):
         self.vocabulary = vocabulary
         self.embedding = None if is_tied else nn.Embedding(num_tokens, dim)
         if self.embedding is not None:
-            nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # as the rows of a class table
+            nn.init.normal_(self.embedding.weight, std=dim**-0.5)  # the same scale as rows of a class table
         self._table: tuple[Any, ...] = ()
 
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """The vector of every token.
+        """Return the vector of every token.
 
         Raises:
-            ValueError: if it is tied, but to no table yet; on ids outside the vocabulary, on a CPU.
+            ValueError: if `is_tied` and no table is connected; on a CPU, if an id is outside the vocabulary.
         """
         if self.embedding is None and not self._table:
             raise ValueError(
                 "is_tied=True, but there is no class table: give the CPC a ClassTableLoss, or set is_tied=False"
             )
-        # A GPU would have to wait for the answer; its embedding stops by itself.
+        # On a GPU the check would wait for the device; the embedding kernel stops on invalid ids.
         if x.device.type == "cpu" and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
                 f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
@@ -73,13 +73,13 @@ class TokenEncoder(nn.Module):
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 
     def connect_classes(self, table: nn.Module) -> None:
-        """Check a class table against the tokens, and embed with it if tied; `CPC` calls it.
+        """Check the class table, and use its rows if `is_tied`; `CPC` calls this method.
 
         Args:
-            table: `cpc.candidates.ClassTable`, with a class per token.
+            table: a `cpc.candidates.ClassTable` with one class per token.
 
         Raises:
-            ValueError: if its classes are not as many, or a tied one has another width.
+            ValueError: if the number of classes differs from the number of tokens, or `is_tied` and the widths differ.
         """
         num_classes, dim = table.weight.shape
         if num_classes != self.num_tokens:
@@ -92,16 +92,16 @@ class TokenEncoder(nn.Module):
                 f"is_tied=True, but the encoder has dim={self.dim} and the class table dim={dim}: let them agree, or "
                 "set is_tied=False"
             )
-        self._table = (table,)  # in a tuple: the parameter stays the table's, and is saved once
+        self._table = (table,)  # a tuple hides the table from nn.Module, so its parameter is saved only once
 
     @property
     def geometry(self) -> dict[str, int]:
-        """For readers of config.json."""
+        """Size of the vocabulary, for config.json."""
         return {"num_tokens": self.num_tokens}
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """One latent a token."""
+        """Return `num_samples`: there is one latent per token."""
         return num_samples
 
     def initialise_from(self, x: Int[Tensor, "B T"]) -> None:
-        """Do nothing: tokens have nothing to standardise."""
+        """Do nothing: token ids are not standardised."""

@@ -1,4 +1,4 @@
-"""g_enc for sequences of vectors: the same small network for every time step."""
+"""The encoder g_enc for sequences of vectors: the same small network for every time step."""
 
 import torch
 from einops import rearrange
@@ -9,13 +9,13 @@ from cpc.encoders.convolution import standardising_affine
 
 
 class VectorEncoder(nn.Module):
-    """A two-layer network per time step: known-information tasks, sensor frames, features of another model.
+    """A two-layer network per time step, for vectors such as sensor data or features of another model.
 
     Args:
         input_dim: width of each observed vector.
         dim: width of the latents.
         hidden_dim: width of the hidden layer.
-        sample_rate_hz: of the vectors.
+        sample_rate_hz: rate of the vectors.
 
     Raises:
         ValueError: if a number is below 1.
@@ -39,25 +39,25 @@ class VectorEncoder(nn.Module):
         self.layers = nn.Sequential(nn.Linear(input_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, dim))
 
     def forward(self, x: Float[Tensor, "B T I"]) -> Float[Tensor, "B T D"]:
-        """Encode every vector by itself."""
+        """Encode every vector separately."""
         return self.layers(x)
 
     @property
     def geometry(self) -> dict[str, int]:
-        """Where latents lie, for readers of config.json."""
+        """Rate and distance of latents, for config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """One latent a vector."""
+        """Return `num_samples`: there is one latent per vector."""
         return num_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:
-        """Standardise the hidden units on this batch."""
+        """Set the first layer to standardise the hidden units on this batch."""
         linear: nn.Linear = self.layers[0]  # type: ignore[assignment]
         scale, bias = standardising_affine(linear(x), (0, 1))
         linear.weight.mul_(rearrange(scale, "h -> h 1"))
         linear.bias.mul_(scale).add_(bias)
 
     def set_statistics(self, mean: float, std: float) -> None:
-        """Vectors come as they are."""
+        """Do nothing: vectors are not standardised."""

@@ -1,4 +1,4 @@
-"""What every encoder of waveforms has, learned or not: a rate, a hop, and the corpus statistics of its input.
+"""The base class of encoders of waveforms: sample rate, hop and statistics of the corpus.
 
 B batch, S samples, T latents, D latent dim.
 """
@@ -16,14 +16,16 @@ Count = TypeVar("Count", int, Tensor)
 
 
 class WaveformEncoder(nn.Module):
-    """Waveforms `[B, S]` to latents `[B, T, D]`, one every `hop_samples`. A subclass gives `forward`, `num_latents`.
+    """An encoder from waveforms `[B, S]` to latents `[B, T, D]`, one every `hop_samples`.
+
+    A subclass defines `forward` and `num_latents`.
 
     Attributes:
         dim: D.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
-        receptive_field_samples: how many samples a latent sees.
-        first_centre_samples: centre of what latent 0 sees, from the first sample.
+        receptive_field_samples: number of samples that a latent depends on.
+        first_centre_samples: centre of the receptive field of latent 0, from the first sample.
     """
 
     modality = "audio"
@@ -44,30 +46,30 @@ class WaveformEncoder(nn.Module):
 
     @property
     def geometry(self) -> dict[str, int]:
-        """Where latents lie, for readers of config.json."""
+        """Rate of the samples and distance of latents, for config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
     @property
     def shortest_samples(self) -> int:
-        """Fewest samples that give a latent."""
+        """The smallest number of samples for one latent."""
         return next(num for num in itertools.count(1) if self.num_latents(num) > 0)
 
     @abstractmethod
     def num_latents(self, num_samples: Count) -> Count:
-        """How many latents `num_samples` samples give; elementwise on tensors."""
+        """Return the number of latents of `num_samples` samples; elementwise on tensors."""
 
     def set_statistics(self, mean: float, std: float) -> None:
-        """Keep the corpus mean and standard deviation of the samples, by which inputs are standardised."""
+        """Set the mean and standard deviation of the corpus, which standardise the samples."""
         if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
             raise ValueError(f"mean={mean} and std={std} cannot standardise audio: silent or non-finite corpus?")
         self.input_mean.fill_(mean)
         self.input_std.fill_(std)
 
     def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Do nothing, unless a subclass has something to initialise."""
+        """Initialise parameters from data; by default, do nothing."""
 
     def _standardise(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
-        """Waveforms by the corpus' statistics, refused if they are too short for a single latent."""
+        """Return the standardised waveforms; raise ValueError if they are too short for one latent."""
         if self.num_latents(x.shape[1]) < 1:
             raise ValueError(
                 f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} of hop_samples="

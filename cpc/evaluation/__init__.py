@@ -1,4 +1,4 @@
-"""What a model's held-out batches say: the bound, and other estimators' readings."""
+"""Evaluation of models on held-out batches: the bound, and the estimates of other estimators."""
 
 from cpc.evaluation.command import evaluate
 from cpc.evaluation.held_out import OnBatch, held_out_bound, measured_tallies
@@ -6,7 +6,7 @@ from cpc.evaluation.readings import (
     READABLE,
     HeldOutReadings,
     check_readable,
-    reading_by,
+    interpretation,
     readings_table,
 )
 from cpc.evaluation.recorded import data_class, recorded_data
@@ -19,8 +19,8 @@ __all__ = [
     "data_class",
     "evaluate",
     "held_out_bound",
+    "interpretation",
     "measured_tallies",
-    "reading_by",
     "readings_table",
     "recorded_data",
 ]

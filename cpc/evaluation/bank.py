@@ -14,9 +14,9 @@ from cpc.contexts.grid import is_signal
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
+from cpc.losses.candidate_sets import rows_of
 from cpc.losses.contrastive import Predictions, predictions
-from cpc.losses.plan import rows_of
-from cpc.losses.result import side_by_side
+from cpc.losses.output import concatenate_directions
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
@@ -76,9 +76,9 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
         output = model(batch.x)
         of_directions = [
             bank_contrast(each, bank, model.loss_part.skip_steps)
-            for each in predictions(output, model.in_latents(batch))
+            for each in predictions(output, model.in_latents(batch)).values()
         ]
-        tally.update(side_by_side(of_directions, len(batch.x)))
+        tally.update(concatenate_directions(of_directions, len(batch.x)))
     return tally
 
 
@@ -97,7 +97,7 @@ def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0)
         found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
         counts = found.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
-        of_rows = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, place].index_add_(1, of_row.to(latents.device), of_rows.to(sums))
+        row_queries = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
+        sums[:, place].index_add_(1, of_row.to(latents.device), row_queries.to(sums))
         losses.append(found.loss)
     return ContrastiveOutput(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)

@@ -1,4 +1,4 @@
-"""`cpc evaluate`: the held-out bound of a saved model, and what other estimators read of it."""
+"""`cpc evaluate`: the held-out bound of a saved model, and the estimates of other estimators."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,36 +47,36 @@ def evaluate(
     trusted_packages: Iterable[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
-    """Measure the held-out bound of a saved model, print it, write it as JSON.
+    """Measure the held-out bound of a saved model, print it, and write it as JSON.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
-        data: the source, as the `data` section of the run's config names one: a manifest CSV or its folder; a folder of
+        data: the source, as in the `data` section of the run's config: a manifest CSV or its folder; a folder of
             images, npz or NAME:ROOT; a text file, a folder or 'embedded'.
-        negatives: where negatives come from; the model's own strategy and mixed_excluding if not given.
-        num_negatives: negatives drawn per row, N = R + 1, or all (None in Python); several are evaluated one by one;
-            as the model was trained if not given.
-        estimators: further readings beside the bound of info_nce, which is always measured: nwj, tuba, interpolated,
-            dv, js, smile.
-        split: of the data; the one that the run held out if not given.
-        num_batches: batches, one pass over the split at most; 64 if not given; text is read whole.
-        bank: measure also against latents of this split, all at once: a far higher ceiling. Costs a pass over the
-            bank for every 1024 rows.
-        bank_latents: how many of them, at most; 1,000,000 if not given.
-        seed: of batches and draws; 0 if not given.
-        cache_dir: where packed data go; beside the data if not given.
-        skip_bad: go on without files that cannot be used, and say how many.
+        negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
+        num_negatives: negatives sampled per row, N = R + 1, or all (None in Python); several numbers are evaluated one
+            by one; as in training if not given.
+        estimators: further estimators next to info_nce, which is always measured: nwj, tuba, interpolated, dv, js,
+            smile.
+        split: split of the data; the split that the run held out if not given.
+        num_batches: maximum number of batches, within one pass over the split; 64 if not given; text is read whole.
+        bank: also measure the bound against a bank of latents of this split, which raises the ceiling. It costs a pass
+            over the bank for every 1024 rows.
+        bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
+        seed: seed of batches and negatives; 0 if not given.
+        cache_dir: folder of packed data; next to the data if not given.
+        skip_bad: leave out files that cannot be used, and print how many.
         out: JSON file; bound.json in the model's folder if not given.
         trusted_packages: packages whose classes the model and its data may name.
         data_options: fields of the run's `data` (see `cpc.data.Modality`); as in the run if not given, or None.
 
     Returns:
-        What is written: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates`
-        with that of every other estimator.
+        The report: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates` with
+        the record of every other estimator.
 
     Raises:
-        ValueError: on an unknown strategy, estimator, split or speaker column, named; if the model's config.json does
-            not say what data it was trained on; on options that such data do not have; if a loss is not finite.
+        ValueError: naming an unknown strategy, estimator, split or speaker column; if the model's config.json does not
+            describe its data; on options that the data do not have; if a loss is not finite.
     """
     path = place_of_results(model_folder, "bound.json", out)
     config, trusted_packages = read_config(model_folder), tuple(trusted_packages)
@@ -93,7 +93,7 @@ def evaluate(
     )
     modality.check_encoder(model.encoder)
     if modality.is_continuous:
-        _refuse_draws(
+        _refuse_options(
             f"{model_folder} is a model of {modality.name}, which is read from end to end against all classes",
             negatives=negatives,
             num_negatives=num_negatives,
@@ -105,52 +105,54 @@ def evaluate(
         )
     loss = model.loss_part
     own, step = loss.training_strategies[0], config["provenance"].get("step")
-    asked = _strategies(model, negatives, data_options.get("sampler"))
+    strategies = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
     if isinstance(modality, Drawn) and data_options.get("speakers_per_batch") is not None:
-        if unread := modality.unread_speakers(asked, own):
-            raise ValueError(unread)
-    check_readable(others, asked)
+        if error_message := modality.unread_speakers(strategies, own):
+            raise ValueError(error_message)
+    check_readable(others, strategies)
     corpus = modality.open(model.encoder)
-    modality.check_split(corpus, modality.eval_split, asked, own)
+    modality.check_split(corpus, modality.eval_split, strategies, own)
     held_out = modality.held_out(
         corpus,
         model,
         num_batches=_NUM_BATCHES if num_batches is None else num_batches,
         seed=EVALUATION_SEED if seed is None else seed,
     )
-    drawn = [num for num in nums if num is not None]
-    if drawn and modality.predicts == "latents":
-        check_memory(model, held_out, max(drawn))
-    stored = None
+    sampled_nums = [num for num in nums if num is not None]
+    if sampled_nums and modality.predicts == "latents":
+        check_memory(model, held_out, max(sampled_nums))
+    latent_bank = None
     if bank is not None:
         num_latents = _BANK_LATENTS if bank_latents is None else bank_latents
-        stored = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
-    draws = {EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in asked}
-    readings = HeldOutReadings(model, others, draws)
-    tallies = measured_tallies(model, held_out, draws, on_measure=readings if others else None)
+        latent_bank = bank_of_split(model, corpus, bank, num_latents, modality.batch_size, held_out.seed)
+    generators = {
+        EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in strategies
+    }
+    readings = HeldOutReadings(model, others, generators)
+    tallies = measured_tallies(model, held_out, generators, on_protocol=readings if others else None)
     bounds: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
-    for measure, tally in tallies.items():
-        bound = held_out_bound(tally, measure, held_out)
-        change = "batch_size" if measure.num_negatives is None else "num_negatives"
+    for protocol, tally in tallies.items():
+        bound = held_out_bound(tally, protocol, held_out)
+        change = "batch_size" if protocol.num_negatives is None else "num_negatives"
         print(table(bound, change))
-        of_measure = [readings.record(measure, name, held_out.split) for name in others]
-        if of_measure:
-            print(readings_table(of_measure))
+        records = [readings.record(protocol, name, held_out.split) for name in others]
+        if records:
+            print(readings_table(records))
         bounds.append(
             bound.record(step)
             | {
-                "num_negatives": measure.num_negatives,
-                "sampler": held_out.sampler_for(measure.strategy)[0],
+                "num_negatives": protocol.num_negatives,
+                "sampler": held_out.sampler_for(protocol.strategy)[0],
                 "advice": bound.advice(change),
             }
         )
-        estimates += of_measure
-    if stored is not None:
-        bound = bank_tally(model, held_out, stored).compute(BANK, held_out.split)
+        estimates += records
+    if latent_bank is not None:
+        bound = bank_tally(model, held_out, latent_bank).compute(BANK, held_out.split)
         print(table(bound, "bank_latents"))
         bounds.append(
             bound.record(step)
@@ -158,7 +160,7 @@ def evaluate(
                 "num_negatives": None,
                 "sampler": held_out.sampler_for("mixed_excluding")[0],
                 "bank": bank,
-                "bank_latents": len(stored),
+                "bank_latents": len(latent_bank),
                 "advice": bound.advice("bank_latents"),
             }
         )
@@ -183,31 +185,31 @@ def evaluate(
     return report
 
 
-def _refuse_draws(why: str, **options: Any) -> None:
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ValueError(f"`{'`, `'.join(given)}`: {why}; leave this out")
+def _refuse_options(reason: str, **options: Any) -> None:
+    names = [name for name, value in options.items() if value is not None]
+    if names:
+        raise ValueError(f"`{'`, `'.join(names)}`: {reason}; leave this out")
 
 
 def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None) -> tuple[str, ...]:
-    """Those to measure with: the model's own and `mixed_excluding` if none are asked for."""
+    """Return the strategies of `negatives`, or the model's own and `mixed_excluding` if none are given."""
     own = model.loss_part.training_strategies[0]
-    asked = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
-    unknown = [name for name in asked if name not in STRATEGIES]
+    strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
+    unknown = [name for name in strategies if name not in STRATEGIES]
     if negatives and unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
-    if sampler is not None and own not in asked:
+    if sampler is not None and own not in strategies:
         raise ValueError(
-            f"`sampler` {sampler} is about the batches of the model's own strategy, {own!r}, which is not among those "
-            f"asked for ({', '.join(asked)}): leave it out"
+            f"`sampler` {sampler} is for the batches of the model's own strategy, {own!r}, but the bound is measured "
+            f"with {', '.join(strategies)}: leave it out"
         )
-    return asked
+    return strategies
 
 
 def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> None:
     for bound in bounds:
-        of_steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
-        broken = [str(k) for k, loss, num_rows in of_steps if loss is None and num_rows > 0]
+        steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
+        broken = [str(k) for k, loss, num_rows in steps if loss is None and num_rows > 0]
         if broken:
             raise ValueError(
                 f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
@@ -216,10 +218,10 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
 
 
 def table(bound: Bound, change: str) -> str:
-    """A bound as text: one line per step, with the ceiling and what the number is.
+    """Return a bound as text, one line per step, with its ceiling and its interpretation.
 
     Args:
-        bound: what was measured.
+        bound: the bound.
         change: the option that raises N.
     """
     is_of_classes = bound.strategy == FULL_SOFTMAX
@@ -231,9 +233,9 @@ def table(bound: Bound, change: str) -> str:
     ]
     warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
     names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
-    for k, (saturated, biased, told) in enumerate(warnings):
+    for k, (saturated, biased, advice) in enumerate(warnings):
         word = "saturated" if saturated else "biased" if biased else ""
-        warning = f"  {word}: {told}" if told else f"  {word}".rstrip()
+        warning = f"  {word}: {advice}" if advice else f"  {word}".rstrip()
         perplexity = f" {bound.perplexity[k]:>10.2f}" if is_of_classes else ""
         lines.append(
             f"{names[k]:>8} {bound.mi_bound_nats[k]:>9.3f} {bound.standard_error_nats[k]:>6.3f} "

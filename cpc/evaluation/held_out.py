@@ -1,4 +1,4 @@
-"""What a model makes of its held-out batches: the bound."""
+"""The bound of a model on held-out batches."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -18,73 +18,73 @@ from cpc.predictors import Output
 
 BYTES_PER_NEGATIVE = 16
 OnBatch = Callable[[Batch, Tensor, Tensor], None]
-OnMeasure = Callable[[EvalProtocol, Output, Batch], None]
+OnProtocol = Callable[[EvalProtocol, Output, Batch], None]
 
 
 @torch.no_grad()
 def measured_tallies(
     model: CPC,
     held_out: HeldOutBatches,
-    measures: Iterable[EvalProtocol],
+    protocols: Iterable[EvalProtocol],
     *,
     forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
     on_batch: OnBatch | None = None,
-    on_measure: OnMeasure | None = None,
+    on_protocol: OnProtocol | None = None,
 ) -> dict[EvalProtocol, BoundTally]:
-    """Measure this rank's held-out batches; measures that share batches share their encoding.
+    """Measure the held-out batches of this rank; protocols that share batches share their encoding.
 
-    The model is put in eval mode for the duration. Negatives come from generators of their own, the same at each call.
+    The model is in eval mode meanwhile. Each call samples the same negatives, from generators of its own.
 
     Args:
-        model: what is measured.
-        held_out: the batches; contexts are carried on where each goes on with the next.
-        measures: strategies, each with the number of negatives drawn.
-        forward_context: entered around the model's computation: autocast.
+        model: the model.
+        held_out: the batches; if they are continuous, each batch starts with the context state of the previous one.
+        protocols: strategies, each with the number of negatives sampled.
+        forward_context: context manager around the model's computation, such as autocast.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
-        on_measure: called with each measure, and what the model makes of each of its batches.
+        on_protocol: called with each protocol, and the model's output for each of its batches.
 
     Raises:
         ValueError: if a strategy leaves a row without negatives.
     """
-    tallies = {measure: BoundTally(model.steps) for measure in measures}
-    draws = {measure: torch.Generator().manual_seed(held_out.seed) for measure in tallies}
-    own = held_out.sampler_for(model.loss_part.training_strategies[0])
+    tallies = {protocol: BoundTally(model.steps) for protocol in protocols}
+    generators = {protocol: torch.Generator().manual_seed(held_out.seed) for protocol in tallies}
+    own_sampler = held_out.sampler_for(model.loss_part.training_strategies[0])
     weights = next(model.parameters())
     was_training = model.training
     model.eval()
-    for sampler_for in dict.fromkeys(held_out.sampler_for(measure.strategy) for measure in tallies):
-        sharing = [measure for measure in tallies if held_out.sampler_for(measure.strategy) == sampler_for]
+    for sampler in dict.fromkeys(held_out.sampler_for(protocol.strategy) for protocol in tallies):
+        sharing = [protocol for protocol in tallies if held_out.sampler_for(protocol.strategy) == sampler]
         state = None
-        for on_cpu in held_out.batches(sharing[0].strategy):
-            batch = on_cpu.beside(weights)
+        for host_batch in held_out.batches(sharing[0].strategy):
+            batch = host_batch.beside(weights)
             with forward_context():
                 output = model(batch.x, state)
                 state = output.state if held_out.is_continuous else None
-                for measure in sharing:
-                    tallies[measure].update(model.contrast(output, batch, draws[measure], measure))
-                    if on_measure is not None:
-                        on_measure(measure, output, batch)
-            if on_batch is not None and sampler_for == own:
+                for protocol in sharing:
+                    tallies[protocol].update(model.contrast(output, batch, generators[protocol], protocol))
+                    if on_protocol is not None:
+                        on_protocol(protocol, output, batch)
+            if on_batch is not None and sampler == own_sampler:
                 on_batch(batch, output.latents, output.contexts)
     model.train(was_training)
     return tallies
 
 
-def held_out_bound(tally: BoundTally, measure: EvalProtocol, held_out: HeldOutBatches) -> Bound:
-    """The bound of a tally: log N - L, or H - L where classes are predicted."""
-    bound = tally.compute(measure.strategy, held_out.split)
+def held_out_bound(tally: BoundTally, protocol: EvalProtocol, held_out: HeldOutBatches) -> Bound:
+    """Return the bound of a tally: log N - L, or H - L for a model that predicts classes."""
+    bound = tally.compute(protocol.strategy, held_out.split)
     entropy = held_out.class_entropy_nats
     return bound if entropy is None else bound.against_entropy(entropy)
 
 
 def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
-    """Refuse so many negatives that the draws of a batch alone cannot be held.
+    """Check that the sampled negatives of a batch fit in memory.
 
     Raises:
         ValueError: naming the option.
     """
-    drawn = next(iter(held_out.draws(model.loss_part.training_strategies[0])))
-    num_valid, *_ = identities(model.encoder, held_out.windows, drawn)
+    indices = next(iter(held_out.draws(model.loss_part.training_strategies[0])))
+    num_valid, *_ = identities(model.encoder, held_out.windows, indices)
     num_rows = sum(int((num_valid - step.k).clamp(min=0).sum()) for step in model.steps)
     num_bytes = BYTES_PER_NEGATIVE * num_rows * num_negatives
     if num_bytes > memory_bytes():

@@ -1,4 +1,4 @@
-"""The data that a model was trained on, as its run noted them, to be measured again."""
+"""The data that a model was trained on, from its config.json."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,48 +10,50 @@ from cpc.data.modality import Modality
 
 
 def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("cpc",)) -> type[Modality]:
-    """The modality of a model's data, from its config.json.
+    """Return the modality of a model's data.
 
     Raises:
-        ValueError: if config.json does not say it, or names a class that is no modality or not trusted.
+        ValueError: if config.json does not name the modality, or names a class that is no modality or not trusted.
     """
-    return class_of(_noted(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
+    return class_of(_saved_settings(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
 
 
 def recorded_data(
     config: Mapping[str, Any], source: str | Path, *, trusted_packages: tuple[str, ...] = ("cpc",), **options: Any
 ) -> Modality:
-    """The data of a model as its run used them, with another source and options.
+    """Return the data of a model's run with another source and other options.
 
     Args:
-        config: of the model (`cpc.checkpoint.read_config`).
-        source: in place of the run's.
+        config: the model's config.json (`cpc.checkpoint.read_config`).
+        source: source of the data.
         trusted_packages: packages whose classes config.json may name.
-        options: fields to replace; those that are None stay as the run had them.
+        options: fields to replace; fields that are None stay as in the run.
 
     Raises:
-        ValueError: as `data_class`; on an option that such data do not have.
+        ValueError: as `data_class`; on an option that the data do not have.
     """
-    saved_settings, kind = _noted(config), data_class(config, trusted_packages)
-    given = {
+    settings, modality = _saved_settings(config), data_class(config, trusted_packages)
+    changes = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None
     }
-    legal = [field.name for field in fields(kind)]
-    foreign = [name for name in given if name not in legal]
-    if foreign:
-        raise ValueError(f"`{'`, `'.join(foreign)}`: this is a model of {kind.name}, whose data have no such option")
-    of_the_run = {name: value for name, value in saved_settings["init_args"].items() if name not in kind.local_options}
-    init_args = {**of_the_run, kind.source_option: str(source), **given}
-    return build({**saved_settings, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)
+    legal = [field.name for field in fields(modality)]
+    unknown = [name for name in changes if name not in legal]
+    if unknown:
+        raise ValueError(
+            f"`{'`, `'.join(unknown)}`: this is a model of {modality.name}, whose data have no such option"
+        )
+    run_args = {name: value for name, value in settings["init_args"].items() if name not in modality.local_options}
+    init_args = {**run_args, modality.source_option: str(source), **changes}
+    return build({**settings, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)
 
 
-def _noted(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config["provenance"].get("data", {})
-    kinds = {"class_path": str, "init_args": dict}
-    if found.keys() != kinds.keys() or not all(isinstance(found[name], kind) for name, kind in kinds.items()):
+def _saved_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = config["provenance"].get("data", {})
+    types = {"class_path": str, "init_args": dict}
+    if settings.keys() != types.keys() or not all(isinstance(settings[name], kind) for name, kind in types.items()):
         raise ValueError(
             "the model's config.json does not say what data it was trained on: it was not exported by cpc pretrain. "
             'Write provenance.data, such as {"class_path": "cpc.data.Audio", "init_args": {"manifest": "DIR", '
             '"window_samples": 20480}}'
         )
-    return found
+    return settings

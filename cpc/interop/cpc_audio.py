@@ -100,6 +100,11 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     return Path(out)
 
 
+def describe_result(folder: Path, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    return f"{folder} written"
+
+
 def _read(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         start = file.read(len(_LEGACY))

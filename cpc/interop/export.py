@@ -8,7 +8,7 @@ import io
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -99,6 +99,11 @@ def export(
         for name, graph in zip(names, graphs.values(), strict=True):
             _check(name, graph, _write_onnx(graph, folder / name, opset))
     return [out / name for name in names]
+
+
+def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the lines that the command line prints."""
+    return "\n".join(f"{path} written" for path in paths)
 
 
 def encoder_graph(model: CPC) -> Graph:

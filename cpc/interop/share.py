@@ -99,6 +99,11 @@ def share(
         return Path(str(out)) if to is None else _upload(folder, to, private)
 
 
+def describe_result(place: Path | str, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    return f"{place} written"
+
+
 def _upload(folder: Path, to: str, private: bool) -> str:
     package = hub()
     try:

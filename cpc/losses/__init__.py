@@ -1,8 +1,8 @@
 """How scores become a loss.
 
-From below: `plan` (which rows are scored against which candidates), `gathered` (those of all ranks), `tiles` (scores),
-`slopes` (losses and derivatives), `tiled_loss` (their sum, with gradients); then `info_nce`, `class_loss` and
-`bank_loss` for anyone's tensors; and the parts of a model, `Contrastive`, `LocalContrastive` and `ClassTableLoss`.
+`definition` is InfoNCE as the paper writes it. `ranks` gathers the latents of all ranks, `candidate_sets` chooses the
+candidates of each row, and `engine` computes the same loss fast. `info_nce`, `class_loss` and `bank_loss` take anyone's
+tensors. `Contrastive`, `LocalContrastive` and `ClassTableLoss` are parts of a model.
 """
 
 from cpc.losses.bank_loss import bank_loss
@@ -13,7 +13,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.local_contrastive import LocalContrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import OBJECTIVES, Objective
-from cpc.losses.result import ContrastiveOutput, RowLosses
+from cpc.losses.output import ContrastiveOutput, RowLosses
 
 __all__ = [
     "OBJECTIVES",

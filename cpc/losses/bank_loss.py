@@ -12,10 +12,10 @@ from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.data.tensors import check_precision, check_range, check_tensor
 from cpc.losses.class_loss import candidate_loss, check_places
-from cpc.losses.partition import partition
-from cpc.losses.result import RowLosses
-from cpc.losses.slopes import ScoreCorrections, accuracy_of, loss_and_factor, tie_width
-from cpc.losses.tiled_loss import attach_gradients, scaled, score_dtype
+from cpc.losses.engine.partition import partition
+from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, tie_width
+from cpc.losses.engine.tiled_loss import attach_gradients, scaled, score_dtype
+from cpc.losses.output import RowLosses
 
 
 def bank_loss(
@@ -29,8 +29,8 @@ def bank_loss(
 ) -> RowLosses:
     """Contrast each query's positive with a bank: L = -log( exp s+ / (exp s+ + sum over the bank of exp s_i) ).
 
-    Without a draw the sum is exact, at the cost of a pass over the bank in tiles (`cpc.losses.partition`): the loss,
-    and log N - L, of all N candidates. With a draw of m it costs m, and a candidate's score is lowered by its log
+    Without a draw the sum is exact, at the cost of a pass over the bank in tiles: the loss, and log N - L, of all N
+    candidates. With a draw of m it costs m, and a candidate's score is lowered by its log
     expected count, the positive's is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The
     sum Z' that a row sees has E[Z'] = Z, so the loss estimates that of the bank, and tends to it as m grows.
     E[log Z'] <= log Z: what a draw reads as log N - L is too high in the mean, by about Var[Z' / Z] / 2: not a bound.
@@ -91,9 +91,9 @@ def _exact(
     found = partition(queries, bank, positive_scores, width, sequence_id, needs_gradient)
     loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
     accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
-    slopes = factor / len(queries)  # of log Z, and minus those of the positives
-    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(slopes, "m -> m 1")
-    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -slopes))
+    score_gradients = factor / len(queries)  # of log Z, and minus those of the positives
+    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(score_gradients, "m -> m 1")
+    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -score_gradients))
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 

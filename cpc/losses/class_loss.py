@@ -12,11 +12,11 @@ from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
-from cpc.losses.blocks import Block, Blocks
+from cpc.losses.engine.blocks import Block, Blocks
+from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
+from cpc.losses.engine.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
 from cpc.losses.objectives import correction_of, objective_of
-from cpc.losses.result import RowLosses
-from cpc.losses.slopes import ScoreCorrections, tie_width
-from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
+from cpc.losses.output import RowLosses
 
 
 def class_loss(
@@ -105,21 +105,21 @@ def loss_on_table(
     is_target = targets != NO_TARGET
     # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
-    of_targets = torch.where(is_target, 0.0, torch.inf)
+    targets_grad = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
     of_present: tuple[Tensor, Tensor | None] | Tensor = present
-    ids, shifts = None, ScoreCorrections(None, of_targets)
+    ids, shifts = None, ScoreCorrections(None, targets_grad)
     if draw is not None:
         log_count, term_weight = draw.log_count_sampled, None
         if correction == "posterior":
-            of_targets = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+            targets_grad = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
         elif correction == "none" or form != "softmax":
             if correction == "importance":
                 term_weight = (-log_count).exp()
             log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
         hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
         ids, of_present = draw.ids, (vectors(present), biases(present))
-        shifts = ScoreCorrections(log_count, of_targets, term_weight, hits)
+        shifts = ScoreCorrections(log_count, targets_grad, term_weight, hits)
     found = candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)
     return found._replace(objective=objective)
 
@@ -144,7 +144,7 @@ def candidate_loss(
         bias: of the candidates.
         targets: vectors of each row's targets and their biases; or their places, if they are among the candidates.
         shifts: what is subtracted from scores, and who is not there.
-        form: a name in `cpc.losses.slopes.TERMS`.
+        form: a name in `cpc.losses.engine.score_gradients.TERMS`.
         weight: of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
@@ -158,11 +158,11 @@ def candidate_loss(
     else:
         vectors, target_bias = targets
         assert log_count is not None
-        own, vectors, is_met = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
-        shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
-        candidates = mask_unused(candidates, lambda: is_met.any(0) if shared else is_met)
+        own, vectors, is_used = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
+        shared = is_used.ndim == candidates.ndim  # [M, N] with [N, D]
+        candidates = mask_unused(candidates, lambda: is_used.any(0) if shared else is_used)
         width = tie_width(queries, vectors.norm(dim=-1), target_bias)
-        num_candidates = is_target.sum(1) + is_met.sum(-1)
+        num_candidates = is_target.sum(1) + is_used.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
@@ -244,12 +244,12 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
         raise ValueError(
             f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
         )
-    of_targets = log_count_targets.reshape(targets.shape)
-    is_unknown = ~of_targets.isfinite() & (targets != NO_TARGET)
+    targets_grad = log_count_targets.reshape(targets.shape)
+    is_unknown = ~targets_grad.isfinite() & (targets != NO_TARGET)
     if bool(is_unknown.any()):
         row, place = is_unknown.nonzero()[0].tolist()
         raise ValueError(
-            f"log_count_targets of target {int(targets[row, place])} is {float(of_targets[row, place])}: "
+            f"log_count_targets of target {int(targets[row, place])} is {float(targets_grad[row, place])}: "
             "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
             "or leave such rows out"
         )
@@ -266,8 +266,8 @@ def check_places(draw: Draw, num_rows: int) -> None:
     for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
         if not isinstance(each, Tensor) or not each.is_floating_point():
             raise ValueError(f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}: it holds floats")
-    of_rows = (num_rows, ids.shape[-1])
-    if ids.shape not in (of_rows[1:], of_rows) or log_count.shape not in (ids.shape, of_rows):
+    row_queries = (num_rows, ids.shape[-1])
+    if ids.shape not in (row_queries[1:], row_queries) or log_count.shape not in (ids.shape, row_queries):
         raise ValueError(
             f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
             f"they are [m] or [{num_rows}, m]"

@@ -15,13 +15,13 @@ from torch import Tensor
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
+from cpc.losses.candidate_sets import Sequences, weight_of
 from cpc.losses.class_loss import as_sets, check_draw, loss_on_table
-from cpc.losses.gathered import rows_of_all_ranks
+from cpc.losses.engine.tiled_loss import scaled
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
-from cpc.losses.plan import Sequences, weight_of
-from cpc.losses.result import ContrastiveOutput, RowLosses, summed
-from cpc.losses.tiled_loss import scaled
+from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
+from cpc.losses.ranks import rows_of_all_ranks
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class ClassTableLoss(Loss):
             )
         self.updates_between = updates_between
         self.last_targets: tuple[Tensor, Tensor] | None = None  # and their rows of the table, as they were
-        self.is_met: Tensor
+        self.is_used: Tensor
         if isinstance(sampler, QuerySampler):
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
         if updates_between:
@@ -193,16 +193,16 @@ class ClassTableLoss(Loss):
         if bool((of_ranks.sum(1) == 0).any()):  # on whatever rank: all refuse it, and none waits
             raise ValueError("no place of the batch has a known class ahead of it: there is nothing to be found")
         weights = len(of_ranks) * weight_of(query % num_steps, of_ranks.sum(0))
-        of_rows = (query, query % num_steps, query // (num_places * num_steps), weights)
-        there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in of_rows)
+        row_losses = (query, query % num_steps, query // (num_places * num_steps), weights)
+        there, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in row_losses)
         asked, targets = rearrange(queries, "k b t d -> (b t k) d")[there], ahead.flatten()[query]
         if measure is not None and strategy == FULL_SOFTMAX:
             found = self.exact(asked, targets, weight)
         else:
-            found = self.of_rows(asked, targets, generator, weight)
-        return summed(found, step, sequence, num_steps, num_sequences)
+            found = self.row_losses(asked, targets, generator, weight)
+        return sum_by_step(found, step, sequence, num_steps, num_sequences)
 
-    def of_rows(
+    def row_losses(
         self,
         queries: Float[Tensor, "M D"],
         targets: Int[Tensor, "M ..."],
@@ -230,9 +230,9 @@ class ClassTableLoss(Loss):
             shown = self._shown_queries(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(shown, self.num_sampled, targets, self.hits, generator)
             if self.updates_between and self.training:
-                self.is_met[draw.ids] = True
-                present = on_host[on_host != NO_TARGET].to(self.is_met.device)
-                self.is_met[present] = True
+                self.is_used[draw.ids] = True
+                present = on_host[on_host != NO_TARGET].to(self.is_used.device)
+                self.is_used[present] = True
                 self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
         of_table = (self._divided(queries), self.table.vectors, self.table.biases)
@@ -251,10 +251,10 @@ class ClassTableLoss(Loss):
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.refresh(self._shown_classes())
         elif has_moved:
-            ids = self.is_met.nonzero()[:, 0]
+            ids = self.is_used.nonzero()[:, 0]
             self.sampler.update(ids, self._shown_classes(ids))
         if has_moved:
-            self.is_met.zero_()
+            self.is_used.zero_()
         self.num_losses += int(self.training)
 
     def _has_moved(self) -> bool:

@@ -3,7 +3,6 @@
 K steps, B observations, S sequences (an image has several), T latents, D latent dim.
 """
 
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,69 +15,65 @@ from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
-from cpc.losses.gathered import GatheredBatch, of_all_ranks
+from cpc.losses.candidate_sets import CandidateSet, Sequences, candidate_set_of, check_identities, on_host
+from cpc.losses.engine.ring import RingState, ring_loss
+from cpc.losses.engine.tiles import COMPUTE
 from cpc.losses.info_nce import loss_of_rows
 from cpc.losses.loss import EvalProtocol, Loss
-from cpc.losses.plan import Plan, Sequences, check_identities, on_host, plan
-from cpc.losses.result import ContrastiveOutput, RowLosses, side_by_side, summed
-from cpc.losses.ring import Passing, ring_loss
-from cpc.losses.tiles import COMPUTE
+from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
+from cpc.losses.ranks import GatheredBatch, gather_batch
 from cpc.predictors import Output
 
 EXCHANGES = ("gather", "ring")
 
 
 class Predictions(NamedTuple):
-    """Of one direction of time: queries, the latents that they predict, and whose these are."""
+    """The queries of one direction of time, the latents that they predict, and the sequences of these latents."""
 
     queries: Float[Tensor, "K S T D"]
     latents: Float[Tensor, "S T D"]
     sequences: Sequences
 
 
-def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> Iterator[Predictions]:
-    """For each direction of time; the columns of an image share its identity. `num_valid` counts latents.
+def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> dict[str, Predictions]:
+    """Return the predictions of each direction of time. The columns of an image share its identity.
 
-    Identities come to the host once; directions of one size share what follows from them. `num_observations` counts
-    those that have identities, None: as many as have latents.
+    Identities move to the host once, and directions of one size share them.
+
+    Args:
+        output: of the model.
+        batch: whose observations these are; `num_valid` counts latents.
+        num_observations: the number of observations that have identities; None: those that have latents.
     """
-    targets = _targets(output)
-    num = len(targets) if num_observations is None else num_observations
+    num_targets = len(targets_of(output))
+    num_observations = num_targets if num_observations is None else num_observations
     num_valid, sequence_id, group_id = on_host(batch.num_valid, batch.sequence_id, batch.group_id)
-    ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id)
-    by_size: dict[tuple[int, int], Sequences] = {}
-    for queries, latents in _by_direction(output):
-        each = len(latents) // len(targets)
-        size = (each * num, latents.shape[1])
-        if size not in by_size:
-            of_columns = (None if i is None else repeat(i, "b -> (b s)", s=each) for i in ids)
-            by_size[size] = Sequences.of(size, *of_columns)
-        yield Predictions(queries, latents, by_size[size])
+    ids = (num_valid, torch.arange(num_observations) if sequence_id is None else sequence_id, group_id)
+    sequences: dict[tuple[int, int], Sequences] = {}
+    found = {}
+    for direction, (queries, latents) in queries_and_targets(output).items():
+        num_columns = len(latents) // num_targets
+        size = (num_columns * num_observations, latents.shape[1])
+        if size not in sequences:
+            columns_ids = (None if i is None else repeat(i, "b -> (b s)", s=num_columns) for i in ids)
+            sequences[size] = Sequences.of(size, *columns_ids)
+        found[direction] = Predictions(queries, latents, sequences[size])
+    return found
 
 
-def _targets(output: Output) -> Tensor:
-    return output.latents if output.targets is None else output.targets
+Key = tuple[str, str]  # a direction of time and a strategy
 
 
-def _by_direction(output: Output) -> Iterator[tuple[Float[Tensor, "K S T D"], Float[Tensor, "_ T D"]]]:
-    """Queries and what they find."""
-    return ((queries, columns(_targets(output), direction)) for direction, queries in output.queries.items())
-
-
-class Meeting(NamedTuple):
-    """Which rows meet which candidates: on the device of the latents, where shapes are known beforehand.
+class Negatives(NamedTuple):
+    """Drawn negatives of each row.
 
     Attributes:
-        plan: of all rows.
-        negatives: `[M, R]`, those that were drawn; None: all.
-        excess: `[M]` nats that draws may add to the bound.
-        passing: what other ranks lend, if it passes by.
+        indices: `[M, R]`, among the candidates.
+        excess_nats: `[M]`, how much repeated draws may add to log N - L.
     """
 
-    plan: Plan
-    negatives: Tensor | None
-    excess: Tensor | None
-    passing: Passing | None
+    indices: Tensor
+    excess_nats: Tensor
 
 
 class Contrastive(Loss):
@@ -86,14 +81,15 @@ class Contrastive(Loss):
 
     In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each computes
     the losses of its own rows; `.loss` is scaled so that its mean over ranks, and the mean gradient that DDP and FSDP
-    take, are those of the whole batch in one process (`cpc.losses.gathered`).
+    take, are those of the whole batch in one process (`cpc.losses.ranks`).
 
     Args:
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
             `mixed_excluding`, `same_speaker_excluding` or `sequence_only` (`cpc.candidates.STRATEGIES`).
         num_negatives: drawn per row and step, uniformly with replacement; None: every candidate of the batch.
-        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does (see `Plan.draw`).
-        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16 (see `cpc.losses.info_nce`).
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does (see `CandidateSet.draw`).
+        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` computes the
+            definition as it is written (see `cpc.losses.info_nce`).
         auxiliary_negatives: further strategies to train with, and the share of each one's loss in the training loss;
             `negatives` has the rest, and the bound is its alone. `{"sequence_only": 0.75}` beside `mixed`: three
             quarters of the loss teach what is said, one quarter who speaks.
@@ -114,7 +110,7 @@ class Contrastive(Loss):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
-        compute: Literal["float32", "bf16"] = "float32",
+        compute: Literal["float32", "bf16", "reference"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
         exchange: Literal["gather", "ring"] = "gather",
@@ -134,6 +130,10 @@ class Contrastive(Loss):
             raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
         if exchange not in EXCHANGES:
             raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
+        if exchange == "ring" and compute == "reference":
+            raise ValueError(
+                "model.loss.init_args.compute=reference needs the latents of all ranks at once: choose exchange=gather"
+            )
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
                 f"model.loss.init_args.exchange=ring meets every candidate, but num_negatives={num_negatives} draws "
@@ -164,74 +164,127 @@ class Contrastive(Loss):
     ) -> ContrastiveOutput:
         """Contrast every z_{t+k} with its candidates.
 
-        With auxiliary strategies `.loss` is the mean of all, weighted by their shares; all else is of `negatives`.
+        The steps are those of equation 4: gather the latents of all ranks, choose the candidates of each row, draw
+        negatives if asked to, compute the loss of each row, and reduce. With auxiliary strategies `.loss` is the mean
+        of all losses, weighted by their shares; the other fields belong to `negatives`.
         """
-        check_identities(len(_targets(output)), batch.num_valid, batch.sequence_id, batch.group_id)
-        everyone = of_all_ranks(output, batch, self._strategies(measure), self.exchange)
-        return self.of_meetings(everyone.output, self.meetings(everyone, generator, measure))
+        check_identities(len(targets_of(output)), batch.num_valid, batch.sequence_id, batch.group_id)
+        gathered = gather_batch(output, batch, self._strategies(measure), self.exchange)
+        candidate_sets = self.candidate_sets(gathered, measure)
+        negatives = self.draw_negatives(candidate_sets, gathered.output.latents.device, generator, measure)
+        losses = self.row_losses(gathered.output, candidate_sets, negatives)
+        return self.reduce(losses, candidate_sets, negatives, len(output.latents))
 
-    def meetings(
-        self, everyone: GatheredBatch, generator: torch.Generator | None = None, measure: EvalProtocol | None = None
-    ) -> list[list[Meeting]]:
-        """Who meets whom, of each direction of time and each strategy: all of `forward` that the host does.
+    def candidate_sets(self, gathered: GatheredBatch, measure: EvalProtocol | None = None) -> dict[Key, CandidateSet]:
+        """Return the rows of each direction and strategy, with the candidates of each row, on the host.
 
-        Of the latents the shapes are asked alone.
+        Only the shapes of the latents are read.
         """
-        strategies = self._strategies(measure)
-        num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        has_draws = num_negatives is not None
-        of_directions = []
-        for queries, latents, sequences in predictions(everyone.output, everyone.batch, sum(everyone.nums)):
-            part, device, of_strategies = everyone.part(queries.shape[1]), latents.device, []
-            for strategy in strategies:
-                planned = plan(strategy, sequences, latents.shape[1], len(queries), self.skip_steps, part, has_draws)
-                excess = negatives = passing = None
-                if num_negatives is not None:
-                    excess = draw_excess_nats(num_negatives, planned.num_negatives).to(device, non_blocking=True)
-                    negatives = planned.draw(num_negatives, generator, self.shared_across_steps, device)
+        has_draws = self._num_negatives(measure) is not None
+        found = {}
+        for direction, (queries, latents, sequences) in predictions(
+            gathered.output, gathered.batch, sum(gathered.nums)
+        ).items():
+            num_steps, num_queried, num_latents = queries.shape[:3]
+            part = gathered.part(num_queried)
+            for strategy in self._strategies(measure):
+                rows = candidate_set_of(strategy, sequences, num_latents, num_steps, self.skip_steps, part, has_draws)
                 if part is not None and not part.is_apart and self.exchange == "ring":
-                    each = latents.shape[:2].numel() // len(everyone.output.latents)
-                    num_valid = part.of(sequences).num_valid
-                    passing = Passing.of(planned, [num * each for num in everyone.nums], num_valid, device)
-                of_strategies.append(Meeting(planned.on(device), negatives, excess, passing))
-            of_directions.append(of_strategies)
-        return of_directions
+                    num_each = latents.shape[:2].numel() // len(gathered.output.latents)
+                    nums = [num * num_each for num in gathered.nums]
+                    ring = RingState.of(rows, nums, part.of(sequences).num_valid, latents.device)
+                    rows = rows._replace(ring=ring)
+                found[direction, strategy] = rows
+        return found
+
+    def draw_negatives(
+        self,
+        candidate_sets: dict[Key, CandidateSet],
+        device: torch.device,
+        generator: torch.Generator | None = None,
+        measure: EvalProtocol | None = None,
+    ) -> dict[Key, Negatives]:
+        """Return the negatives that are drawn for each row, on `device`; an empty dict if every candidate counts."""
+        num = self._num_negatives(measure)
+        if num is None:
+            return {}
+        return {
+            key: Negatives(
+                rows.draw(num, generator, self.shared_across_steps, device),
+                draw_excess_nats(num, rows.num_negatives).to(device, non_blocking=True),
+            )
+            for key, rows in candidate_sets.items()
+        }
+
+    def row_losses(
+        self, output: Output, candidate_sets: dict[Key, CandidateSet], negatives: dict[Key, Negatives]
+    ) -> dict[Key, RowLosses]:
+        """Return the loss of each row. Nothing here or in `reduce` depends on values, so compilers take both whole."""
+        tensors = queries_and_targets(output)
+        found = {}
+        for (direction, strategy), rows in candidate_sets.items():
+            queries, latents = tensors[direction]
+            indices = negatives[direction, strategy].indices if negatives else None
+            found[direction, strategy] = self._row_losses(
+                rearrange(queries, "k b t d -> (b t k) d"),
+                rearrange(latents, "b t d -> (b t) d"),
+                rows.on(latents.device),
+                indices,
+            )
+        return found
+
+    def _row_losses(
+        self,
+        queries: Float[Tensor, "Q D"],
+        candidates: Float[Tensor, "N D"],
+        candidate_set: CandidateSet,
+        negatives: Tensor | None,
+    ) -> RowLosses:
+        if candidate_set.ring is not None:
+            return ring_loss(queries, candidates, candidate_set, candidate_set.ring, self.compute)
+        return loss_of_rows(queries, candidates, candidate_set, negatives, self.compute)
+
+    def reduce(
+        self,
+        losses: dict[Key, RowLosses],
+        candidate_sets: dict[Key, CandidateSet],
+        negatives: dict[Key, Negatives],
+        num_observations: int,
+    ) -> ContrastiveOutput:
+        """Sum the rows by step and observation, mix the strategies by their shares, and concatenate the directions."""
+        by_direction: dict[str, list[ContrastiveOutput]] = {}
+        for key, row in losses.items():
+            rows = candidate_sets[key].on(row.loss_nats.device)
+            excess = negatives[key].excess_nats if negatives else None
+            sums = sum_by_step(row, rows.step, rows.sequence, *rows.size[:2], excess)
+            by_direction.setdefault(key[0], []).append(sums)
+        return concatenate_directions([self._mix(*sums) for sums in by_direction.values()], num_observations)
+
+    def _mix(self, bound: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
+        """Return the output whose bound is recorded, with the weighted loss of all strategies."""
+        if not auxiliary:
+            return bound
+        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * bound.loss, bound.loss_nats
+        for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
+            loss = loss + share * other.loss
+            loss_nats = loss_nats + 0 * other.loss_nats  # unchanged, unless the other loss is not finite
+        return bound._replace(loss=loss, loss_nats=loss_nats)
 
     def _strategies(self, measure: EvalProtocol | None) -> tuple[str, ...]:
         return self.training_strategies if measure is None else (measure.strategy,)
 
-    def of_meetings(self, output: Output, meetings: list[list[Meeting]]) -> ContrastiveOutput:
-        """The loss of rows that are known: nothing here depends on values, so compilers take it whole."""
-        of_directions = []
-        for (queries, latents), of_strategies in zip(_by_direction(output), meetings, strict=True):
-            of_rows, candidates = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-            contrasts = []
-            for planned, negatives, excess, passing in of_strategies:
-                row = self._rows(of_rows, candidates, planned, negatives, passing)
-                contrasts.append(summed(row, planned.step, planned.sequence, *planned.size[:2], excess))
-            of_directions.append(self._shared(*contrasts))
-        return side_by_side(of_directions, len(output.latents))
+    def _num_negatives(self, measure: EvalProtocol | None) -> int | None:
+        return self.num_negatives if measure is None else measure.num_negatives
 
-    def _rows(
-        self,
-        queries: Float[Tensor, "Q D"],
-        candidates: Float[Tensor, "N D"],
-        planned: Plan,
-        negatives: Tensor | None,
-        passing: Passing | None,
-    ) -> RowLosses:
-        if passing is not None:
-            return ring_loss(queries, candidates, planned, passing, self.compute)
-        return loss_of_rows(queries, candidates, planned, negatives, self.compute)
 
-    def _shared(self, of_bound: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
-        if not auxiliary:
-            return of_bound
-        loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * of_bound.loss, of_bound.loss_nats
-        for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
-            loss = loss + share * other.loss
-            loss_nats = loss_nats + 0 * other.loss_nats  # the same, unless the step is not finite here
-        return of_bound._replace(loss=loss, loss_nats=loss_nats)
+def targets_of(output: Output) -> Tensor:
+    """Return the latents that queries find: the targets, if the output has them."""
+    return output.latents if output.targets is None else output.targets
+
+
+def queries_and_targets(output: Output) -> dict[str, tuple[Float[Tensor, "K S T D"], Float[Tensor, "_ T D"]]]:
+    """Return, for each direction of time, the queries and the sequences of latents that they are scored against."""
+    return {direction: (q, columns(targets_of(output), direction)) for direction, q in output.queries.items()}
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:

@@ -9,11 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
-from cpc.losses.blocks import Block, Blocks, blocks
-from cpc.losses.plan import Plan, plan_of_blocks
-from cpc.losses.result import RowLosses
-from cpc.losses.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
-from cpc.losses.tiles import COMPUTE
+from cpc.losses.candidate_sets import CandidateSet, plan_of_blocks
+from cpc.losses.definition import definition
+from cpc.losses.engine.blocks import Block, Blocks, blocks
+from cpc.losses.engine.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
+from cpc.losses.engine.tiles import COMPUTE
+from cpc.losses.output import RowLosses
 
 
 def info_nce(
@@ -56,7 +57,8 @@ def info_nce(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
             where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
-            products with negatives so few that their vectors are gathered (`cpc.losses.tiles`).
+            products with negatives so few that their vectors are gathered. `reference` computes the definition as it is
+            written (`cpc.losses.definition`), with all M x N scores at once.
 
     Returns:
         `RowLosses`, reduced to the mean over rows in `.loss`.
@@ -98,23 +100,25 @@ def info_nce(
         of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
     else:  # from the pool or not
         of_blocks = Blocks.of([Block(positives=rearrange(places, "m -> m 1"))])
-    planned = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
-    is_alone = planned.num_negatives < 1
+    candidate_set = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
+    is_alone = candidate_set.num_negatives < 1
     if negatives is None and bool(is_alone.any()):
         raise ValueError(
             f"{int(is_alone.sum())} of {len(places)} rows have no negative: their loss is 0 and teaches nothing; allow "
             "more sequences or put more of them in the batch"
         )
     if num_negatives is not None and negatives is None:
-        negatives = planned.draw(num_negatives, generator, device=queries.device)
+        negatives = candidate_set.draw(num_negatives, generator, device=queries.device)
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
-    return loss_of_rows(scaled(queries, temperature), candidates, planned.on(queries.device), negatives, compute, bias)
+    return loss_of_rows(
+        scaled(queries, temperature), candidates, candidate_set.on(queries.device), negatives, compute, bias
+    )
 
 
 def loss_of_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
-    planned: Plan,
+    candidate_set: CandidateSet,
     negatives: Int[Tensor, "M R"] | None,
     compute: str,
     bias: Float[Tensor, " N"] | None = None,
@@ -127,23 +131,34 @@ def loss_of_rows(
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute != "float32":
+    if dtype == torch.float64 and compute == "bf16":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
 
-    def is_met() -> Tensor:
+    def is_used() -> Tensor:
         if negatives is None:
-            return planned.is_met
-        return torch.zeros_like(planned.is_met).index_fill(0, torch.cat([negatives.flatten(), planned.positives]), True)
+            return candidate_set.is_used
+        return torch.zeros_like(candidate_set.is_used).index_fill(
+            0, torch.cat([negatives.flatten(), candidate_set.positives]), True
+        )
 
-    num_negatives = planned.num_negatives
+    num_negatives = candidate_set.num_negatives
     if negatives is not None:
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+    if compute == "reference":
+        row_queries = (queries if candidate_set.query is None else queries[candidate_set.query]).to(dtype)
+        used = mask_unused(candidates.to(dtype), is_used)
+        mask = None if negatives is not None else candidate_set.pool[candidate_set.sequence]
+        with torch.autocast(queries.device.type, enabled=False):
+            found = definition(
+                row_queries, used, candidate_set.positives, candidate_set.weight.to(dtype), mask, negatives, bias
+            )
+        return RowLosses(found[0], found[1], num_negatives + 1, found[2])
     loss, loss_nats, accuracy = tiled_loss(
         queries,
-        mask_unused(candidates.to(dtype), is_met),
-        planned.blocks,
-        planned.weight.to(dtype),
-        query=planned.query,
+        mask_unused(candidates.to(dtype), is_used),
+        candidate_set.blocks,
+        candidate_set.weight.to(dtype),
+        query=candidate_set.query,
         negatives=negatives,
         bias=bias,
         compute=compute,

@@ -10,10 +10,9 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.losses.candidate_sets import CandidateSet
 from cpc.losses.contrastive import Contrastive
-from cpc.losses.plan import Plan
-from cpc.losses.result import RowLosses
-from cpc.losses.ring import Passing
+from cpc.losses.output import RowLosses
 
 
 class LocalContrastive(Contrastive):
@@ -49,17 +48,16 @@ class LocalContrastive(Contrastive):
         latents, places = encoder.latents_and_places(x)
         return latents, places
 
-    def _rows(
+    def _row_losses(
         self,
         queries: Float[Tensor, "Q P_d"],
         candidates: Float[Tensor, "N P_d"],
-        planned: Plan,
+        candidate_set: CandidateSet,
         negatives: Int[Tensor, "M R"] | None,
-        passing: Passing | None,
     ) -> RowLosses:
-        of_places = [rearrange(each, "n (p d) -> p n d", p=self.num_places) for each in (queries, candidates)]
-        of_place = super()._rows
-        rows = [of_place(q, z, planned, negatives, passing) for q, z in zip(*of_places, strict=True)]
+        places = [rearrange(each, "n (p d) -> p n d", p=self.num_places) for each in (queries, candidates)]
+        losses = super()._row_losses
+        rows = [losses(q, z, candidate_set, negatives) for q, z in zip(*places, strict=True)]
         loss, loss_nats, accuracy = (
             torch.stack([getattr(row, name) for row in rows]).mean(0) for name in ("loss", "loss_nats", "accuracy")
         )

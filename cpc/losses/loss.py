@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output
 
 

@@ -1,1 +1,1 @@
-"""`cpc monitor`: a local page that watches runs while they train. Imports no torch: it stays small for days."""
+"""The monitor: a local page that shows runs while they train; it does not import torch, to use little memory."""

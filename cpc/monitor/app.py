@@ -1,6 +1,6 @@
-"""The page of `cpc monitor`: Dash components around the charts, and the callbacks that keep them up to date.
+"""The page of `cpc monitor`: Dash components around the charts, and the callbacks that update them.
 
-Nothing leaves the machine: Dash serves its own JavaScript, and the browser is told to fetch from nowhere else.
+Nothing leaves the machine: Dash serves its own JavaScript, and the server's policy forbids the browser other sources.
 """
 
 import functools
@@ -16,47 +16,48 @@ from dash.exceptions import DependencyException
 from werkzeug.exceptions import HTTPException
 
 from cpc.data.store.atomic import finite, json_text
-from cpc.monitor import charts as drawn
+from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG, MANY
-from cpc.monitor.kinds import BOUND
-from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
-from cpc.monitor.markup import Node, node, reasons, run_table, scroll, table, words
-from cpc.monitor.overview import Row, arranged, differences, overview
+from cpc.monitor.markup import badge_reasons, chart_heading, run_table
+from cpc.monitor.overview import Row, config_differences, overview, search_and_sort
+from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, View
+from cpc.pages.html import Node, node, scroll, table
 
 TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
-MAX_CONFIGS = 12  # compared side by side
-MUCH_BYTES = 16 << 20  # to read, of which the page says how much is left
+MAX_CONFIGS = 12  # configurations that are compared side by side
+MUCH_BYTES = 16 << 20  # unread bytes from which on the page shows how much is left to read
 HEIGHT = "340px"
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
 <body><main>{%app_entry%}</main><footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
 """
-STORES: dict[str, dict[str, Any]] = {  # and what each begins with
-    "revision": {},  # what the charts show
-    "listed": {},  # what the table of runs shows
+STORES: dict[str, dict[str, Any]] = {  # Dash stores and their initial values
+    "revision": {},  # the library's revision that the charts show
+    "listed": {},  # the inputs of the table of runs when it was last updated
     "hidden": {"data": []},
     "sort": {"data": ["name", False]},
     "zoom": {},
-    "in-view": {"data": []},  # names of the charts that the reader may see
-    "drawn": {"data": {}},  # by the chart's name: what was asked for when it was drawn
+    "in-view": {"data": []},  # names of the charts on the screen or near it
+    "drawn": {"data": {}},  # by the chart's name: the inputs of the chart when it was last updated
     "theme-now": {},
-    "show-asked": {},  # the run whose button was pressed, and which press it was
-    "sort-asked": {},  # likewise the column
-    "markup-of-runs": {},  # for `markup.js`, by the part's id
+    "show-asked": {},  # the run whose button was pressed, and the count of presses
+    "sort-asked": {},  # the column whose button was pressed, and the count of presses
+    "markup-of-runs": {},  # for `markup.js`: nodes by the id of their parent
     "markup-of-charts": {},
-    "answered": {},  # when the server last spoke
+    "answered": {},  # time of the server's last answer
 }
-SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log_x", "log_y")  # of a `View`, by their controls
+SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log_x", "log_y")  # fields of `View` that have controls
 _CHART = {"type": "chart", "name": ALL}
 _CALLBACKS = "/_dash-update-component"
 
 
 def build_app(library: Library) -> Dash:
-    """The page over a library that somebody follows (`Library.start`)."""
+    """Return the app with the page of a library, on which `Library.start` was called."""
     app = Dash(
         __name__,
         title="cpc monitor",
@@ -67,19 +68,19 @@ def build_app(library: Library) -> Dash:
         index_string=INDEX,
     )
     app.layout = _page
-    _refuse_what_no_page_asks(app)
-    _keep_runs_up_to_date(app, library)
-    _let_the_reader_choose(app, library)
-    _draw_charts(app, library)
+    _reject_invalid_requests(app)
+    _add_run_list(app, library)
+    _add_reader_controls(app, library)
+    _add_charts(app, library)
     return app
 
 
-def _refuse_what_no_page_asks(app: Dash) -> None:
-    """Where Dash would answer 500, and print a traceback: unknown paths, unknown callbacks, values of other types."""
+def _reject_invalid_requests(app: Dash) -> None:
+    """Answer 404 or 400 to unknown paths, unknown callbacks and unusable values, where Dash would answer 500."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
-    def refuse_unknown_callbacks() -> flask.Response | None:
+    def reject_unknown_callbacks() -> flask.Response | None:
         if (flask.request.method, flask.request.path) != ("POST", _CALLBACKS):
             return None
         call = flask.request.get_json(silent=True)
@@ -87,18 +88,18 @@ def _refuse_what_no_page_asks(app: Dash) -> None:
         return None if is_known else flask.Response("400: no callback; load the page again\n", 400)
 
     @app.server.errorhandler(Exception)
-    def refuse_what_callbacks_cannot_use(error: Exception) -> flask.Response | HTTPException:
+    def reject_unusable_values(error: Exception) -> flask.Response | HTTPException:
         if isinstance(error, HTTPException):
             return error
         if flask.request.path != _CALLBACKS:
             raise error
-        reason = legible(f"{type(error).__name__}: {error}").splitlines()[0]
+        reason = replace_surrogates(f"{type(error).__name__}: {error}").splitlines()[0]
         print(f"cpc monitor: a call of the page could not be answered: {reason}", file=sys.stderr)
         return flask.Response("400: values that no page sends; load the page again\n", 400)
 
 
 def _page() -> html.Div:
-    """A function, so that every visit begins with what the library holds then."""
+    """Return the initial layout; Dash calls this function on every visit."""
     return html.Div(
         [
             dcc.Interval(id="tick", interval=1000 * TICK_SECONDS),
@@ -117,28 +118,28 @@ def _page() -> html.Div:
                         className="controls",
                     ),
                     _scrolling("runs", "Table of runs"),
-                    html.Details([html.Summary("What the badges say"), html.Div(id="reasons")]),
+                    html.Details([html.Summary("Reasons of the badges"), html.Div(id="reasons")]),
                 ]
             ),
             _controls(),
-            html.Div([_chart_section(name) for name in drawn.NAMES], className="grid"),
+            html.Div([_chart_section(name) for name in NAMES], className="grid"),
             html.Details([html.Summary("Configurations: where they differ"), html.Div(id="configs")]),
         ]
     )
 
 
 def _controls() -> html.Div:
-    kept = {"persistence": True, "persistence_type": "local", "inline": True}
+    shared = {"persistence": True, "persistence_type": "local", "inline": True}
 
     def choice(legend: str, control: Any, wide: bool = False) -> html.Fieldset:
         return html.Fieldset([html.Legend(legend), control], className="wide" if wide else "")
 
     def radio(name: str, *options: Any) -> dcc.RadioItems:
         first = options[0]
-        return dcc.RadioItems(list(options), first["value"] if isinstance(first, dict) else first, id=name, **kept)
+        return dcc.RadioItems(list(options), first["value"] if isinstance(first, dict) else first, id=name, **shared)
 
     def switch(name: str, label: str) -> dcc.Checklist:
-        return dcc.Checklist([{"label": label, "value": "on"}], [], id=name, **kept)
+        return dcc.Checklist([{"label": label, "value": "on"}], [], id=name, **shared)
 
     smoothing = [{"label": "none" if n == 1 else f"{n} records", "value": n} for n in SMOOTHING]
     return html.Div(
@@ -165,9 +166,9 @@ def _chart_section(name: str) -> html.Section:
         style={"height": HEIGHT},
         figure={"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}},
     )
-    # Its height is kept from the first moment: what is in sight is drawn first.
+    # The height is reserved from the start, so that the charts on the screen can be determined.
     figure = {"className": "figure", "style": {"minHeight": HEIGHT}, "role": "img", "aria-labelledby": f"alt-{name}"}
-    # The table in it is drawn again and again; this part stays, and with it how far the reader has scrolled.
+    # The table inside is replaced at every update; this element stays, and keeps the scroll position.
     values = _scrolling(f"values-{name}", f"Values of the chart {name}")
     return html.Section(
         [
@@ -181,11 +182,11 @@ def _chart_section(name: str) -> html.Section:
 
 
 def _scrolling(name: str, label: str) -> html.Div:
-    """A part that scrolls by itself, by keyboard too."""
+    """Return an area that scrolls on its own, by mouse and by keyboard."""
     return html.Div(id=name, className="scroll", tabIndex=0, role="region", **{"aria-label": label})
 
 
-def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
+def _add_run_list(app: Dash, library: Library) -> None:
     @app.callback(
         Output("markup-of-runs", "data"),
         Output("notice", "children"),
@@ -203,25 +204,28 @@ def _keep_runs_up_to_date(app: Dash, library: Library) -> None:
     )
     def list_runs(_: int | None, search: str | None, sort: list[Any], hidden: list[str], unit: Any, listed: Any) -> Any:
         with library.lock:
-            # Every five seconds anyway: ages grow, and a silent run becomes stale.
-            asked = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
-            if asked == listed:
+            # The time updates the table at least every five seconds: ages grow, and a run can become stale.
+            inputs = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
+            if inputs == listed:
                 return (*(no_update,) * 6, time.time())
             rows = overview(library, unit)
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
             shown = [row.name for row in rows if row.name not in hidden]
             return (
-                {"runs": run_table(arranged(rows, search or "", *sort), hidden, *sort), "reasons": reasons(rows)},
+                {
+                    "runs": run_table(search_and_sort(rows, search or "", *sort), hidden, *sort),
+                    "reasons": badge_reasons(rows),
+                },
                 _notice(library, rows),
                 [AS_TRAINED, *strategies],
                 shown,
                 no_update if listed and listed[0] == library.revision else library.revision,
-                asked,
+                inputs,
                 time.time(),
             )
 
 
-def _let_the_reader_choose(app: Dash, library: Library) -> None:
+def _add_reader_controls(app: Dash, library: Library) -> None:
     for file, function, later, *dependencies in (
         ("monitor", "zoom", True, Output("zoom", "data"), Input(_CHART, "relayoutData"), State("log-x", "value")),
         ("monitor", "inView", False, Output("in-view", "data"), Input("tick", "n_intervals"), State("in-view", "data")),
@@ -242,20 +246,20 @@ def _let_the_reader_choose(app: Dash, library: Library) -> None:
         State("search", "value"),
         prevent_initial_call=True,
     )
-    def hide_or_show(asked: Any, _: int | None, __: int | None, hidden: list[str], search: str | None) -> list[str]:
+    def hide_or_show(press: Any, _: int | None, __: int | None, hidden: list[str], search: str | None) -> list[str]:
         if ctx.triggered_id == "show-asked":
-            return sorted(set(hidden) ^ {asked[0]})
+            return sorted(set(hidden) ^ {press[0]})
         with library.lock:
-            found = {row.name for row in arranged(overview(library), search or "")}
-        return sorted(set(hidden) - found if ctx.triggered_id == "show-all" else set(hidden) | found)
+            matches = {row.name for row in search_and_sort(overview(library), search or "")}
+        return sorted(set(hidden) - matches if ctx.triggered_id == "show-all" else set(hidden) | matches)
 
     @app.callback(Output("sort", "data"), Input("sort-asked", "data"), State("sort", "data"), prevent_initial_call=True)
-    def sort_by(asked: list[Any], sort: list[Any]) -> list[Any]:
-        column = asked[0]
+    def sort_by(press: list[Any], sort: list[Any]) -> list[Any]:
+        column = press[0]
         return [column, not sort[1] if sort[0] == column else column != "name"]
 
 
-def _draw_charts(app: Dash, library: Library) -> None:
+def _add_charts(app: Dash, library: Library) -> None:
     @app.callback(
         output=(Output(_CHART, "figure"), Output("markup-of-charts", "data"), Output("drawn", "data")),
         inputs={
@@ -272,53 +276,49 @@ def _draw_charts(app: Dash, library: Library) -> None:
     def draw(
         hidden: list[str], in_view: list[str], zoom: Any, states: dict[str, str], settings: Any, **now: Any
     ) -> Any:
-        nothing = [no_update] * len(drawn.NAMES), no_update, no_update
-        if None in now.values():  # the page has only begun
+        nothing = [no_update] * len(NAMES), no_update, no_update
+        if None in now.values():  # the page has just been loaded
             return nothing
-        asked = json_text(finite((hidden, zoom, settings, now)))
+        inputs = json_text(finite((hidden, zoom, settings, now)))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
-            # A browser needs a sixth of a second for a chart of a hundred runs: those out of sight can wait.
-            wanted = [
-                name for name in drawn.NAMES if (name in in_view or len(runs) <= MANY) and states.get(name) != asked
-            ]
-            if not wanted:
+            # A browser needs a sixth of a second for a chart of a hundred runs: charts off the screen come later.
+            outdated = [name for name in NAMES if (name in in_view or len(runs) <= MANY) and states.get(name) != inputs]
+            if not outdated:
                 return nothing
             settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
             x_range = (float(zoom[0]), float(zoom[1])) if zoom else None
             view = View(**settings, theme=now["theme"], x_range=x_range)
-            found = library.skip_unreadable(runs, functools.partial(drawn.charts, view=view))
+            all_charts = library.skip_unreadable(runs, functools.partial(charts, view=view))
             configs = _configs(runs)
-        markup = {f"words-{chart.name}": words(chart, chart.name) for chart in found}
-        markup |= {f"values-{chart.name}": table(chart.header, chart.rows) for chart in found}
-        figures = [chart.figure if chart.name in wanted else no_update for chart in found]
-        return figures, markup | {"configs": configs}, states | dict.fromkeys(wanted, asked)
+        markup = {f"words-{chart.name}": chart_heading(chart, chart.name) for chart in all_charts}
+        markup |= {f"values-{chart.name}": table(chart.header, chart.rows) for chart in all_charts}
+        figures = [chart.figure if chart.name in outdated else no_update for chart in all_charts]
+        return figures, markup | {"configs": configs}, states | dict.fromkeys(outdated, inputs)
 
 
 def _notice(library: Library, rows: Sequence[Row]) -> str:
     sentences = []
     if library.has_stopped:
-        sentences.append("The monitor itself has stopped: nothing new will appear; start it again.")
+        sentences.append("The monitor has stopped reading runs: start it again to see new records.")
     elif (backlog := sum(run.backlog_bytes for run in library.runs.values())) > MUCH_BYTES:
         sentences.append(f"Reading: {backlog / 1e6:.1f} MB are still to come.")
     if not rows:
-        roots = legible(", ".join(map(str, library.roots)))
-        sentences.append(
-            f"No run below {roots} yet: a run is a folder with bound.jsonl. One that starts will appear here."
-        )
+        roots = replace_surrogates(", ".join(map(str, library.roots)))
+        sentences.append(f"No run below {roots} yet: a run is a folder with bound.jsonl. New runs will appear here.")
     else:
         sentences.append(f"{len(rows)} run{'s' if len(rows) > 1 else ''}.")
     if names := ", ".join([row.name for row in rows if row.notes][:5]):
-        sentences.append(f"There is something to know of the files of {names}: see what the badges say.")
-    if library.trouble:
-        sentences.append(f"{library.trouble}.")
+        sentences.append(f"The files of {names} have problems: see the reasons of the badges.")
+    if library.error_message:
+        sentences.append(f"{library.error_message}.")
     return " ".join(sentences)
 
 
 def _configs(runs: Sequence[Run]) -> Node:
     if not 2 <= len(runs) <= MAX_CONFIGS:
         return node("p", f"Show 2 to {MAX_CONFIGS} runs to compare their config.yaml; {len(runs)} are shown.")
-    header, rows = differences(runs)
+    header, rows = config_differences(runs)
     if not rows:
         return node("p", "The runs shown have the same options.")
     return node("div", [scroll(table(header, rows), "Options that differ")], class_="config")

@@ -1,27 +1,24 @@
-"""What a glance at a run should tell: saturated, biased, stalled, stale, NaN, collapsed, and how it ended.
-
-n records.
-"""
+"""Badges of runs: saturated, biased, stalled, stale, NaN, collapsed, and how a run ended."""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.kinds import EVENT, HEALTH
+from cpc.monitor.record_types import EVENT, HEALTH
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 
 SATURATION_NATS = 0.3
 STALLED_NATS = 0.01
-STALLED_RECORDS = 40  # below, a slow start would be called a standstill
+STALLED_RECORDS = 40  # with fewer records, a slow start would be called stalled
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
-SLOW_START_SECONDS = 600.0  # of silence before a run whose pace nobody knows yet is called stale
+SLOW_START_SECONDS = 600.0  # without a record, after which a run is stale if its usual interval is not known yet
 
 
 class Badge(NamedTuple):
-    """A word, and the sentence behind it."""
+    """A badge and the reason for it."""
 
     name: str
     reason: str
@@ -31,57 +28,57 @@ NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed"
 
 
 def badges(run: Run, now_seconds: float) -> list[Badge]:
-    """What there is to say about a run, the worst first.
+    """Return the badges of a run, the worst first.
 
-    - NaN: the last record of a curve has a value that is not finite where there were rows, or training stopped on one.
-    - collapsed: the last line of health.jsonl says so of z or c.
-    - failed, interrupted, finished, deleted: how it ended.
-    - stale: neither ended nor written to for two minutes and five times its usual interval; for ten minutes as long as
-      there are fewer than two lines of health.jsonl to tell the interval by.
-    - stalled: see `stalled_for`.
-    - saturated, biased: steps k of which the last record says so.
+    - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped on NaN.
+    - collapsed: the last record of health.jsonl flags z or c.
+    - failed, interrupted, finished, deleted: how the run ended.
+    - stale: the run has not ended, and nothing was written for two minutes and five times its usual interval, or for
+      ten minutes while health.jsonl has fewer than two records, so that the interval is not known.
+    - stalled: see `why_stalled`.
+    - saturated, biased: the last record flags some steps k.
 
-    `now_seconds` is of `time.monotonic`.
+    `now_seconds` is a time of `time.monotonic`.
     """
     last_event = next((table.last for table in run.tables(EVENT)), {})
-    ending, told = last_event.get("event", ""), last_event.get("message", "")
+    event, message = last_event.get("event", ""), last_event.get("message", "")
     found = []
     if run.is_deleted:
-        found.append(Badge("deleted", "its folder is gone; what had been read is still shown, in part"))
-    found += [Badge("NaN", reason) for reason in ([told] if ending == "not_finite" else _not_finite(run))]
-    if ending == "failed":
-        found.append(Badge("failed", told))
+        found.append(Badge("deleted", "the folder was deleted; records that had been read are still shown, in part"))
+    found += [Badge("NaN", reason) for reason in ([message] if event == "not_finite" else _non_finite_values(run))]
+    if event == "failed":
+        found.append(Badge("failed", message))
     for table in run.tables(HEALTH):
         if collapsed := table.last.get("collapsed"):
-            found.append(Badge("collapsed", f"{' and '.join(collapsed)}: inputs are hardly told apart any more"))
-    if ending in ("", "started", "resumed"):
-        silence, interval = silence_seconds(run, now_seconds), _usual_interval_seconds(run)
-        patience = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
-        if silence > patience:
-            slow = "; its usual pace is not known yet" if interval is None else ""
-            found.append(Badge("stale", f"no record for {words_of_seconds(silence)}, and no word of an end{slow}"))
-    tables = run.current()
-    standstills = [stalled_for(table) for table in tables if table.key.names[0] == "train"]
-    found += [Badge("stalled", standstill) for standstill in standstills if standstill]
+            found.append(Badge("collapsed", f"{' and '.join(collapsed)}: almost equal for all inputs"))
+    if event in ("", "started", "resumed"):
+        silence, interval = seconds_since_write(run, now_seconds), _usual_interval_seconds(run)
+        limit = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
+        if silence > limit:
+            slow = "; its usual interval is not known yet" if interval is None else ""
+            found.append(Badge("stale", f"no record for {format_seconds(silence)}, and no event of an end{slow}"))
+    tables = run.current_tables()
+    reasons = [why_stalled(table) for table in tables if table.key.names[0] == "train"]
+    found += [Badge("stalled", reason) for reason in reasons if reason]
     for name, text in (
         ("saturated", "within 0.3 nats of the ceiling log N"),
-        ("biased", "for Gaussians and an exact critic the information would be 0.3 nats or more above the reading"),
+        ("biased", "for Gaussians and an exact critic the information would be 0.3 nats or more above log N - L"),
     ):
         flagged = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
         if flagged:
             advice = "more candidates (batch size, num_negatives) would show more"
             found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
-    if ending in ("interrupted", "finished"):
-        found.append(Badge(ending, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
+    if event in ("interrupted", "finished"):
+        found.append(Badge(event, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
     return found
 
 
-def stalled_for(table: Table) -> str:
-    """Why log N - L of training is called stalled; empty if it is not, or has fewer than 40 records.
+def why_stalled(table: Table) -> str:
+    """Return why log N - L of training is stalled; empty if it is not, or if there are fewer than 40 records.
 
     Stalled: from the third to the last quarter of the records the mean over k rose by less than 0.01 nats, or by less
-    than two standard errors of the difference, and it lies more than 0.3 nats below the ceiling.
-    A run that has learnt all it can is stalled too: the word says that going on as before will not change much.
+    than two standard errors of the difference, and it is more than 0.3 nats below the ceiling.
+    A run that has converged is stalled too: more training of the same kind will not change much.
     """
     bound = table.means["mi_bound_nats"]
     if len(bound) < STALLED_RECORDS:
@@ -102,40 +99,43 @@ def stalled_for(table: Table) -> str:
     )
 
 
-def words_of_seconds(seconds: float) -> str:
-    """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `2 d`."""
+def format_seconds(seconds: float) -> str:
+    """Return a duration in its largest unit: `45 s`, `3 min`, `5 h`, `2 d`."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
 
 
-def silence_seconds(run: Run, now_seconds: float) -> float:
-    """Since the last write to one of its files; 0 where there is none. `now_seconds` is of `time.monotonic`."""
+def seconds_since_write(run: Run, now_seconds: float) -> float:
+    """Return the time since the last write to the run's files, or 0 if it has no files.
+
+    `now_seconds` is a time of `time.monotonic`.
+    """
     return 0.0 if run.changed_at is None else max(0.0, now_seconds - run.changed_at)
 
 
-def _not_finite(run: Run) -> list[str]:
-    found = []
-    for table in run.current():
-        words, num_rows = table.key.step_words, table.last.get("num_rows", [])
-        losses = zip(words, num_rows, table.last.get("loss_nats", []), strict=False)
-        broken = [word for word, rows, loss in losses if loss is None and rows]
+def _non_finite_values(run: Run) -> list[str]:
+    reasons = []
+    for table in run.current_tables():
+        num_rows, losses = table.last.get("num_rows", []), table.last.get("loss_nats", [])
+        steps = zip(table.key.step_labels, num_rows, losses, strict=False)
+        broken = [label for label, rows, loss in steps if loss is None and rows]
         if broken:
-            found.append(f"the loss of {' '.join(table.key.names)} is not finite at {', '.join(broken)}")
+            reasons.append(f"the loss of {' '.join(table.key.names)} is not finite at {', '.join(broken)}")
     for table in run.tables(HEALTH):
         if table.last.get("gradient_norm", 0.0) is None:
-            found.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
-    return found
+            reasons.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
+    return reasons
 
 
 def _flagged(table: Table, name: str) -> list[str]:
-    """Steps that the last record flags."""
-    return [words for words, flag in zip(table.key.step_words, table.last.get(name, []), strict=False) if flag]
+    """Return the labels of the steps k that the last record flags."""
+    return [label for label, flag in zip(table.key.step_labels, table.last.get(name, []), strict=False) if flag]
 
 
 def _usual_interval_seconds(run: Run) -> float | None:
-    """Between two lines of health.jsonl; None where there are fewer."""
+    """Return the usual time between two records of health.jsonl; None if there are fewer than two."""
     times = np.array([time for table in run.tables(HEALTH) for time in table.means["time_unix_seconds"][-20:]])
     times = times[np.isfinite(times)]
     return float(np.median(np.diff(times))) if len(times) > 1 else None

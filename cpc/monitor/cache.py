@@ -1,7 +1,8 @@
-"""What was read of a run, kept in the user's cache folder, so that the next monitor need not parse it again.
+"""A cache of parsed records in the user's cache folder, so that the next monitor does not parse them again.
 
 One file per run: checksum, length of the header, a JSON header, the columns of every table as little-endian bytes.
-There are no locks: a file is replaced at once, the last monitor's is kept, and each says how far it has read.
+There are no locks: a file is replaced atomically, the file of the last monitor is kept, and the header has the offset
+up to which each file of records was read.
 """
 
 import contextlib
@@ -19,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from cpc.data.store.atomic import json_text
-from cpc.monitor.kinds import KINDS, Kind
-from cpc.monitor.legible import legible
-from cpc.monitor.parse import DRAWN_BY_STEP, cast_value, key_of
+from cpc.monitor.parse import FIELDS_BY_STEP, cast_fields, make_key
+from cpc.monitor.record_types import RECORD_TYPES, RecordType
 from cpc.monitor.run import RecordsFile, Run
 from cpc.monitor.table import Key, Table
+from cpc.monitor.text import replace_surrogates
 
-_FORMAT = f"2 {KINDS}"  # the number counts changes of this file and of parse.py; the kinds say which columns there are
+# The number is raised with changes of this file or of parse.py; the record types determine the columns.
+_FORMAT = f"2 {RECORD_TYPES}"
 _HEAD = struct.Struct("<II")
 
 
@@ -40,7 +42,7 @@ def save(run: Run) -> None:
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
         with open(descriptor, "wb") as file:
-            file.write(packed(run))
+            file.write(pack_tables(run))
         os.replace(new, path)
         run.num_bytes_cached = run.num_bytes_read
     finally:
@@ -49,9 +51,9 @@ def save(run: Run) -> None:
 
 
 def load(run: Run) -> bool:
-    """Begin a run where the cache ends; False without one that is whole. Files that have changed are read again."""
+    """Load a run's tables from the cache; False without a valid cache. Files that have changed are read again."""
     try:
-        is_whole = unpack(_path(run).read_bytes(), run)
+        is_whole = unpack_tables(_path(run).read_bytes(), run)
     except OSError:
         return False
     run.num_bytes_cached = run.num_bytes_read
@@ -59,25 +61,25 @@ def load(run: Run) -> bool:
 
 
 def read_run(folder: Path) -> bytes:
-    """Everything in a run's folder, read by a process of its own and packed for `unpack`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the monitor
-    gc.freeze()  # as the command does
+    """Read all records of a run's folder in a process of its own; return bytes for `unpack_tables`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the monitor
+    gc.freeze()  # for the same reason as in the command
     run = Run(folder, folder.name)
     while run.refresh():
         pass
-    return packed(run)
+    return pack_tables(run)
 
 
-def packed(run: Run) -> bytes:
-    """The run's tables, and how far its files were read."""
+def pack_tables(run: Run) -> bytes:
+    """Return the run's tables, and the offsets up to which its files were read."""
     header: dict[str, Any] = {"format": _FORMAT, "files": {}}
     columns: list[bytes] = []
     for name, file in run.files.items():
         tables = []
         for key, table in file.tables.items():
             tables.append({"key": key, "length": len(table.means["step"]), "last": table.last})
-            for of, column, shape in _columns(file.kind, key):
-                columns.append(np.asarray((table.by_step if shape else table.means)[of], column).tobytes())
+            for field, dtype, num_steps in _columns(file.record_type, key):
+                columns.append(np.asarray((table.by_step if num_steps else table.means)[field], dtype).tobytes())
         header["files"][name] = {
             "offset": file.tail.offset,
             "mark": file.tail.mark.hex(),
@@ -85,13 +87,13 @@ def packed(run: Run) -> bytes:
             "problems": file.problems,
             "tables": tables,
         }
-    words = json_text(header).encode()
-    body = b"".join([words, *columns])
-    return _HEAD.pack(zlib.crc32(body), len(words)) + body
+    header_bytes = json_text(header).encode()
+    body = b"".join([header_bytes, *columns])
+    return _HEAD.pack(zlib.crc32(body), len(header_bytes)) + body
 
 
-def unpack(content: bytes, run: Run) -> bool:
-    """Begin the run's files where `packed` left them; False, and nothing changed, of bytes that are not whole."""
+def unpack_tables(content: bytes, run: Run) -> bool:
+    """Load the tables that `pack_tables` wrote; if the bytes are damaged, return False and change nothing."""
     try:
         checksum, length = _HEAD.unpack_from(content)
         if checksum != zlib.crc32(memoryview(content)[_HEAD.size :]):
@@ -101,41 +103,43 @@ def unpack(content: bytes, run: Run) -> bool:
         if header["format"] != _FORMAT:
             return False
         files = {}
-        for kind in KINDS:
-            files[kind.file], at = _file(header["files"][kind.file], run.folder, kind, content, at)
+        for record_type in RECORD_TYPES:
+            files[record_type.file], at = _file(header["files"][record_type.file], run.folder, record_type, content, at)
         if at != len(content):
             return False
-    except Exception:  # whatever is wrong with it, the files themselves are there to be read
+    except Exception:  # if the cache is damaged in any way, the records themselves are read
         return False
     run.files.update({name: file for name, file in files.items() if file.tail.path.exists()})
     return True
 
 
-def _file(header: dict[str, Any], folder: Path, kind: Kind, content: bytes, at: int) -> tuple[RecordsFile, int]:
-    """A file of records, and where the next one's columns begin."""
-    file = RecordsFile(folder / kind.file, kind)
+def _file(
+    header: dict[str, Any], folder: Path, record_type: RecordType, content: bytes, at: int
+) -> tuple[RecordsFile, int]:
+    """Return a file of records, and the position at which the columns of the next file begin."""
+    file = RecordsFile(folder / record_type.file, record_type)
     file.tail.offset, file.tail.mark = int(header["offset"]), bytes.fromhex(header["mark"])
     file.num_lines, file.newest_schema, file.num_problems = map(int, header["counts"])
-    file.problems = [legible(problem) for problem in header["problems"]]
-    for each in header["tables"]:
-        names, steps, directions = each["key"]
-        key = key_of(tuple(steps), tuple(directions), len(steps) if kind.per_step else None, *names)
-        table, length = Table(key, {}, {}, cast_value(each["last"], key, kind)), int(each["length"])
-        if length < 1 or len(names) != len(kind.key):
-            raise ValueError("a table without records, or of another kind")
-        for name, dtype, shape in _columns(kind, key):
-            values = np.frombuffer(content, dtype, length * (shape or 1), at)
+    file.problems = [replace_surrogates(problem) for problem in header["problems"]]
+    for entry in header["tables"]:
+        names, steps, directions = entry["key"]
+        key = make_key(tuple(steps), tuple(directions), len(steps) if record_type.per_step else None, *names)
+        table, length = Table(key, {}, {}, cast_fields(entry["last"], key, record_type)), int(entry["length"])
+        if length < 1 or len(names) != len(record_type.key):
+            raise ValueError("a table without records, or of another type")
+        for name, dtype, num_steps in _columns(record_type, key):
+            values = np.frombuffer(content, dtype, length * (num_steps or 1), at)
             at += values.nbytes
-            (table.by_step if shape else table.means)[name] = values.reshape(-1, shape) if shape else values
+            (table.by_step if num_steps else table.means)[name] = values.reshape(-1, num_steps) if num_steps else values
         file.tables[key] = table
     return file, at
 
 
-def _columns(kind: Kind, key: Key) -> list[tuple[str, str, int]]:
-    """(name, type, number of steps k; 0 of a mean) of every column of a table, in the order of the file."""
-    names = ("step", *kind.numbers, *(("chance_accuracy",) if kind.per_step else ()))
+def _columns(record_type: RecordType, key: Key) -> list[tuple[str, str, int]]:
+    """Return (name, type, number of steps k, or 0 for a mean) of every column of a table, in the order of the file."""
+    names = ("step", *record_type.numbers, *(("chance_accuracy",) if record_type.per_step else ()))
     means = [(name, "<f8" if name == "step" or name.endswith("_seconds") else "<f4", 0) for name in names]
-    return means + [(name, "<f4", len(key.steps)) for name in DRAWN_BY_STEP if kind.per_step]
+    return means + [(name, "<f4", len(key.steps)) for name in FIELDS_BY_STEP if record_type.per_step]
 
 
 def _path(run: Run) -> Path:

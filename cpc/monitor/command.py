@@ -1,4 +1,4 @@
-"""`cpc monitor`: serve the page, or write it into a file."""
+"""The command `cpc monitor`: serve the page, or write it into a file."""
 
 import gc
 import os
@@ -22,12 +22,13 @@ def monitor(
     export: Annotated[Path, Writable(is_folder=False)] | None = None,
     prometheus: bool = False,
 ) -> None:
-    """Serve the page of some runs until Ctrl-C, or write it into a file and return.
+    """Serve a page of runs until Ctrl-C, or write it into a file and return.
 
     Args:
         runs: run folders, or folders that contain runs.
-        host: address to serve at; 127.0.0.1 if not given. Beyond this machine (0.0.0.0) the page asks for a token: the
-            one in the environment's CPC_MONITOR_TOKEN, which is then asked for on this machine too, or else a new one.
+        host: address to serve at; 127.0.0.1 if not given. Any address that other machines can reach (0.0.0.0) requires
+            a token: the environment's CPC_MONITOR_TOKEN, or a new one. If CPC_MONITOR_TOKEN is set, 127.0.0.1 requires
+            the token too.
         port: port to serve at; 8050 if not given, 0: any that is free.
         export: write the charts into this HTML file instead of serving them.
         prometheus: serve the latest values at /metrics as well.
@@ -40,24 +41,24 @@ def monitor(
         given = {"`host`": host is not None, "`port`": port is not None, "`prometheus`": prometheus}
         if any(given.values()):
             unread = ", ".join(name for name, is_given in given.items() if is_given)
-            raise ValueError(f"{unread} is about a page that is served, but `export` writes a file: leave one out")
+            raise ValueError(f"{unread} is only for a page that is served, but `export` writes a file: leave one out")
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
-        from cpc.monitor.legible import legible
         from cpc.monitor.library import Library
         from cpc.monitor.server import TOKEN_VARIABLE, Server
+        from cpc.monitor.text import replace_surrogates
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
-    gc.freeze()  # what is imported stays; searching it for garbage would take a quarter of the time of reading records
+    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time of reading records
     library = Library(runs)
     if export is not None:
         library.read_all()
         write_export(export, library)
         for run in library.runs.values():
-            if run.trouble:
-                print(f"{run.name} {run.trouble}", file=sys.stderr)
+            if run.error_message:
+                print(f"{run.name} {run.error_message}", file=sys.stderr)
         library.close()
         print(f"{len(library.runs)} runs written to {export}")
         return
@@ -68,7 +69,7 @@ def monitor(
         app.add_url_rule("/metrics", "metrics", lambda: (prometheus_text(library), {"Content-Type": "text/plain"}))
     server = Server(app, host or "127.0.0.1", 8050 if port is None else port, os.environ.get(TOKEN_VARIABLE) or None)
     library.start()
-    print(f"watching {legible(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
+    print(f"watching {replace_surrogates(', '.join(map(str, runs)))} at {server.url}, until Ctrl-C", flush=True)
     if prometheus:
         how = f", with the header `Authorization: Bearer {server.token}`" if server.token else ""
         print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics{how}", flush=True)

@@ -1,16 +1,13 @@
-"""Fewer points that draw the same line: the lowest and the highest of every bucket stay, and so do gaps.
-
-n records.
-"""
+"""Downsampling that keeps the lowest and the highest value of every bucket and the gaps; smoothing."""
 
 import numpy as np
 
 
-def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Indices of the points of `[n]` to draw, in order: first, last, and each bucket's lowest, highest and first NaN.
+def extreme_indices(values: np.ndarray, max_points: int) -> np.ndarray:
+    """Return sorted indices into values `[n]`: the first, the last, and each bucket's lowest, highest and first NaN.
 
-    Buckets hold equally many points, and are narrower than what a screen tells apart when `max_points` is about four
-    times the pixels; unlike averages, extremes keep spikes and the gaps where a value is not finite.
+    Buckets have equal numbers of points. If `max_points` is about four times the width in pixels, a bucket is narrower
+    than a pixel. Unlike averages, extremes keep spikes and the gaps where a value is not finite.
     """
     assert max_points >= 3, "a bucket keeps up to three points"
     num = len(values)
@@ -25,16 +22,16 @@ def extremes(values: np.ndarray, max_points: int) -> np.ndarray:
     lowest = starts + np.where(is_gap, np.inf, padded).argmin(1)
     highest = starts + np.where(is_gap, -np.inf, padded).argmax(1)
     gaps = starts + is_gap.argmax(1)
-    # The first of equals is found, so nothing of the padding, which repeats the last value.
+    # argmin and argmax return the first of equal values, so never an index in the padding (copies of the last value).
     return np.unique(np.concatenate([lowest[has_value], highest[has_value], gaps[has_gap], [0, num - 1]]))
 
 
 def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """The mean over the `width` records around each of `[n]` or `[n, K]`, fewer at the ends.
+    """Return the mean of the `width` records around each record of values `[n]` or `[n, K]`; fewer at the ends.
 
-    A NaN stays, and does not enter other means.
+    A NaN stays NaN and is left out of other means.
     """
-    assert width % 2 == 1, "odd: as many records before as after"
+    assert width % 2 == 1, "the width is odd: as many records before as after"
     if width == 1 or not len(values):
         return values
     is_finite = np.isfinite(values)

@@ -1,4 +1,4 @@
-"""The runs below some folders, found and followed while they come, grow and go."""
+"""The runs below some folders: they are found, and their records are read while they grow."""
 
 import contextlib
 import itertools
@@ -14,143 +14,145 @@ from typing import TypeVar
 
 from cpc.monitor import cache
 from cpc.monitor.finder import run_folders
-from cpc.monitor.legible import legible
 from cpc.monitor.run import Run
 from cpc.monitor.tail import CHUNK_BYTES
+from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import RUN_COLOURS
 
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
-DELETED_SECONDS = 86_400.0  # for which a run whose folder is gone stays on the page
+DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
 _RETRY_SECONDS = 10.0
 _MAX_PROCESSES = 8
-_MUCH_BYTES = 200 << 20  # of new runs: with fewer, processes take longer to start than they save
-_SEARCH_SHARE = 0.05  # of the time at most: a walk over a large or slow disk comes less often
+_MUCH_BYTES = 200 << 20  # new runs with fewer bytes are read faster without starting processes
+_SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Library:
-    """Runs by name; whoever reads them holds `lock`.
+    """Runs by name; a thread that reads them must hold `lock`.
 
-    Nothing that goes wrong with one run ends the following of the others: the run says what it is.
+    An error in one run does not stop the others: it is kept in the `error_message` of the run.
 
     Args:
-        roots: run folders, or folders somewhere below which runs lie (six levels down at most).
+        roots: run folders, or folders that contain runs, six levels down at most.
 
     Raises:
-        ValueError: if one of them is not a folder.
+        ValueError: if a root is not a folder.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
         for root in roots:
             if not root.is_dir():
-                raise ValueError(f"{legible(root)} is not a folder: name run folders, or folders that hold some")
+                raise ValueError(
+                    f"{replace_surrogates(root)} is not a folder: name run folders, or folders that contain runs"
+                )
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self._places: dict[str, int] = {}  # by name, in the palette: a run that leaves recolours no other
-        # Counts what a reader might want to draw again; from where no earlier monitor, whose page is still open, was.
+        self._colour_indices: dict[str, int] = {}  # by name; they are kept, so that no deleted run changes the colours
+        # Counts changes of the runs. It starts at the clock's time, so that a page of an earlier monitor is outdated.
         self.revision = time.time_ns() // 1000
-        self.trouble = ""  # what keeps it from looking for runs
+        self.error_message = ""  # why the last search for runs failed
         self.lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._find_at = 0.0
-        self._elsewhere: dict[str, Future[bytes]] = {}  # by name, runs that another process reads for now
-        self._has_news: set[str] = set()  # names of runs whose caches may be worth writing
+        self._readers: dict[str, Future[bytes]] = {}  # by name, the runs that another process is reading
+        self._unsaved_names: set[str] = set()  # names of runs that have changed since their cache was last considered
         self._can_save = True
 
     @property
     def has_stopped(self) -> bool:
-        """Whether nobody follows the runs any more, though nobody has closed the library."""
+        """Whether the background thread has ended although the library was not closed."""
         return self._thread is not None and not self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
-        """Follow in the background until `close`."""
+        """Read the runs in a background thread until `close`."""
         self._thread = threading.Thread(target=self._follow, name="cpc monitor", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following, and keep what was read for the next monitor."""
+        """Stop the background thread, and cache the records for the next monitor."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        for future in self._elsewhere.values():
+        for future in self._readers.values():
             future.cancel()
         for run in self.runs.values():
-            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._elsewhere:
+            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._readers:
                 self._save(run)
 
     def read_all(self) -> None:
-        """Find the runs and read all that they hold."""
+        """Find the runs and read all their records."""
         self._find()
-        while self._refresh() or self._elsewhere:
-            if self._elsewhere:
+        while self._refresh() or self._readers:
+            if self._readers:
                 time.sleep(0.01)
 
-    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Found]) -> Found:
-        """What `use` makes of runs; should it fail, what it makes of those that it can use. The others say why not."""
+    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
+        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`."""
         try:
             return use(runs)
-        except Exception:  # whatever a file may make of a run, the others stay on the page
-            sound = []
+        except Exception:  # whatever the files of one run contain, the others stay on the page
+            usable = []
             for run in runs:
                 try:
                     use([run])
-                    sound.append(run)
+                    usable.append(run)
                 except Exception as error:
-                    run.trouble = run.trouble or _in_words("cannot be shown", error)
-            return use(sound)
+                    run.error_message = run.error_message or _error_text("cannot be shown", error)
+            return use(usable)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             if time.monotonic() >= self._find_at:
                 try:
                     self._find()
-                    trouble = ""
-                except Exception as error:  # a page that stays open for days must not freeze without a word
-                    trouble = _in_words("cpc monitor cannot look for runs", error)
+                    error_message = ""
+                except Exception as error:  # the page must report why it no longer shows new runs
+                    error_message = _error_text("cpc monitor cannot look for runs", error)
                 with self.lock:
-                    self.revision += trouble != self.trouble
-                    self.trouble = trouble
+                    self.revision += error_message != self.error_message
+                    self.error_message = error_message
             if not self._refresh():
                 self._stop.wait(POLL_SECONDS)
 
     def _refresh(self) -> bool:
-        """Read on in every run, a little."""
-        is_news = False
+        """Read about a megabyte of every run's files, and return whether anything changed."""
+        has_changed = False
         for name, run in list(self.runs.items()):
             if self._stop.is_set() or run.retry_at > time.monotonic():
                 continue
-            reader = self._elsewhere.get(name)
+            reader = self._readers.get(name)
             if reader and not reader.done():
                 continue
             with self.lock:
                 try:
                     if reader:
-                        del self._elsewhere[name]
-                        if reader.exception() is None:  # else the run is read here
-                            cache.unpack(reader.result(), run)
-                    is_new = run.refresh() or run.retry_at > 0 or reader is not None
-                    if is_new:
-                        run.trouble, run.retry_at = "", 0.0
-                except Exception as error:  # the other runs go on
-                    before, run.trouble = run.trouble, _in_words("cannot be read", error)
-                    is_new = run.trouble != before
+                        del self._readers[name]
+                        if reader.exception() is None:  # if the process failed, this thread reads the run
+                            cache.unpack_tables(reader.result(), run)
+                    run_has_changed = run.refresh() or run.retry_at > 0 or reader is not None
+                    if run_has_changed:
+                        run.error_message, run.retry_at = "", 0.0
+                except Exception as error:  # the other runs are read on
+                    before, run.error_message = run.error_message, _error_text("cannot be read", error)
+                    run_has_changed = run.error_message != before
                     run.retry_at = time.monotonic() + _RETRY_SECONDS
                 if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
                     del self.runs[name]
-                    is_new = True
-                is_news |= is_new
-            if is_new:
-                self._has_news.add(name)
-            elif name in self._has_news:  # and it is read to its end
-                self._has_news.remove(name)
+                    run_has_changed = True
+                has_changed |= run_has_changed
+            if run_has_changed:
+                self._unsaved_names.add(name)
+            elif name in self._unsaved_names:  # the run is read to its end
+                self._unsaved_names.remove(name)
                 if run.num_bytes_read > 1.1 * run.num_bytes_cached + CHUNK_BYTES:
                     self._save(run)
-        with self.lock:  # once for all runs: the page draws no more often while many are read
-            self.revision += is_news
-        return is_news
+        with self.lock:  # once for all runs, so that the page is not updated once per run
+            self.revision += has_changed
+        return has_changed
 
     def _find(self) -> None:
         begun = time.monotonic()
@@ -162,26 +164,26 @@ class Library:
                 return
             if folder not in known:
                 name = self._name(folder)
-                place = self._places.setdefault(name, len(self._places))
-                new.append(Run(folder, name, RUN_COLOURS[place % len(RUN_COLOURS)]))
+                index = self._colour_indices.setdefault(name, len(self._colour_indices))
+                new.append(Run(folder, name, RUN_COLOURS[index % len(RUN_COLOURS)]))
                 cache.load(new[-1])
                 with self.lock:
                     self.runs[name] = new[-1]
                     self.revision += 1
-        self._read_elsewhere([run for run in new if run.backlog_bytes > CHUNK_BYTES])
+        self._start_readers([run for run in new if run.backlog_bytes > CHUNK_BYTES])
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
 
-    def _read_elsewhere(self, runs: Sequence[Run]) -> None:
-        """Let a process per core parse runs, where that is worth it; `_refresh` takes what they have read."""
+    def _start_readers(self, runs: Sequence[Run]) -> None:
+        """If there is much to read, start a process per core that parses runs; `_refresh` collects their results."""
         num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if min(len(runs), num_cores) < 2 or sum(run.backlog_bytes for run in runs) < _MUCH_BYTES:
             return
         num_processes = min(len(runs), num_cores, _MAX_PROCESSES)
         processes = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"))
-        with contextlib.suppress(OSError):  # no memory for a process: `_refresh` reads the others
+        with contextlib.suppress(OSError):  # without memory for a process, `_refresh` reads the remaining runs
             for run in runs:
-                self._elsewhere[run.name] = processes.submit(cache.read_run, run.folder)
-        processes.shutdown(wait=False)  # they end when all is read
+                self._readers[run.name] = processes.submit(cache.read_run, run.folder)
+        processes.shutdown(wait=False)  # the processes end when all runs are read
 
     def _save(self, run: Run) -> None:
         if run.is_deleted or not self._can_save:
@@ -190,17 +192,20 @@ class Library:
             cache.save(run)
         except OSError as error:
             self._can_save = False
-            print(f"cpc monitor keeps no cache, each start reads all records: {legible(error)}", file=sys.stderr)
+            print(
+                f"cpc monitor keeps no cache, each start reads all records: {replace_surrogates(error)}",
+                file=sys.stderr,
+            )
 
     def _name(self, folder: Path) -> str:
-        """Short, and its own: below its root; with the root's name, in full, or numbered, where that is taken."""
+        """Return a short unique name: the path below the root, with the root's name, the full path, or numbered."""
         root = max((root for root in self.roots if folder.is_relative_to(root)), key=lambda root: len(root.parts))
         below = folder.relative_to(root).as_posix()
         plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]
-        numbered = (f"{folder} ({number})" for number in itertools.count(2))  # names that are not UTF-8 may look alike
-        candidates = map(legible, itertools.chain(plain, numbered))
+        numbered = (f"{folder} ({index})" for index in itertools.count(2))  # paths that are not UTF-8 may become equal
+        candidates = map(replace_surrogates, itertools.chain(plain, numbered))
         return next(name for name in candidates if name not in self.runs)
 
 
-def _in_words(what: str, error: Exception) -> str:
-    return legible(f"{what}: {type(error).__name__}: {error}")
+def _error_text(what: str, error: Exception) -> str:
+    return replace_surrogates(f"{what}: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The latest values of all runs for Prometheus (docs/grafana.json is a board over them)."""
+"""The latest values of all runs for Prometheus (docs/grafana.json is a dashboard of them)."""
 
 import time
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from cpc.monitor.badges import NAMES, badges
-from cpc.monitor.kinds import BOUND, KINDS, PROBE
 from cpc.monitor.library import Library
+from cpc.monitor.record_types import BOUND, PROBE, RECORD_TYPES
 from cpc.monitor.run import Run
 
 
 def prometheus_text(library: Library) -> bytes:
-    """Prometheus' text format: gauges `cpc_*`, labelled by run; unknown values are left out."""
+    """Return gauges `cpc_*`, labelled by run, in Prometheus' text format; unknown values are left out."""
     with library.lock:
         families = library.skip_unreadable(list(library.runs.values()), _families)
     return generate_latest(_Collected(families))
@@ -29,29 +29,37 @@ class _Collected(Collector):
 
 
 def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
-    """A deleted run has its badges alone: its values are no longer the latest."""
+    """Return the gauges of all runs; a deleted run has only its badges, because its values are out of date."""
     step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
-    badge = GaugeMetricFamily("cpc_badge", "1 where the badge applies to the run, else 0", labels=["run", "badge"])
+    badge_family = GaugeMetricFamily(
+        "cpc_badge", "1 where the badge applies to the run, else 0", labels=["run", "badge"]
+    )
     for run in runs:
-        now = {each.name for each in badges(run, time.monotonic())}
+        active = {badge.name for badge in badges(run, time.monotonic())}
         for name in NAMES:
-            badge.add_metric([run.name, name], float(name in now))
+            badge_family.add_metric([run.name, name], float(name in active))
     present = [run for run in runs if not run.is_deleted]
-    found = [step, badge]
-    for kind in KINDS:
-        tables = [(run, table) for run in present for table in (run.current() if kind is BOUND else run.tables(kind))]
-        if kind is BOUND:
+    families = [step, badge_family]
+    for record_type in RECORD_TYPES:
+        tables = [
+            (run, table)
+            for run in present
+            for table in (run.current_tables() if record_type is BOUND else run.tables(record_type))
+        ]
+        if record_type is BOUND:
             for run, table in tables:
                 if table.key.names[0] == "train":
                     step.add_metric([run.name], table.last_mean("step"))
-        labels = ["run", *kind.key, *(("direction", "k") if kind.per_step else ())]
-        for name, text in kind.numbers.items():
-            family = GaugeMetricFamily(f"cpc_{'probe_' * (kind is PROBE)}{name}", text, labels=labels)
-            found.append(family)
+        labels = ["run", *record_type.key, *(("direction", "k") if record_type.per_step else ())]
+        for name, text in record_type.numbers.items():
+            family = GaugeMetricFamily(f"cpc_{'probe_' * (record_type is PROBE)}{name}", text, labels=labels)
+            families.append(family)
             for run, table in tables:
                 values = table.last.get(name)
-                places = zip(table.key.directions, map(str, table.key.steps), strict=True) if kind.per_step else [()]
-                for place, value in zip(places, values or () if kind.per_step else [values], strict=False):
+                places = (
+                    zip(table.key.directions, map(str, table.key.steps), strict=True) if record_type.per_step else [()]
+                )
+                for place, value in zip(places, values or () if record_type.per_step else [values], strict=False):
                     if value is not None:
                         family.add_metric([run.name, *table.key.names, *place], value)
-    return found
+    return families

@@ -1,4 +1,4 @@
-"""Serving the page: on this machine alone, or, with a token, to others."""
+"""A web server for the page: only for this machine, or with a token for other machines."""
 
 import ipaddress
 import re
@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import flask
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-COOKIE = "cpc_monitor_token"  # and the port: cookies are one for all ports of a name
+COOKIE = "cpc_monitor_token"  # followed by the port, because all ports of a host share their cookies
 TOKEN_VARIABLE = "CPC_MONITOR_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
-# The browser itself refuses whatever would leave this page.
+# The policy makes the browser refuse to load or send anything outside the page.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; manifest-src 'self'; "
@@ -23,16 +23,16 @@ POLICY = (
 
 
 class Server:
-    """A web server bound to its port: a loopback host answers this machine alone, any other asks for a token.
+    """A web server bound to its port; on a loopback host it serves only this machine, on others it requires a token.
 
     Args:
-        app: what it serves.
+        app: application to serve.
         host: address to bind to.
-        port: 0 for any that is free.
-        token: to ask for at any address; None: a new one where one is needed.
+        port: port to bind to; 0: any free port.
+        token: token that requests to any address must have; None: a new token, unless the host is a loopback address.
 
     Raises:
-        ValueError: if the address cannot be bound (the port may be in use), or the token is short.
+        ValueError: if the address cannot be bound (the port may be in use), or the token is too short.
     """
 
     def __init__(self, app: flask.Flask, host: str = "127.0.0.1", port: int = 8050, token: str | None = None) -> None:
@@ -44,14 +44,14 @@ class Server:
             )
         self.token = None if token is None and is_loopback(host) else token or secrets.token_urlsafe(24)
         if not 0 <= port <= 65535:
-            raise ValueError(f"port {port} is none: name one from 1 to 65535, or 0 for any that is free")
+            raise ValueError(f"port={port} must lie from 1 to 65535, or be 0 for any free port")
         try:
             listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
             raise ValueError(
-                f"cannot serve at {host}, port {port}: {error}; name another --port (0: any that is free) or --host"
+                f"cannot serve at {host}, port {port}: {error}; name another --port (0: any free port) or --host"
             ) from error
-        with listening:  # the server works on a copy
+        with listening:  # the server duplicates the socket
             self.port: int = listening.getsockname()[1]
             guard(app, self.token, f"{COOKIE}_{self.port}")
             self._server: BaseWSGIServer = make_server(
@@ -60,29 +60,29 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where to point a browser, the token included."""
+        """The address of the page, including the token."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         if self.host in ("0.0.0.0", "::"):
             name = socket.gethostname()
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def serve(self) -> None:
-        """Serve until `close` or Ctrl-C, after which the port is free."""
+        """Serve until `close` or Ctrl-C, which free the port."""
         self._server.serve_forever()
 
     def start(self) -> None:
-        """Serve in the background."""
+        """Serve in a background thread."""
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving in the background, and free the port."""
+        """Stop the background thread, and free the port."""
         self._server.shutdown()
-        self._thread.join()  # it closes the socket, which may outlive the shutdown by a moment
+        self._thread.join()  # the thread closes the socket a moment after the shutdown
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address answers this machine alone."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -90,41 +90,41 @@ def is_loopback(host: str) -> bool:
 
 
 def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
-    """Refuse strangers, and let pages load nothing from elsewhere.
+    """Reject requests without access, and set headers that keep pages from loading anything from elsewhere.
 
-    Without a token the request must name a loopback host: a foreign web page whose name was made to point here (DNS
-    rebinding) names its own. With one, the request must bring it: in the address once, from then on in the cookie of
-    that name; programs may send `Authorization: Bearer`.
+    Without a token, the request's Host must be a loopback host. This blocks DNS rebinding, where the name of a foreign
+    web page resolves to this machine: its requests have the foreign name as Host. With a token, the request must have
+    the token: first in the address, later in the cookie; programs can send `Authorization: Bearer`.
     """
 
     @app.before_request
-    def refuse_strangers() -> flask.Response | None:
+    def reject_strangers() -> flask.Response | None:
         request = flask.request
         if token is None:
             name = urlsplit(f"//{request.host}").hostname or ""
-            return None if is_loopback(name) else _refusal("this page answers to localhost alone")
+            return None if is_loopback(name) else _forbidden("this page is only served to localhost")
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        given = (request.args.get("token", ""), request.cookies.get(cookie, ""), bearer)
-        if not any(secrets.compare_digest(each.encode(), token.encode()) for each in given):
-            return _refusal("open the address with ?token=... that `cpc monitor` printed")
+        candidates = (request.args.get("token", ""), request.cookies.get(cookie, ""), bearer)
+        if not any(secrets.compare_digest(candidate.encode(), token.encode()) for candidate in candidates):
+            return _forbidden("open the address with ?token=... that `cpc monitor` printed")
         return None
 
     @app.after_request
-    def protect(response: flask.Response) -> flask.Response:
+    def set_headers(response: flask.Response) -> flask.Response:
         response.headers["Content-Security-Policy"] = POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"  # the address may hold the token
+        response.headers["Referrer-Policy"] = "no-referrer"  # the address may contain the token
         if token is not None and flask.request.args.get("token") == token:
             response.set_cookie(cookie, token, httponly=True, samesite="Strict")
         return response
 
 
-def _refusal(reason: str) -> flask.Response:
+def _forbidden(reason: str) -> flask.Response:
     return flask.Response(f"403: {reason}\n", status=403, mimetype="text/plain")
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no request that went well: the page asks more than once a second."""
+    """A request handler that does not log successful requests, because the page sends more than one a second."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass

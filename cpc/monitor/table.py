@@ -1,7 +1,4 @@
-"""Records of a run as arrays.
-
-n records, K steps.
-"""
+"""Records of a run as arrays; n is the number of records, K the number of steps."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,15 +7,15 @@ import numpy as np
 
 
 class Key(NamedTuple):
-    """What the records of a table share: the kind's key fields, and the columns."""
+    """The values that all records of a table share: the key fields of the record type, and the columns."""
 
-    names: tuple[str, ...]
-    steps: tuple[int, ...]  # k of each column; (0,) of records without lists
-    directions: tuple[str, ...]  # of each column; empty in sequences
+    names: tuple[str, ...]  # values of the key fields, such as split and strategy
+    steps: tuple[int, ...]  # k of each column; (0,) for records without lists
+    directions: tuple[str, ...]  # direction of each column; empty strings in sequences
 
     @property
-    def step_words(self) -> list[str]:
-        """The columns in words: `k = 3`, `down, k = 2`."""
+    def step_labels(self) -> list[str]:
+        """The labels of the columns: `k = 3`, `down, k = 2`."""
         pairs = zip(self.directions, self.steps, strict=True)
         return [f"{direction}, k = {k}" if direction else f"k = {k}" for direction, k in pairs]
 
@@ -28,25 +25,25 @@ class Table:
     """Records with the same key, in the order of the file."""
 
     key: Key
-    means: dict[str, np.ndarray]  # the training step, and each number's mean over k `[n]`; float32 but steps and times
-    by_step: dict[str, np.ndarray]  # the numbers that are drawn for every k `[n, K]`
-    last: dict[str, Any]  # fields of the last record, typed as docs/records.md has them
+    means: dict[str, np.ndarray]  # `[n]`: training step, and means over k; float32, but steps and times float64
+    by_step: dict[str, np.ndarray]  # `[n, K]`: fields that are plotted for every k
+    last: dict[str, Any]  # fields of the last record, with the types of docs/records.md
 
     def extend(self, later: "Table") -> None:
-        """Add the records that follow."""
+        """Append the records of a later table."""
         for columns, more in ((self.means, later.means), (self.by_step, later.by_step)):
             columns.update({name: np.concatenate([values, more[name]]) for name, values in columns.items()})
         self.last = later.last
 
     def last_mean(self, name: str) -> float:
-        """The last record's mean over the steps k."""
+        """Return the last record's mean over the steps k."""
         return float(self.means[name][-1])
 
 
 def mean_over_steps(values: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
-    """`[n, K]` to `[n]`: the mean over the steps that had rows; NaN where one that had rows is not finite.
+    """Return the mean `[n]` of values `[n, K]` over the steps that had rows; NaN if one of these is not finite.
 
-    Where `num_rows` `[n, K]` is NaN, a NaN counts as a step without rows.
+    Where `num_rows` `[n, K]` is NaN, a value of NaN counts as a step without rows.
     """
     is_counted = ~np.isnan(values) | (np.nan_to_num(num_rows) > 0)
     count = is_counted.sum(1)

@@ -1,4 +1,4 @@
-"""Following a file that grows by whole lines, and may be cut, replaced or deleted at any time."""
+"""A reader of a file that grows by whole lines, and may be cut, replaced or deleted at any time."""
 
 import os
 import time
@@ -13,14 +13,14 @@ _MARK_BYTES = 512
 
 
 class Lines(NamedTuple):
-    """Whole lines, in order; `from_start`: the file's first ones, so that those read before are to be forgotten."""
+    """Whole lines, in order; if `from_start`, they begin at the file's start, and earlier lines must be forgotten."""
 
     lines: list[bytes]
     from_start: bool
 
 
 class Tail:
-    """Reads on from where it stopped; the bytes before that place tell whether it is still the same file."""
+    """A reader that continues where it stopped; it compares the bytes before its offset to detect another file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,34 +31,37 @@ class Tail:
         self._modified_at: float | None = None
 
     def read(self) -> Lines:
-        """Whole lines since the last call, about 1 MB at most; a torn last line waits for its newline.
+        """Return the whole lines since the last call, about 1 MB at most; an incomplete last line is left for later.
 
         Raises:
-            FileNotFoundError: if there is no file (any more).
-            ValueError: if it is no regular file, or a line has more than 16 MB.
+            FileNotFoundError: if the file does not exist (any more).
+            ValueError: if the file is not a regular file, or a line has more than 16 MB.
         """
         state = os.stat(self.path)
         seen = (state.st_ino, state.st_size, state.st_mtime_ns)
         if seen == self._seen:
             return Lines([], False)
-        self._see_change(state.st_mtime)
+        self._note_change(state.st_mtime)
         with open_regular(self.path) as file:
-            if not self.offset or self._before(file.fileno()) != self.mark:
+            if not self.offset or self._read_mark(file.fileno()) != self.mark:
                 self.offset = 0
             start = self.offset
             block = _whole_lines(file.fileno(), start)
             self.offset += len(block)
-            self.mark = self._before(file.fileno())
-        # At the end, and until the file changes, there is no need to look again.
+            self.mark = self._read_mark(file.fileno())
+        # At the end of the file the next call reads nothing, unless the file has changed.
         self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
         return Lines(block.split(b"\n")[:-1], not start)
 
-    def _before(self, file: int) -> bytes:
+    def _read_mark(self, file: int) -> bytes:
         start = max(0, self.offset - _MARK_BYTES)
         return os.pread(file, self.offset - start, start) if self.offset else b""
 
-    def _see_change(self, modified_at: float) -> None:
-        """Clocks differ between machines: the file's is asked for its age once, then our own counts."""
+    def _note_change(self, modified_at: float) -> None:
+        """Set `changed_at` if the file was modified.
+
+        Clocks differ between machines: the file's age is taken from its time only at first, later from our own clock.
+        """
         if modified_at != self._modified_at:
             age = max(0.0, time.time() - modified_at) if self._modified_at is None else 0.0
             self.changed_at = time.monotonic() - age
@@ -66,7 +69,7 @@ class Tail:
 
 
 def _whole_lines(file: int, offset: int) -> bytes:
-    """Up to 1 MB that ends with a newline; more where a single line is longer."""
+    """Return up to 1 MB that ends with a newline, or more if a single line is longer."""
     size = CHUNK_BYTES
     while True:
         block = os.pread(file, size, offset)

@@ -1,1 +1,1 @@
-"""HTML pages of charts that `cpc quickstart` and `cpc calibrate` write."""
+"""HTML pages of charts: what `cpc quickstart`, `cpc calibrate` and `cpc monitor` share."""

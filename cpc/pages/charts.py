@@ -1,7 +1,7 @@
-"""The quickstart's charts: each a figure, its words, and the table of its values.
+"""Charts of bounds and probes, each with its caption, its text alternative and a table of its values.
 
-Figures are plain dicts in Plotly's words (`line_color` for `line.color`), so that nothing here needs the library. K
-steps (of grids: of all directions), n points.
+Figures are plain dicts with Plotly's attribute names (`line_color` for `line.color`), so that this module does not need
+Plotly. K is the number of steps (in grids: of all directions).
 """
 
 import math
@@ -9,35 +9,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
-import numpy as np
-
 from cpc.bounds.bound import FULL_SOFTMAX, steps_of
+from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, step_colours
 
-# Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from white and from near-black alike.
-BLUE, VERMILION, GREEN, PURPLE = "#2079b8", "#d55e00", "#00906a", "#bf6597"
-ORANGE, SKY, GREY = "#c08500", "#56b4e9", "#858b94"
-STEP_COLOURS = (BLUE, "#a868b8", VERMILION)  # from k = 1 to k = K
 DIRECTION_SYMBOLS = {"down": "triangle-down", "up": "triangle-up", "right": "triangle-right", "left": "triangle-left"}
 STRATEGY_MARKS = ((BLUE, "circle"), (VERMILION, "diamond"), (GREEN, "square"), (PURPLE, "cross"), (ORANGE, "star"))
 
 
-class Reading(NamedTuple):
-    """What a bound reads, what it never exceeds, and what tells its curves apart."""
+class BoundLabels(NamedTuple):
+    """How a chart names a bound, the ceiling of the bound, and the setting in which its curves differ."""
 
-    name: str = "log N - L"
+    bound: str = "log N - L"
     ceiling: str = "log N"
-    kind: str = "negatives"
+    setting: str = "negatives"
 
 
 class Table(NamedTuple):
-    """Values in words; the first column names the rows."""
+    """Formatted values; the first cell of a row is the row's heading."""
 
     header: list[str]
     rows: list[list[str]]
 
 
 class Chart(NamedTuple):
-    """A figure with its title, its words for those who see it and for those who do not, and its values."""
+    """A figure with its title, its caption, a text alternative for screen readers, and its values."""
 
     title: str
     caption: str
@@ -48,7 +43,7 @@ class Chart(NamedTuple):
 
 
 def number(value: SupportsFloat | None, digits: int = 3) -> str:
-    """A value in words.
+    """Return a value as text.
 
     >>> number(1.23456), number(None), number(float("nan"))
     ('1.235', 'n/a', 'n/a')
@@ -62,14 +57,14 @@ def probe_chart(
     representations: Mapping[str, str],
     caption: str,
 ) -> Chart:
-    """Accuracy of the probes by representation, with 95 % intervals where the report has them.
+    """Plot the accuracy of the probes by representation, with 95 % intervals where the report has them.
 
     Args:
         report: percent by representation for each task; intervals under `TASK_interval`; under `TASK_num_steps` the
-            steps of networks trained for the labels, which depend on the machine.
-        tasks: colours of the bars.
-        representations: the report's keys in words, from top to bottom.
-        caption: on what the probes were tested.
+            number of training steps of supervised networks, which depends on the machine.
+        tasks: colour of the bars of each task.
+        representations: labels of the report's keys, from top to bottom.
+        caption: the data that the probes were tested on.
     """
     names, traces, columns = list(representations.values()), [], []
     for task, colour in tasks.items():
@@ -108,44 +103,47 @@ def probe_chart(
 
 
 def training_chart(records: list[dict[str, Any]]) -> Chart:
-    """The bound of every step k over training, with one strategy; records in the order of training."""
-    at = [record["step"] for record in records]
-    last, strategy, words = records[-1], records[-1]["strategy"], records[-1]["reading"]
-    reading = _reading_of(last)
+    """Plot the bound of every step k over training, for one strategy; the records are in the order of training."""
+    train_steps = [record["step"] for record in records]
+    last, strategy, how_to_read = records[-1], records[-1]["strategy"], records[-1]["reading"]
+    labels = _bound_labels(last)
     predictions = steps_of(last)
     names = [prediction.words for prediction in predictions]
-    traces, labels = [], []
-    for index, (prediction, colour) in enumerate(zip(predictions, _step_colours(len(predictions)), strict=True)):
+    traces, annotations = [], []
+    for index, (prediction, colour) in enumerate(zip(predictions, step_colours(len(predictions)), strict=True)):
         bounds = [record["mi_bound_nats"][index] for record in records]
         errors = [number(record["standard_error_nats"][index]) for record in records]
-        line = curve(at, bounds, prediction.name, colour, mode="lines+markers", marker_size=4, customdata=errors)
+        line = curve(
+            train_steps, bounds, prediction.name, colour, mode="lines+markers", marker_size=4, customdata=errors
+        )
         hover = f"{prediction.words}, step %{{x}}: %{{y:.3f}} nats, standard error %{{customdata}}<extra></extra>"
         traces.append(dict(line, hovertemplate=hover))
         if index in (0, len(predictions) - 1):
-            labels.append(_label(at[-1], bounds[-1], prediction.words, xshift=6))
+            annotations.append(_annotation(train_steps[-1], bounds[-1], prediction.words, xshift=6))
     ceilings = {number(ceiling, 2): k for k, ceiling in enumerate(last["mi_ceiling_nats"])}  # most steps share one
     for height, k in ceilings.items():
         heights = [record["mi_ceiling_nats"][k] for record in records]
-        traces.append(curve(at, heights, f"ceiling {reading.ceiling}", GREY, line_dash="dash", showlegend=False))
-        labels.append(_label(at[0], heights[-1], f"ceiling {reading.ceiling} = {height}", yanchor="top"))
+        ceiling = f"ceiling {labels.ceiling}"
+        traces.append(curve(train_steps, heights, ceiling, GREY, line_dash="dash", showlegend=False))
+        annotations.append(_annotation(train_steps[0], heights[-1], f"{ceiling} = {height}", yanchor="top"))
     ends = ", ".join(f"{name}: {number(bound, 2)}" for name, bound in zip(names, last["mi_bound_nats"], strict=True))
     return Chart(
-        title=f"{reading.name} over training, {reading.kind}: {strategy}",
-        caption=f"Split {last['split']}. With {reading.kind} {strategy} {reading.name} is: {words}. One line per "
-        f"prediction step k; dashed, the ceiling {reading.ceiling}. In the table: standard errors in brackets.",
-        alt=f"Line chart of {reading.name} in nats ({words}) from training step {at[0]} to {at[-1]}. At the "
-        f"end {ends}; ceiling {reading.ceiling}: {', '.join(ceilings)}.",
+        title=f"{labels.bound} over training, {labels.setting}: {strategy}",
+        caption=f"Split {last['split']}. With {labels.setting} {strategy} {labels.bound} is: {how_to_read}. One line "
+        f"per prediction step k; dashed, the ceiling {labels.ceiling}. In the table: standard errors in brackets.",
+        alt=f"Line chart of {labels.bound} in nats ({how_to_read}) from training step {train_steps[0]} to "
+        f"{train_steps[-1]}. At the end {ends}; ceiling {labels.ceiling}: {', '.join(ceilings)}.",
         traces=traces,
         layout=layout(
             500,
             xaxis=axis("training step"),
-            yaxis=axis(f"{reading.name} (nats)", rangemode="tozero"),
-            annotations=_drawable(labels),
+            yaxis=axis(f"{labels.bound} (nats)", rangemode="tozero"),
+            annotations=_finite_annotations(annotations),
             legend_title_text="step k ",
             margin_r=15 + 6 * max(map(len, names)),
         ),
         table=Table(
-            ["training step", *names, f"ceiling {reading.ceiling}"],
+            ["training step", *names, f"ceiling {labels.ceiling}"],
             [
                 [
                     f"{record['step']}",
@@ -159,9 +157,9 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
 
 
 def step_chart(records: list[dict[str, Any]]) -> Chart:
-    """Bound and accuracy at the end of training by prediction step k; one record per strategy."""
-    traces, labels, rows = [], [], []
-    predictions, reading = steps_of(records[0]), _reading_of(records[0])
+    """Plot the bound and the accuracy at the end of training by prediction step k; one record per strategy."""
+    traces, annotations, rows = [], [], []
+    predictions, labels = steps_of(records[0]), _bound_labels(records[0])
     directions = list(dict.fromkeys(prediction.direction for prediction in predictions))
     num_series, first = len(records) * len(directions), predictions[0].k
     for index, (record, (colour, symbol)) in enumerate(zip(records, STRATEGY_MARKS, strict=False)):
@@ -173,39 +171,41 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
         for order, direction in enumerate(directions):
             columns = [column for column, prediction in enumerate(predictions) if prediction.direction == direction]
             steps = [predictions[column].k for column in columns]
-            place = index * len(directions) + order - (num_series - 1) / 2
-            beside = [k + 0.2 * min(1, 3 / num_series) * place for k in steps]  # strategies often read nearly the same
-            points: dict[str, Any] = dict(type="scatter", mode="markers", x=beside, customdata=steps)
+            # Points are shifted sideways because the bounds of different strategies are often nearly equal.
+            shift = 0.2 * min(1, 3 / num_series) * (index * len(directions) + order - (num_series - 1) / 2)
+            points: dict[str, Any] = dict(
+                type="scatter", mode="markers", x=[k + shift for k in steps], customdata=steps
+            )
             points |= dict(legendgroup=strategy, marker_color=colour, marker_size=8)
             points |= dict(marker_symbol=symbol if len(directions) == 1 else DIRECTION_SYMBOLS[direction])
             dashes = dict(line_dash="dash", legendgroup=strategy, showlegend=False)
-            of = f"{shown}, {direction}" if direction else shown
-            bound_hover = f"k = %{{customdata}}, {of}: %{{text}} nats (standard error)<extra></extra>"
-            accuracy_hover = f"k = %{{customdata}}, {of}: %{{y:.1f}} %<extra></extra>"
-            words, error = _at(columns, bound_words), dict(array=_at(columns, errors), color=colour)
-            bound_points = dict(points, y=_at(columns, bounds), text=words, error_y=error, hovertemplate=bound_hover)
-            rates = _at(columns, accuracies)
+            series_name = f"{shown}, {direction}" if direction else shown
+            bound_hover = f"k = %{{customdata}}, {series_name}: %{{text}} nats (standard error)<extra></extra>"
+            accuracy_hover = f"k = %{{customdata}}, {series_name}: %{{y:.1f}} %<extra></extra>"
+            words, error = _select(bound_words, columns), dict(array=_select(errors, columns), color=colour)
+            bound_points = dict(points, y=_select(bounds, columns), text=words, error_y=error)
+            rates = _select(accuracies, columns)
             traces += [
-                dict(bound_points, name=f"{of}:<br>{escape(record['reading'])}"),
-                curve(steps, _at(columns, ceilings), f"ceiling {reading.ceiling}", colour, **dashes),
-                dict(points, name=of, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
-                curve(steps, _at(columns, chances), "chance 1/N", colour, yaxis="y2", **dashes),
+                dict(bound_points, name=f"{series_name}:<br>{escape(record['reading'])}", hovertemplate=bound_hover),
+                curve(steps, _select(ceilings, columns), f"ceiling {labels.ceiling}", colour, **dashes),
+                dict(points, name=series_name, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
+                curve(steps, _select(chances, columns), "chance 1/N", colour, yaxis="y2", **dashes),
             ]
-        # The dashes of all strategies lie close together: the last one's carry the words.
-        labels = [_label(first, ceilings[0], f"ceiling {reading.ceiling}", yanchor="top")]
-        labels += [_label(first, chances[0], "chance 1/N", yanchor="bottom", yref="y2")]
+        # The dashed lines of all strategies lie close together: only those of the last strategy are labelled.
+        annotations = [_annotation(first, ceilings[0], f"ceiling {labels.ceiling}", yanchor="top")]
+        annotations += [_annotation(first, chances[0], "chance 1/N", yanchor="bottom", yref="y2")]
         cells = [bound_words, map(number, ceilings)]
         cells += [[number(value, 2) for value in values] for values in (record["num_candidates"], accuracies, chances)]
         names = [f"{strategy}, {prediction.words}" for prediction in predictions]
         rows += [list(row) for row in zip(names, *cells, strict=True)]
-    header = [f"{reading.kind}, step", f"{reading.name} (nats)", f"{reading.ceiling} (nats)", "N"]
+    header = [f"{labels.setting}, step", f"{labels.bound} (nats)", f"{labels.ceiling} (nats)", "N"]
     header += ["accuracy (%)", "chance (%)"]
     ahead = "rows of patches ahead" if directions[0] else "latents ahead"
     return Chart(
-        title=f"{reading.name} and accuracy by prediction step, after training",
+        title=f"{labels.bound} and accuracy by prediction step, after training",
         caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error "
-        f"of {reading.name}. Dashed: above, the ceiling {reading.ceiling}; below, the accuracy of chance, 1/N.",
-        alt=f"Two charts over the prediction step k: {reading.name} in nats with its ceiling, accuracy with that of "
+        f"of {labels.bound}. Dashed: above, the ceiling {labels.ceiling}; below, the accuracy of chance, 1/N.",
+        alt=f"Two charts over the prediction step k: {labels.bound} in nats with its ceiling, accuracy with that of "
         "chance. "
         + "".join(f"{record['strategy']}: {record['reading']}. " for record in records)
         + "; ".join(f"{name}: {bound} nats, {accuracy} %" for name, bound, _, _, accuracy, _ in rows),
@@ -213,44 +213,36 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
         layout=layout(
             600,
             xaxis=axis(f"prediction step k ({ahead})", dtick=1, anchor="y2"),
-            yaxis=axis(f"{reading.name} (nats)", rangemode="tozero", domain=[0.54, 1]),
+            yaxis=axis(f"{labels.bound} (nats)", rangemode="tozero", domain=[0.54, 1]),
             yaxis2=axis("accuracy (%)", rangemode="tozero", domain=[0, 0.46]),
-            annotations=_drawable(labels),
+            annotations=_finite_annotations(annotations),
         ),
         table=Table(header, rows),
     )
 
 
-def _reading_of(record: dict[str, Any]) -> Reading:
-    """Classes are not equally frequent: their entropy H takes the place of log N."""
-    return Reading("H - L", "H", "objective") if record["strategy"] == FULL_SOFTMAX else Reading()
+def _bound_labels(record: dict[str, Any]) -> BoundLabels:
+    """Return the labels of a record's bound: with the full softmax the entropy H of the classes replaces log N."""
+    return BoundLabels("H - L", "H", "objective") if record["strategy"] == FULL_SOFTMAX else BoundLabels()
 
 
-def _at(columns: list[int], values: list[Any]) -> list[Any]:
+def _select(values: list[Any], columns: list[int]) -> list[Any]:
     return [values[column] for column in columns]
 
 
 def with_spread(
     values: Iterable[SupportsFloat | None], spreads: Iterable[SupportsFloat | None], digits: int = 3
 ) -> list[str]:
-    """Values in words, spreads in brackets."""
+    """Return each value as text, with its spread in brackets."""
     return [f"{number(v, digits)} ({number(s, digits)})" for v, s in zip(values, spreads, strict=True)]
-
-
-def _step_colours(num_steps: int) -> list[str]:
-    """Colours from k = 1 to k = K, linear in between."""
-    ends = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in STEP_COLOURS])
-    at = np.linspace(0, len(ends) - 1, num_steps)
-    channels = np.stack([np.interp(at, range(len(ends)), channel) for channel in ends.T], axis=1)
-    return ["#{:02x}{:02x}{:02x}".format(*colour) for colour in channels.round().astype(int)]
 
 
 def curve(
     x: Sequence[SupportsFloat], y: Sequence[SupportsFloat | None], name: str, colour: str, **options: Any
 ) -> dict[str, Any]:
-    """A line that shows its name and value."""
+    """Return the trace of a line whose hover label shows its name and value."""
     hover = f"{name}: %{{y:.3~f}}<extra></extra>"
-    drawn = dict(
+    trace = dict(
         type="scatter",
         mode="lines",
         x=list(x),
@@ -260,28 +252,31 @@ def curve(
         line_width=2,
         hovertemplate=hover,
     )
-    return drawn | options
+    return trace | options
 
 
-def _label(x: int, y: SupportsFloat | None, text: str, **options: Any) -> dict[str, Any]:
+def _annotation(x: int, y: SupportsFloat | None, text: str, **options: Any) -> dict[str, Any]:
     return dict(x=x, y=y, text=text, xanchor="left", showarrow=False, **options)
 
 
-def _drawable(labels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [label for label in labels if number(label["y"]) != "n/a"]
+def _finite_annotations(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [annotation for annotation in annotations if number(annotation["y"]) != "n/a"]
 
 
 def axis(title: str, **options: Any) -> dict[str, Any]:
-    """An axis with room for its labels."""
+    """Return an axis that makes room for its labels."""
     return dict(title_text=title, automargin=True, **options)
 
 
 def layout(height: int, **options: Any) -> dict[str, Any]:
-    """Without background, since the page is light or dark; without dragging, so that a touch scrolls the page."""
+    """Return the layout that all figures share.
+
+    The background is transparent, because the page is light or dark. Dragging is off, so that a touch scrolls the page.
+    """
     transparent = "rgba(0,0,0,0)"
-    found = dict(template="none", height=height, dragmode=False, font_family="system-ui, sans-serif", font_size=13)
-    found |= dict(paper_bgcolor=transparent, plot_bgcolor=transparent)
-    found |= dict(modebar_bgcolor=transparent, modebar_color=GREY, modebar_activecolor=BLUE)
-    found |= dict(legend_orientation="h", legend_yref="container", legend_y=0, legend_yanchor="bottom", legend_x=0)
-    found |= dict(margin_l=10, margin_r=20, margin_t=35, margin_b=10)
-    return found | options
+    shared = dict(template="none", height=height, dragmode=False, font_family="system-ui, sans-serif", font_size=13)
+    shared |= dict(paper_bgcolor=transparent, plot_bgcolor=transparent)
+    shared |= dict(modebar_bgcolor=transparent, modebar_color=GREY, modebar_activecolor=BLUE)
+    shared |= dict(legend_orientation="h", legend_yref="container", legend_y=0, legend_yanchor="bottom", legend_x=0)
+    shared |= dict(margin_l=10, margin_r=20, margin_t=35, margin_b=10)
+    return shared | options

@@ -1,1 +1,1 @@
-"""Training: the LightningModule, the data module, the run's folder, `cpc pretrain`."""
+"""Pretraining: the LightningModule, the data module, the run's folder and `cpc pretrain`."""

@@ -1,4 +1,4 @@
-"""What is asked of batches whose latents are contrasted, before the first step: negatives for every row, and room."""
+"""Checks before the first step: every row of a batch has negatives, and a batch fits in memory."""
 
 from typing import Any
 
@@ -8,53 +8,53 @@ from cpc.data.drawn import Drawn, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
-from cpc.losses.plan import check_rows
+from cpc.losses.candidate_sets import check_rows
 from cpc.model import CPC
 
-NUM_CHECKED_BATCHES = 1000  # a quarter of a second
+NUM_CHECKED_BATCHES = 1000  # they take a quarter of a second
 
 
 def check_batches(
-    modality: Drawn, model: CPC, training: Training, held_out: Any, measured: tuple[str, ...], device: torch.device
+    modality: Drawn, model: CPC, training: Training, held_out: Any, strategies: tuple[str, ...], device: torch.device
 ) -> None:
-    """Refuse a step that cannot fit into memory, and batches that leave a row without negatives; nothing is decoded.
+    """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
 
     Args:
         modality: the data and their options.
-        model: to train.
-        training: the stream of batches.
-        held_out: the held-out ones.
-        measured: strategies of the held-out bound.
-        device: where steps are computed.
+        model: the model to train.
+        training: the stream of training batches.
+        held_out: the held-out batches.
+        strategies: strategies of the held-out bound.
+        device: device of the steps.
 
     Raises:
         ValueError: naming the option.
     """
     _check_memory(modality, model, training, device)
     _check_training_rows(modality, model, training)
-    _check_measured_rows(model, held_out, measured)
+    _check_held_out_rows(model, held_out, strategies)
 
 
 def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
-    """Training batches must serve the strategies of training alone; those after the first are checked in their turn."""
-    encoder, batches, trained = model.encoder, training.batches, model.loss_part.training_strategies
-    drawn_at = batches.of_all_ranks if model.loss_part.meets_all_ranks else batches.batch
-    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(drawn_at(0))))):
-        of_batch = identities(encoder, training.dataset, drawn_at(index))
-        for strategy in trained:
+    """Check one pass of training batches, at most `NUM_CHECKED_BATCHES`, for the training strategies."""
+    encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
+    batch_indices = batches.of_all_ranks if model.loss_part.meets_all_ranks else batches.batch
+    for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(batch_indices(0))))):
+        batch_ids = identities(encoder, training.dataset, batch_indices(index))
+        for strategy in strategies:
             with naming(modality.train_split):
-                check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)
+                check_rows(strategy, *batch_ids, skip_steps=model.loss_part.skip_steps)
 
 
-def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -> None:
-    """A strategy that leaves rows without negatives fails now, not at the first held-out evaluation."""
-    draws = held_out.draws_of_all_ranks if model.loss_part.meets_all_ranks else held_out.draws
-    for strategy in measured:
+def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
+    """Check all held-out batches now, so that no strategy fails at the first evaluation."""
+    batch_indices = held_out.draws_of_all_ranks if model.loss_part.meets_all_ranks else held_out.draws
+    for strategy in strategies:
         try:
-            for drawn in draws(strategy):
-                of_batch = identities(model.encoder, held_out.windows, drawn)
+            for indices in batch_indices(strategy):
+                batch_ids = identities(model.encoder, held_out.windows, indices)
                 with naming(held_out.split):
-                    check_rows(strategy, *of_batch, skip_steps=model.loss_part.skip_steps)
+                    check_rows(strategy, *batch_ids, skip_steps=model.loss_part.skip_steps)
         except ValueError as error:
             if strategy in model.loss_part.training_strategies:
                 raise
@@ -65,30 +65,30 @@ def _check_measured_rows(model: CPC, held_out: Any, measured: tuple[str, ...]) -
 
 
 def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch.device) -> None:
-    """Count what is certain to be held at once; a step takes several times as much, with its layers."""
+    """Check that the largest tensors of a step fit in memory; with its layers a step takes several times as much."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives
     num_valid, *_ = identities(model.encoder, training.dataset, training.batches.batch(0))
     mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
     distances = [step.k for step in model.steps if step.direction == model.steps[0].direction]
-    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # no more than there are (Jensen)
+    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # a lower bound (Jensen)
     num_queries = num_sequences * num_latents * model.predictor.num_steps
     per_observation = {
         modality.unit: 4 * training.dataset.num_values,
         "queries": 4 * num_queries * model.encoder.dim,
-        "the table of who meets whom": modality.batch_size * num_sequences**2 * num_latents,
-        f"draws of model.loss.init_args.num_negatives={num_negatives}": BYTES_PER_NEGATIVE
+        "the table of candidates": modality.batch_size * num_sequences**2 * num_latents,
+        f"negatives of model.loss.init_args.num_negatives={num_negatives}": BYTES_PER_NEGATIVE
         * num_rows
         * (num_negatives or 0),
     }
-    gigabytes = {what: modality.batch_size * size / 1e9 for what, size in per_observation.items() if size}
-    on_cpu = device.type == "cpu"
-    there = memory_bytes() if on_cpu else torch.cuda.get_device_properties(device).total_memory
-    if sum(gigabytes.values()) > there / 1e9:
-        parts = ", ".join(f"{what} {size:.1f}" for what, size in gigabytes.items())
+    gigabytes = {name: modality.batch_size * size / 1e9 for name, size in per_observation.items() if size}
+    is_cpu = device.type == "cpu"
+    total_bytes = memory_bytes() if is_cpu else torch.cuda.get_device_properties(device).total_memory
+    if sum(gigabytes.values()) > total_bytes / 1e9:
+        parts = ", ".join(f"{name} {size:.1f}" for name, size in gigabytes.items())
         raise ValueError(
             f"a step on data.batch_size={modality.batch_size} {modality.unit} of {training.dataset.num_values} values "
-            f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), and this {'machine' if on_cpu else 'device'} "
-            f"has {there / 1e9:.0f}: lower data.batch_size, data.{modality.size_option} or "
+            f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), and this {'machine' if is_cpu else 'device'} "
+            f"has {total_bytes / 1e9:.0f}: lower data.batch_size, data.{modality.size_option} or "
             "model.loss.init_args.num_negatives"
         )

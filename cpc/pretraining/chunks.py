@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from cpc.data.batch import Batch
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
 

@@ -1,4 +1,4 @@
-"""`cpc pretrain`: LightningCLI's fit under our name, with the run's folder around it."""
+"""`cpc pretrain`: the fit of a LightningCLI, with a folder for the run."""
 
 import logging
 import re
@@ -32,16 +32,16 @@ from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
-    ".*does not have many workers.*",  # the packed cache is read faster than a worker could send it
+    ".*does not have many workers.*",  # reading the packed cache is faster than receiving data from a worker
     "(?s).*'set_vital' is deprecated.*",  # torchdata 0.11 with torch 2.14
     ".*isinstance\\(treespec, LeafSpec\\).*",  # lightning 2.6 with torch 2.14
     "(?s).*was deprecated in v4.49.*",  # lightning 2.6 with jsonargparse 4.49 and later
-    "(?s).*JsonargparseDeprecationWarning.*",  # and what jsonargparse says of such warnings
+    "(?s).*JsonargparseDeprecationWarning.*",  # jsonargparse's hint at such warnings
 )
 
 
 class RunOptions:
-    """What options of the run may be, beside those of trainer, model and data."""
+    """Types of the run's own options, next to those of trainer, model and data."""
 
     seed_everything: Annotated[int, Range(0, 2**32 - 1)]
     run_dir: str | None
@@ -53,52 +53,52 @@ class RunOptions:
 
 
 class PretrainCommand(LightningCLI):
-    """Parses configs and options; what is unknown or abbreviated is refused before anything runs."""
+    """The parser of configs and options, which rejects unknown and abbreviated options."""
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Trainer, model, and any `cpc.data.Modality`."""
+        """Add the options of the trainer, the model, and any `cpc.data.Modality`."""
         parser.add_lightning_class_args(self.trainer_class, "trainer")
         parser.add_lightning_class_args(Pretraining, "model")
-        parser.add_argument("--data", type=Modality, help="what is trained on, such as cpc.data.Audio")
+        parser.add_argument("--data", type=Modality, help="the training data, such as cpc.data.Audio")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options of the run's folder; one loss and one modality by default, whose options need no class path."""
+        """Add the options of the run's folder, and a default loss and modality, whose options need no class path."""
         parser.set_defaults(
             {"model.loss": {"class_path": "cpc.losses.Contrastive"}, "data": {"class_path": "cpc.data.Audio"}}
         )
-        parser.add_argument("--run_dir", type=str, default=None, help="the run's folder, new for a new run (required)")
+        parser.add_argument("--run_dir", type=str, default=None, help="folder of the run, new for a new run (required)")
         parser.add_argument("--ckpt_path", type=str, default=None, help="continue: 'last', 'best' or a .ckpt file")
         parser.add_argument(
             "--init_from",
             type=str,
             default=None,
-            help="start from the weights of a run or model, or of the Hub's",
+            help="start from the weights of a run, a model folder, or a model of the Hugging Face Hub",
         )
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse; refuse empty paths, counts below 1, and seeds that numpy does not take, before anything is built."""
+        """Parse the options, and check the run's own before anything is built."""
         super().parse_arguments(parser, args)
-        given = {name: self.config[name] for name in RunOptions.__annotations__}
-        check_values(RunOptions, {name: value for name, value in given.items() if not isinstance(value, bool)})
+        values = {name: self.config[name] for name in RunOptions.__annotations__}
+        check_values(RunOptions, {name: value for name, value in values.items() if not isinstance(value, bool)})
 
 
 def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
-    """Run one pretraining; `arguments` are the command line's, or a config as a dictionary.
+    """Run one pretraining, from the arguments of the command line or a config as a dictionary.
 
     Returns:
         The run's folder.
 
     Raises:
-        ValueError: before training, on options that cannot work together; they are named. If another process trains
-            in the run's folder.
-        KeyboardInterrupt: after Ctrl-C; the first one lets the step end and saves.
-        RankError: of several ranks, on each of them, with what one of them failed of.
-        SystemExit: after SIGTERM or SIGHUP, as after Ctrl-C: with 128 and the signal's number, as a shell has it.
+        ValueError: before training, naming options that cannot work together; or if another process trains in the
+            run's folder.
+        KeyboardInterrupt: after Ctrl-C; the first Ctrl-C finishes the step and saves.
+        RankError: on every rank of several, with the error of the rank that failed.
+        SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
-    torch.set_flush_denormal(True)  # before the first product, so that every thread inherits it
+    torch.set_flush_denormal(True)  # before the first computation, so that every thread inherits the setting
     command = parse(arguments)
     config, trainer = command.config, command.trainer
     if trainer.max_steps < 1:
@@ -107,39 +107,40 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
-        checkpoint, begin = _checkpoint_to_continue(run_dir, config.ckpt_path)
-        if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):  # rank 0 may just have begun it
+        checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path)
+        # Only rank 0 checks: other ranks may already see the folder that rank 0 has just made.
+        if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
-        _fit(command, run_dir, checkpoint, begin)
+        _fit(command, run_dir, checkpoint, first_step)
     return run_dir
 
 
-def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin: int) -> None:
+def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
     config, trainer = command.config, command.trainer
-    if begin > trainer.max_steps:
+    if first_step > trainer.max_steps:
         raise ValueError(
-            f"{checkpoint} is of step {begin}, beyond trainer.max_steps={trainer.max_steps}: raise it to go on, or "
-            "start a shorter run with another --run_dir"
+            f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}: raise it to go on, "
+            "or start a shorter run with another --run_dir"
         )
-    if begin == trainer.max_steps:
-        print(f"{checkpoint} is of step {begin}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
+    if first_step == trainer.max_steps:
+        print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
     if config.init_from is not None and checkpoint is None:
         start_from(command.model.model, config.init_from)
-    for_a_new_run = config.clone()
-    for_a_new_run.ckpt_path = None
+    new_run_config = config.clone()
+    new_run_config.ckpt_path = None
     folder = RunFolder(
         run_dir,
         config.record_every_steps,
         config.eval_every_steps,
         config.checkpoint_every_steps,
-        config_yaml=command.parser.dump(for_a_new_run, skip_none=False),
+        config_yaml=command.parser.dump(new_run_config, skip_none=False),
         init_from=config.init_from,
-        seeds={"seed_everything": config.seed_everything, "model.seed": command.model.draws_seed},
+        seeds={"seed_everything": config.seed_everything, "model.seed": command.model.seed},
     )
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:
-        purge_step = None if checkpoint is None else begin + 1  # what will be logged again
+        purge_step = None if checkpoint is None else first_step + 1  # later steps will be logged again
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
@@ -147,43 +148,46 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, begin
             data = PretrainingData(command.datamodule, folder.ranks)
             trainer.fit(command.model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # what Lightning makes of Ctrl-C
+        if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into SystemExit
             raise KeyboardInterrupt from error
-        if isinstance(error, SIGTERMException):  # it came before the first step, and Lightning would call it success
+        if isinstance(error, SIGTERMException):  # raised before the first step, with the exit status of success
             raise SystemExit(128 + signal.SIGTERM) from error
         raise
     except Exception as error:
-        # Its frames keep the loader's workers, which leave signals to training: the exit would wait for them for ever.
+        # The frames refer to the loader's workers, which ignore signals: the exit would wait for the workers for ever.
         traceback.clear_frames(error.__traceback__)
-        if (lost := _lost_worker(error)) is not None:
+        if (worker_error := _worker_error(error)) is not None:
             error = OSError(
-                f"a loader worker ended: {lost}; was it killed, or is memory short? Lower data.num_workers or "
+                f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower data.num_workers or "
                 f"data.batch_size; {how_to_continue(run_dir)}"
             )
-        if (of_all := folder.error_of_all_ranks(error)) is not None:
-            raise of_all from error
+        if (shared_error := folder.shared_error(error)) is not None:
+            raise shared_error from error
         raise error
     finally:
         folder.ranks.disconnect()
         for number, handler in former_handlers.items():
-            if handler is not None:  # one that is not Python's cannot be put back, nor was it taken away
+            if handler is not None:  # None is a handler that was not set from Python and was not replaced
                 signal.signal(number, handler)
     if folder.stopped_by is not None:
         if not trainer.is_global_zero:
-            raise SystemExit(0)  # were another rank's process to fail, Lightning would kill rank 0 before it can say so
+            raise SystemExit(0)  # if another rank fails, Lightning kills rank 0 before it prints its message
         if folder.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + folder.stopped_by)
 
 
-def _lost_worker(error: BaseException | None) -> str | None:
-    """What is said of a loader worker that is gone, by torch or by the line to it; Lightning may have failed after."""
+def _worker_error(error: BaseException | None) -> str | None:
+    """Return the message about a dead loader worker, from torch or multiprocessing; None for all other errors.
+
+    The message may be in the cause or context of an error, since Lightning may fail after a worker.
+    """
     seen: set[int] = set()  # causes and contexts of errors may form a cycle
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         frames = traceback.extract_tb(error.__traceback__)
-        is_of_line = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
-        if is_of_line or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
+        is_pipe_error = isinstance(error, (OSError, EOFError)) and frames and "multiprocessing" in frames[-1].filename
+        if is_pipe_error or (isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker")):
             return str(error).strip(" .") or type(error).__name__
         error = error.__cause__ or error.__context__
     return None
@@ -194,7 +198,10 @@ def _holds_run(run_dir: Path) -> bool:
 
 
 def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
-    """What `--ckpt_path` names, and its step: read once before, since Lightning has no words for a damaged file."""
+    """Return the checkpoint of `--ckpt_path` and its step.
+
+    The file is read here because Lightning has no error message for a damaged one.
+    """
     if ckpt_path is None:
         return None, 0
     known = {name: run_dir / "checkpoints" / f"{name}.ckpt" for name in ("last", "best")}
@@ -211,15 +218,15 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path 
 
 
 def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
-    """Build module, data and trainer from the command line's arguments or a config's dictionary."""
+    """Build module, data and trainer from the arguments of the command line or a config as a dictionary."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     set_loader("checked_yaml", _load_checked, exceptions=(yaml.YAMLError,))
     configs = ArgumentParser(add_help=False, allow_abbrev=False)
     configs.add_argument("-c", "--config", action="append", default=[])
     for config in configs.parse_known_args(arguments)[0].config if isinstance(arguments, list) else ():
         if Path(config).is_file():
-            read_yaml(Path(config))  # jsonargparse names no file
-    own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns of arguments beside those it is given
+            read_yaml(Path(config))  # errors name the file, unlike those of jsonargparse
+    own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns about arguments in sys.argv
     try:
         with _known_warnings_ignored():
             return PretrainCommand(
@@ -232,13 +239,13 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain", "parser_mode": "checked_yaml"},
                 trainer_class=make_trainer,
             )
-    except RuntimeError as error:  # of torch
+    except RuntimeError as error:  # torch could not allocate a tensor
         size = re.search(r"tried to allocate (\d+) bytes|overflow", str(error))
         if size is None:
             raise
-        gigabytes = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than can be counted"
+        memory = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more bytes than 64 bits can count"
         raise ValueError(
-            f"a tensor of the model takes {gigabytes}, which this machine does not have: lower the widths of "
+            f"a tensor of the model takes {memory}, which this machine does not have: lower the widths of "
             "model.encoder, model.context, model.predictor and model.loss"
         ) from error
     finally:
@@ -246,14 +253,14 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
 
 
 def typed_option(name: str) -> str:
-    """How an argument that a message marks is typed: the library speaks of the data's, if of nothing else."""
+    """Return the option of an argument that a message marks; arguments without a section belong to the data."""
     if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
     return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"
 
 
 def _load_checked(text: str) -> Any:
-    """Read a config, or a value of the command line, as jsonargparse does."""
+    """Check the YAML of a config or a value, and read it as jsonargparse does."""
     check_yaml(text)
     return get_loader("yaml")(text)
 

@@ -1,4 +1,4 @@
-"""The training data of a run: a modality's batches, which resume exactly, and what is refused before the first step."""
+"""The data module of a run: a modality's batches, which resume exactly, and checks before the first step."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import Drawn, HeldOut
+from cpc.data.drawn import Drawn, DrawnCorpus, HeldOut
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
@@ -22,18 +22,18 @@ from cpc.probes.online import OnlineProbe
 
 
 class PretrainingData(pl.LightningDataModule):
-    """What Lightning asks of data.
+    """The training and held-out batches of a run.
 
     Args:
-        modality: the source and its options, a config's `data` section.
-        ranks: connected before the corpus is opened.
+        modality: the source and its options, the `data` section of a config.
+        ranks: connections between the ranks, opened before the corpus.
 
     Raises:
-        ValueError: if what is held out is trained on, or an option is not of JSON's types.
+        ValueError: if the held-out split is the training split, or an option cannot be written as JSON.
 
     Attributes:
         corpus: the opened source; None before `setup`.
-        training: the endless stream that is trained on.
+        training: the endless stream of training batches.
         held_out: the held-out batches.
     """
 
@@ -44,20 +44,20 @@ class PretrainingData(pl.LightningDataModule):
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
-                f"data.train_split and data.eval_split are both {modality.train_split!r}: a bound on what was trained "
-                "on can exceed the truth; hold a part out"
+                f"data.train_split and data.eval_split are both {modality.train_split!r}: a bound on training data can "
+                "exceed the truth; hold a part out"
             )
         try:
             json_text(modality.saved_settings)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"an option of data cannot be noted beside the model as JSON: {error}") from error
+            raise ValueError(f"an option of data cannot be saved with the model as JSON: {error}") from error
         self.modality = modality
         self.ranks = ranks
         self.corpus: Any = None
-        self._held_out_files: dict[str, Any] = {}  # of text, whose training knows the whole of it, none
+        self._held_out_files: dict[str, Any] = {}  # empty for text, where the training fingerprint covers all files
 
     def setup(self, stage: str) -> None:
-        """Open the corpus, check that data, model and strategies fit, standardise the encoder's input.
+        """Open the corpus, check that data, model and strategies fit together, and standardise the encoder's input.
 
         Raises:
             ValueError: naming the option.
@@ -69,14 +69,14 @@ class PretrainingData(pl.LightningDataModule):
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)
-        trained = model.loss_part.training_strategies
+        strategies = model.loss_part.training_strategies
         if isinstance(modality, Drawn):
-            unread = modality.unread_speakers([*trained, *module.strategies], trained[0])
-            if unread:  # no mistake: a config may hold it, and an option choose another sampler
-                say(re.sub(r"`(\w+)`", r"data.\1", unread))
+            message = modality.unread_speakers([*strategies, *module.strategies], strategies[0])
+            if message:  # no error: an option may replace the sampler of a config
+                say(re.sub(r"`(\w+)`", r"data.\1", message))
         corpus = modality.open(model.encoder, to_train=True)
-        modality.check_split(corpus, modality.train_split, trained, trained[0])
-        modality.check_split(corpus, modality.eval_split, module.strategies, trained[0])
+        modality.check_split(corpus, modality.train_split, strategies, strategies[0])
+        modality.check_split(corpus, modality.eval_split, module.strategies, strategies[0])
         self.corpus = corpus
         for probe in trainer.callbacks:
             if isinstance(probe, OnlineProbe):
@@ -89,65 +89,72 @@ class PretrainingData(pl.LightningDataModule):
         if isinstance(self.held_out, HeldOut):
             made_from = self.held_out.windows.draws["made_from"]
             self._held_out_files = {name: each for name, each in made_from.items() if is_of_files(name)}
-        if isinstance(modality, Drawn) and modality.predicts == "latents":  # draws are known before they are decoded
+        if isinstance(modality, Drawn) and modality.predicts == "latents":
             check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
     def train_dataloader(self) -> StatefulDataLoader:
-        """An endless stream of batches, which `trainer.max_steps` cuts: a resumed run takes the next one of it."""
+        """Return a loader of the endless training stream, which ends at `trainer.max_steps`."""
         return StatefulDataLoader(
             self.training.dataset,
             batch_sampler=self.training.batches,
-            collate_fn=_whole,
+            collate_fn=_identity,
             num_workers=self.modality.num_workers,
-            worker_init_fn=_leave_signals_to_training,
-            generator=torch.Generator(),  # so that the loader draws nothing from the global one
+            worker_init_fn=_ignore_signals,
+            generator=torch.Generator(),  # so that the loader draws nothing from the global generator
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Observations alone: what is known of them is read on the host, and a GPU would be waited for."""
+        """Move only observations and targets; reading ids and lengths from a GPU would wait for it."""
         x, target = (
-            each if each is None or each.device == device else _pinned(each, device).to(device, non_blocking=True)
-            for each in (batch.x, batch.target)
+            tensor if tensor is None or tensor.device == device else _move(tensor, device)
+            for tensor in (batch.x, batch.target)
         )
         return batch._replace(x=x, target=target)
 
     def initialisation_batch(self) -> Tensor:
-        """Observations for the data-dependent initialisation: the same on every rank."""
+        """Return observations for the data-dependent initialisation, the same on every rank."""
         return self.modality.initialisation_batch(self.corpus)
 
     def class_names(self, task: str) -> list[str]:
-        """The classes of an online probe.
+        """Return the classes of an online probe.
 
         Raises:
             ValueError: naming the option, if the data have none.
         """
         return self.modality.class_names(self.corpus, task)
 
+    def is_group_task(self, task: str) -> bool:
+        """Return whether the classes of an online probe are the groups of the batches, such as speakers."""
+        return isinstance(self.corpus, DrawnCorpus) and task == self.corpus.nouns[0]
+
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint's batches were made of, those that are held out too."""
+        """Return the fingerprint of the training and held-out data."""
         fingerprint = self.training.batches.state_dict()["fingerprint"]
         return {"fingerprint": fingerprint | {f"held-out {name}": each for name, each in self._held_out_files.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse other data or batches before the loader meets them: Lightning would bury its reason.
+        """Check that the data are those of the checkpoint; Lightning would hide an error of the loader.
 
         Raises:
-            ValueError: naming what differs.
+            ValueError: naming the differences.
         """
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
 
-def _pinned(x: Tensor, device: torch.device) -> Tensor:
-    """Where a GPU can fetch it from while the host goes on."""
-    return x.pin_memory() if device.type == "cuda" else x
+def _move(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, from pinned memory if it is a GPU, so that the host need not wait."""
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
-def _whole(batch: Batch) -> Batch:
-    """Data sets hand on whole batches."""
+def _identity(batch: Batch) -> Batch:
+    """Return the batch: data sets return whole batches."""
     return batch
 
 
-def _leave_signals_to_training(worker: int) -> None:
-    """A terminal or a scheduler signals the whole group of processes: a worker that obeyed would end the last step."""
+def _ignore_signals(worker: int) -> None:
+    """Ignore stop signals in a worker.
+
+    A terminal or a scheduler signals the whole process group, and the last step still needs the workers.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

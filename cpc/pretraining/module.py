@@ -21,33 +21,33 @@ from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
 
 
 class Pretraining(pl.LightningModule):
-    """Trains a `CPC` model; its arguments are the `model` section of a config.
+    """The training of a `CPC` model; its arguments are the `model` section of a config.
 
     Args:
         encoder: g_enc.
         context: g_ar.
         predictor: W_k.
-        loss: `cpc.losses.Contrastive`, against latents of the batch, or `cpc.losses.ClassTableLoss`, the classes of
-            what follows among those of a table: the tokens of text.
+        loss: `cpc.losses.Contrastive` predicts latents among the latents of the batch, `cpc.losses.ClassTableLoss`
+            predicts classes among the classes of a table, such as the tokens of text.
         optimiser: `adam` or `adamw`.
-        learning_rate: peak, after the warm-up.
-        betas: Adam's decay rates.
-        epsilon: Adam's.
+        learning_rate: peak rate, after the warm-up.
+        betas: decay rates of Adam.
+        epsilon: epsilon of Adam.
         weight_decay: decoupled with `adamw`, an L2 penalty with `adam`.
         warmup_steps: optimiser steps of linear warm-up.
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
-        extra_strategies: the held-out bound is measured with these as well, on batches as they mean them: of few
-            speakers for the same-speaker strategies, uniform for the others.
-        num_chunks: parts in which a batch is encoded before it is contrasted whole. The loss is the same, activations
-            take a num_chunks-th of the memory, and the forward pass is done twice.
-        frozen: parts whose weights stay as they begin, such as `encoder` or `encoder.layers.0`; all others are trained.
-        seed: of the draws of negatives.
+        extra_strategies: further strategies of the held-out bound, each measured on the batches that fit: batches of
+            few speakers for the same-speaker strategies, uniform batches for the others.
+        num_chunks: number of chunks in which a batch is encoded, before the loss contrasts the whole batch. The loss is
+            the same, activations take a num_chunks-th of the memory, and the forward pass is done twice.
+        frozen: parts whose weights are not trained, such as `encoder` or `encoder.layers.0`.
+        seed: seed of the negatives.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Pretraining(pl.LightningModule):
         if self.model.loss_part.has_sparse_gradients:
             raise ValueError(
                 f"model.loss has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
-                "take (and of a table that the encoder is tied to they would be dense all the same): leave it out"
+                "take (and the gradients of a table that is tied to the encoder are dense in any case): leave it out"
             )
         _freeze(self.model, frozen)
-        self._architecture = describe(self.model)  # as it was asked for; data that are looked at add to it
+        self._architecture = describe(self.model)  # before the data complete it
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -88,81 +88,80 @@ class Pretraining(pl.LightningModule):
         self.strategies: tuple[str, ...] = self.model.loss_part.held_out_strategies(tuple(extra_strategies))
         self.num_chunks = num_chunks
         self.frozen = tuple(frozen)
-        self.draws = torch.Generator()
-        self.draws_seed = seed
-        self.tally = BoundTally(self.model.steps)  # of training, since the last record
-        self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, of data that go on with the next
-        self._unread: tuple[int, ContrastiveOutput, Tensor | None] | None = (
-            None  # a step whose loss is not known to be finite
-        )
-        self._restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
-        self._has_other_settings = False  # than the checkpoint
+        self.generator = torch.Generator()  # samples negatives
+        self.seed = seed
+        self.tally = BoundTally(self.model.steps)  # training batches since the last record
+        self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
+        # The last step, its loss and its sequence ids, until the loss is checked.
+        self._unchecked: tuple[int, ContrastiveOutput, Tensor | None] | None = None
+        self._restored: dict[str, Any] | None = None  # this rank's state in a checkpoint
+        self._settings_changed = False  # since the checkpoint
 
     @property
     def data(self) -> Modality:
-        """What is trained on."""
+        """The modality of the training data."""
         return self.trainer.datamodule.modality
 
     def setup(self, stage: str) -> None:
         """Initialise the encoder from data, before the model is wrapped for several devices.
 
         Raises:
-            ValueError: if chunks are asked for of data whose contexts go on from batch to batch.
+            ValueError: if `num_chunks` is given for data whose contexts continue from batch to batch.
         """
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
                 f"model.num_chunks={self.num_chunks}, but contexts of {self.data.name} go on from batch to batch, "
                 "which takes whole batches: lower data.batch_size instead"
             )
-        self.draws.manual_seed(self.draws_seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
+        self.generator.manual_seed(self.seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
-        """The contrastive loss; latents and contexts go to the online probe, detached."""
+        """Return the contrastive loss, with detached latents and contexts for callbacks."""
         self.model.loss_part.set_step(batch_index)
         if self.num_chunks > 1:
-            output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.draws)
+            output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.generator)
         else:
             output = self.model(batch.x, self.context_state)
             if self.data.is_continuous:
                 self.context_state = tuple(each.detach() for each in output.state)
-            contrast = self.model.contrast(output, batch, self.draws)
-        self.require_finite_loss()  # of the step before: a GPU has this one to do meanwhile
-        self._unread = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
+            contrast = self.model.contrast(output, batch, self.generator)
+        self.require_finite_loss()  # checks the previous step while a GPU computes this one
+        self._unchecked = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
 
     def take_training_bound(self) -> Bound:
-        """The bound over the training batches since the last call, on all ranks."""
+        """Return the bound over the training batches of all ranks since the last call."""
         self.require_finite_loss()
         tally, self.tally = self.tally, BoundTally(self.model.steps)
-        bound = self._gathered(tally).compute(self.model.loss_part.training_strategies[0], "train")
+        bound = self._gather_tally(tally).compute(self.model.loss_part.training_strategies[0], "train")
         entropy = self.trainer.datamodule.training.class_entropy_nats
         return bound.against_entropy(entropy) if bound.strategy == FULL_SOFTMAX else bound
 
     def held_out_bounds(self, held_out: HeldOutBatches, on_batch: OnBatch) -> list[Bound]:
-        """Measure the bound on held-out batches, those of all ranks, with the training strategy first.
+        """Measure the bound on the held-out batches of all ranks, with the training strategy first.
 
         Args:
-            held_out: this rank's batches.
+            held_out: the batches of this rank.
             on_batch: called with each batch of the training strategy, its latents and its contexts.
         """
         forward_context = self.trainer.precision_plugin.forward_context
-        measures = [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies]
-        tallies = measured_tallies(self.model, held_out, measures, forward_context=forward_context, on_batch=on_batch)
-        return [held_out_bound(self._gathered(tally), measure, held_out) for measure, tally in tallies.items()]
+        protocols = [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies]
+        tallies = measured_tallies(self.model, held_out, protocols, forward_context=forward_context, on_batch=on_batch)
+        return [held_out_bound(self._gather_tally(tally), protocol, held_out) for protocol, tally in tallies.items()]
 
     def require_finite_loss(self) -> None:
-        """Refuse to go on after a broken step, the last one that has not been asked about.
+        """Check the loss of the last step, unless it was checked before.
 
         Raises:
-            FloatingPointError: if its loss was infinite or not a number.
+            FloatingPointError: if the loss is infinite or not a number.
         """
-        unread, self._unread = self._unread, None
-        if unread is None or bool(torch.isfinite(unread[1].loss)):
+        unchecked, self._unchecked = self._unchecked, None
+        if unchecked is None or bool(torch.isfinite(unchecked[1].loss)):
             return
-        step, contrast, sequence_id = unread
+        step, contrast, sequence_id = unchecked
         is_broken = (~torch.isfinite(contrast.loss_nats)).any(1).tolist()
         steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
         raise FloatingPointError(
@@ -173,9 +172,9 @@ class Pretraining(pl.LightningModule):
         )
 
     def require_finite(self) -> None:
-        """Refuse to go on with a broken model: asked before anything is measured or saved.
+        """Check the last loss and all weights before the model is measured or saved.
 
-        The loss of a step is that of the weights before it, so a broken gradient would otherwise reach the checkpoint.
+        The loss of a step belongs to the weights before the step, so it does not show a broken gradient.
 
         Raises:
             FloatingPointError: as `require_finite_loss`, or if a weight or a statistic is infinite or not a number.
@@ -190,7 +189,7 @@ class Pretraining(pl.LightningModule):
             )
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """Adam with linear warm-up, then constant or cosine."""
+        """Return Adam with a linear warm-up, followed by a constant or cosine schedule."""
         classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         optimiser = classes[self.optimiser](
             self.model.parameters(),
@@ -198,7 +197,7 @@ class Pretraining(pl.LightningModule):
             betas=self.betas,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
-            # 40 % of the default's time on a CPU; Lightning clips no gradients of a fused optimiser in mixed precision.
+            # On a CPU it takes 40 % of the default's time. In mixed precision Lightning cannot clip its gradients.
             fused=True if self.device.type == "cpu" and self.trainer.precision == "32-true" else None,
         )
         # Not trainer.estimated_stepping_batches: reading it makes Lightning drop the loader's state on resume.
@@ -215,11 +214,11 @@ class Pretraining(pl.LightningModule):
             "architecture": self._architecture,
             "settings": self._settings(),
             "num_workers": self.data.num_workers,
-            "ranks": self.of_all_ranks(
+            "ranks": self.gather_from_ranks(
                 {
-                    "draws": self.draws.get_state(),
+                    "draws": self.generator.get_state(),
                     "python": random.getstate(),
-                    "numpy": (kind, key.tolist(), *rest),  # no array: a checkpoint holds tensors and plain values
+                    "numpy": (kind, key.tolist(), *rest),  # a list: a checkpoint has only tensors and plain values
                     "torch": torch.get_rng_state(),
                     "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
                     "tally": self.tally.sums,
@@ -229,7 +228,7 @@ class Pretraining(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse by name what cannot be continued, say what will be other than before, keep this rank's generators."""
+        """Check that the run can continue, print changed settings, and keep the state of this rank."""
         state = checkpoint.get("cpc")
         if state is None or "ranks" not in state:
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
@@ -254,17 +253,17 @@ class Pretraining(pl.LightningModule):
                 "batch to batch belong to a device; restore it"
             )
         changes = list(_differences(state["settings"], self._settings(), name=""))
-        self._has_other_settings = bool(changes)
+        self._settings_changed = bool(changes)
         if changes and self.global_rank == 0:
             print(f"continuing with other settings: {'; '.join(changes)}", file=sys.stderr)
-        self._restored = self._of_this_rank(state["ranks"])
+        self._restored = self._rank_state(state["ranks"])
 
-    def _of_this_rank(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Its generators, as far as there was such a rank, and its part of the tally of all."""
+    def _rank_state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the generators of this rank, if the checkpoint has this rank, and its share of the tally."""
         num_ranks = self.trainer.world_size
         if len(ranks) == num_ranks:
             return ranks[self.global_rank]
-        draws = ranks[0]["draws"] if self.model.loss_part.meets_all_ranks else self.draws.get_state()
+        draws = ranks[0]["draws"] if self.model.loss_part.meets_all_ranks else self.generator.get_state()
         own = ranks[self.global_rank] if self.global_rank < len(ranks) else {"draws": draws}
         parts = (
             torch.cat(batch, 2).chunk(num_ranks, 2) for batch in zip(*(each["tally"] for each in ranks), strict=True)
@@ -272,8 +271,8 @@ class Pretraining(pl.LightningModule):
         return own | {"tally": [part[self.global_rank] for part in parts]}
 
     def on_train_start(self) -> None:
-        """After a resume, let the settings given now hold: the optimiser's state has brought the former ones."""
-        if not self._has_other_settings:
+        """Apply changed settings after a resume, since the optimiser's state restores the earlier ones."""
+        if not self._settings_changed:
             return
         optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         rate = self.learning_rate * self._learning_rate_factor(schedule.last_epoch, self.trainer.max_steps)
@@ -282,12 +281,12 @@ class Pretraining(pl.LightningModule):
         schedule.base_lrs = [self.learning_rate] * len(optimiser.param_groups)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
-        """After a resume, put every generator where it was: as late as possible, since set-up may draw from them."""
+        """Restore the random generators after a resume, as late as possible, since the set-up may draw from them."""
         if self._restored is None:
             return
         state, self._restored = self._restored, None
-        self.draws.set_state(state["draws"])
-        if "torch" in state:  # a rank that there was
+        self.generator.set_state(state["draws"])
+        if "torch" in state:  # absent for a rank that is not in the checkpoint
             random.setstate(state["python"])
             np.random.set_state(state["numpy"])
             torch.set_rng_state(state["torch"])
@@ -298,7 +297,7 @@ class Pretraining(pl.LightningModule):
         self.tally.sums = list(state["tally"])
 
     def _settings(self) -> dict[str, Any]:
-        """What may be changed when a run is continued, and changes how it goes on."""
+        """Return the settings that may change when a run continues, and that affect its results."""
         names = (
             "optimiser",
             "learning_rate",
@@ -309,13 +308,13 @@ class Pretraining(pl.LightningModule):
             "schedule",
             "frozen",
         )
-        of_model = {f"model.{name}": getattr(self, name) for name in names}
-        trainer, of_data = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
-        return of_model | {
+        model_settings = {f"model.{name}": getattr(self, name) for name in names}
+        trainer, data_settings = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
+        return model_settings | {
             "model.extra_strategies": self.strategies[1:],
-            "model.num_chunks": self.num_chunks,  # changes rounding, and dropout
-            **of_data,
-            "trainer.max_steps": trainer.max_steps,  # where a cosine ends
+            "model.num_chunks": self.num_chunks,  # changes rounding and dropout
+            **data_settings,
+            "trainer.max_steps": trainer.max_steps,  # the end of a cosine
             "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
             "trainer.gradient_clip_val": trainer.gradient_clip_val,
             "trainer.precision": trainer.precision,
@@ -329,46 +328,46 @@ class Pretraining(pl.LightningModule):
         progress = (step - self.warmup_steps) / max(1, max_steps - self.warmup_steps)
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-    def of_all_ranks(self, value: Any) -> list[Any]:
-        """The values that all ranks call this with."""
+    def gather_from_ranks(self, value: Any) -> list[Any]:
+        """Return the values of all ranks; every rank must call this."""
         values = [value] * self.trainer.world_size
         if self.trainer.world_size > 1:
             torch.distributed.all_gather_object(values, value)
         return values
 
-    def _gathered(self, tally: BoundTally) -> BoundTally:
-        """The batches of all ranks: those that come at the same time are one, as they are in a single process."""
+    def _gather_tally(self, tally: BoundTally) -> BoundTally:
+        """Return the tally of all ranks; their simultaneous batches are joined, as in a single process."""
         gathered = BoundTally(tally.steps)
-        at_same_time = zip_longest(*self.of_all_ranks(tally.sums))  # text may end earlier on some
-        gathered.sums = [torch.cat([each for each in batch if each is not None], 2) for batch in at_same_time]
+        batches = zip_longest(*self.gather_from_ranks(tally.sums))  # text may end earlier on some ranks
+        gathered.sums = [torch.cat([part for part in parts if part is not None], 2) for parts in batches]
         return gathered
 
 
 def _freeze(model: CPC, names: tuple[str, ...]) -> None:
-    """Train no weight of these parts.
+    """Freeze the weights of these parts.
 
     Raises:
-        ValueError: naming a part that there is not, or if nothing is left to train.
+        ValueError: naming an unknown part; or if no weight is left to train.
     """
     for name in names:
         part = dict(model.named_modules()).get(name)
         if part is None:
-            parts = ", ".join(each for each, _ in model.named_children())
+            parts = ", ".join(child for child, _ in model.named_children())
             raise ValueError(f"model.frozen names {name!r}; the model has {parts}, and their parts")
         part.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"model.frozen={list(names)} leaves nothing to train")
 
 
-def _differences(found: Any, expected: Any, name: str = "model") -> Iterator[str]:
-    """Where two descriptions differ, in words; nothing given is as good as nothing in it."""
-    if all(value is None or (isinstance(value, dict | list | tuple) and not value) for value in (found, expected)):
+def _differences(saved: Any, current: Any, name: str = "model") -> Iterator[str]:
+    """Yield the differences of two descriptions as text; None and an empty container are equal."""
+    if all(value is None or (isinstance(value, dict | list | tuple) and not value) for value in (saved, current)):
         return
-    if isinstance(found, dict) and isinstance(expected, dict):
-        for key in sorted(found.keys() | expected.keys()):
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for key in sorted(saved.keys() | current.keys()):
             inner = name if key == "init_args" else f"{name}.{key}".lstrip(".")
-            yield from _differences(found.get(key), expected.get(key), inner)
-    elif found != expected and not isinstance(found, tuple | list):
-        yield f"{name} is {found!r} in the checkpoint, {expected!r} here"
-    elif isinstance(found, tuple | list) and tuple(found) != tuple(expected or ()):
-        yield f"{name} is {found!r} in the checkpoint, {expected!r} here"
+            yield from _differences(saved.get(key), current.get(key), inner)
+    elif saved != current and not isinstance(saved, tuple | list):
+        yield f"{name} is {saved!r} in the checkpoint, {current!r} here"
+    elif isinstance(saved, tuple | list) and tuple(saved) != tuple(current or ()):
+        yield f"{name} is {saved!r} in the checkpoint, {current!r} here"

@@ -1,4 +1,4 @@
-"""What a run shows while it runs: log N - L, its ceiling, windows or images per second, time left."""
+"""The progress bar of a run: log N - L, its ceiling, windows or images per second, and the time left."""
 
 import sys
 import time
@@ -14,22 +14,22 @@ from cpc.pretraining.module import Pretraining
 
 
 class Progress(ProgressBar):
-    """One line, rewritten on a terminal, a fresh line every half minute elsewhere."""
+    """A progress bar in one line on a terminal, or a new line every half minute elsewhere."""
 
     def __init__(self) -> None:
         super().__init__()
         self._is_enabled = True
 
     def disable(self) -> None:
-        """Show nothing (ranks other than zero)."""
+        """Hide the bar, as Lightning does on ranks other than 0."""
         self._is_enabled = False
 
     def enable(self) -> None:
-        """Show the line."""
+        """Show the bar if it was hidden before."""
         self._is_enabled = True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Open the line at the step that training starts from."""
+        """Open the bar at the first step."""
         self._interval_seconds = 0.5 if sys.stderr.isatty() else 30.0
         self._bar = tqdm(
             total=trainer.max_steps,
@@ -46,7 +46,7 @@ class Progress(ProgressBar):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Move on; refresh log N - L and speed about twice a second."""
+        """Advance the bar, and update log N - L and the speed about twice a second."""
         self._num_observations += len(batch.x) * trainer.world_size
         seconds = time.perf_counter() - self._since
         if self._is_enabled and seconds > self._interval_seconds and pl_module.tally.sums:
@@ -63,10 +63,10 @@ class Progress(ProgressBar):
         self._bar.update(trainer.global_step - self._bar.n)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Close the line."""
+        """Close the bar after the last step."""
         self._bar.close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the line so that the error starts on its own."""
+        """Close the bar, so that the error message begins on a new line."""
         if hasattr(self, "_bar"):
             self._bar.close()

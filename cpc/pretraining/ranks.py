@@ -1,8 +1,8 @@
-"""What the other ranks learn when one of them fails: in seconds, and what it said.
+"""Propagation of a rank's failure to all other ranks, within seconds and with its error message.
 
-A collective tells no more than "connection closed by peer", and waits half an hour for a rank whose machine is gone or
-whose process is stopped. So every rank keeps a line to rank 0, over which it shows once a second that it is alive, and
-over which its last words go. Rank 0 passes them on to all others.
+The error of a collective is only "connection closed by peer", and a collective waits half an hour for a rank whose
+machine is gone or whose process is stopped. So every rank keeps a connection to rank 0. It sends a heartbeat once a
+second, and its error message if it fails, which rank 0 forwards to all other ranks.
 """
 
 import hmac
@@ -25,24 +25,24 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from cpc.data.store.atomic import json_text
 
 _BEAT_SECONDS = 1.0
-_SILENT_BEATS = 20  # a thread beats: a step may take as long as it likes
-_GRACE_SECONDS = 6.0  # for the main thread to leave its collective by itself, of the 30 s until all ranks have ended
-_HEARSAY_SECONDS = 2.0  # a collective's error may be faster than the word of why
+_MAX_MISSED_BEATS = 20  # a thread sends heartbeats, so that steps may take any time
+_GRACE_SECONDS = 6.0  # for the main thread to leave its collective; all ranks end within 30 s
+_CAUSE_SECONDS = 2.0  # the error of a collective may arrive before the message that explains it
 _START_SECONDS = 60.0
 _BEAT, _END = b"\n", b"end\n"
 
 
 class RankError(OSError):
-    """What ended a run of several ranks: which rank failed, what it said, how to go on."""
+    """An error that names the rank that failed, its message, and how to continue."""
 
 
 class Failure(NamedTuple):
     """The first failure of a run.
 
     Attributes:
-        rank: that failed.
-        event: as `events.jsonl` has it.
-        message: what it said.
+        rank: the rank that failed.
+        event: event of `events.jsonl`.
+        message: error message of the rank.
     """
 
     rank: int
@@ -51,25 +51,25 @@ class Failure(NamedTuple):
 
 
 class Ranks:
-    """The line between this rank and the others; of a single process it is silent.
+    """The connections between this rank and the others; a single process has none.
 
     Args:
-        on_stuck: called from another thread with the trainer and a failure elsewhere, before this process is ended
-            because its main thread does not come out of a collective.
+        on_stuck: called from another thread with the trainer and the failure of another rank, before this process
+            exits because its main thread is stuck in a collective.
     """
 
     def __init__(self, on_stuck: Callable[[pl.Trainer, Failure], None]) -> None:
         self.rank, self.num_ranks = 0, 1
         self._on_stuck = on_stuck
         self._failure: Failure | None = None
-        self._started: list[subprocess.Popen] = []  # by this process
+        self._children: list[subprocess.Popen] = []  # other ranks that this process started
         self._thread: threading.Thread | None = None
 
     def connect(self, trainer: pl.Trainer) -> None:
-        """Open the lines and watch them; every rank calls it at the same time.
+        """Open the connections and watch them; every rank calls this at the same time.
 
         Args:
-            trainer: whose process group stands.
+            trainer: the trainer, with a process group.
 
         Raises:
             OSError: if rank 0 cannot be reached.
@@ -77,139 +77,140 @@ class Ranks:
         if trainer.world_size == 1:
             return
         self.rank, self.num_ranks, self._trainer = trainer.global_rank, trainer.world_size, trainer
-        self._heard, self._main_has_ended, self._leaving = threading.Event(), threading.Event(), threading.Event()
-        self._own: Failure | None = None
-        self._lines = self._accepted() if self.rank == 0 else self._called()
+        self._has_received, self._main_has_ended, self._leaving = (threading.Event() for _ in range(3))
+        self._own_failure: Failure | None = None
+        self._sockets = self._accept_all() if self.rank == 0 else self._connect_to_rank_0()
         if isinstance(trainer.strategy.launcher, _SubprocessScriptLauncher):
-            # Lightning's observer kills rank 0 as soon as another's process fails, before it can say why: it looks at
-            # this very list.
-            self._started = list(trainer.strategy.launcher.procs)
+            # Lightning's observer kills rank 0 as soon as a process of this list fails, before rank 0 prints the cause.
+            self._children = list(trainer.strategy.launcher.procs)
             trainer.strategy.launcher.procs.clear()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="ranks")
         self._thread.start()
 
     def first_failure(self, own: Failure) -> Failure:
-        """Tell the others that this rank fails, unless another one did before: that is then the reason.
+        """Send the failure of this rank to the others, unless another rank failed before.
 
         Returns:
-            The failure to name.
+            The first failure, which is the cause of the others.
         """
         if self._thread is None:
             return own
         self._main_has_ended.set()
-        if not self._heard.wait(_HEARSAY_SECONDS):
-            self._own = own
+        if not self._has_received.wait(_CAUSE_SECONDS):
+            self._own_failure = own
             self._leaving.set()
             self._thread.join()
         return self._failure or own
 
     def disconnect(self) -> None:
-        """This rank has ended; without `first_failure` before, as it should."""
+        """Close the connections; without an earlier `first_failure` this rank has ended without an error."""
         if self._thread is not None:
             self._main_has_ended.set()
             self._leaving.set()
             self._thread.join()
 
-    def _accepted(self) -> dict[int, socket.socket]:
+    def _accept_all(self) -> dict[int, socket.socket]:
         family = socket.getaddrinfo(os.environ["MASTER_ADDR"], None)[0][0]
         secret = secrets.token_hex(16)
         with socket.create_server(("", 0), family=family, backlog=self.num_ranks) as server:
             dist.broadcast_object_list([server.getsockname()[1], secret])
             server.settimeout(_START_SECONDS)
-            lines: dict[int, socket.socket] = {}
-            while len(lines) < self.num_ranks - 1:
-                line, _ = server.accept()
-                line.settimeout(_GRACE_SECONDS)
+            sockets: dict[int, socket.socket] = {}
+            while len(sockets) < self.num_ranks - 1:
+                connection, _ = server.accept()
+                connection.settimeout(_GRACE_SECONDS)
                 try:
-                    said, _, rank = line.makefile("rb").readline(64).decode().strip().partition(" ")
-                    if not hmac.compare_digest(said, secret):
-                        raise ValueError("a stranger")
-                    lines[int(rank)] = line
+                    received, _, rank = connection.makefile("rb").readline(64).decode().strip().partition(" ")
+                    if not hmac.compare_digest(received, secret):
+                        raise ValueError("wrong secret")
+                    sockets[int(rank)] = connection
                 except (OSError, ValueError, TypeError):
-                    line.close()
-            return lines
+                    connection.close()
+            return sockets
 
-    def _called(self) -> dict[int, socket.socket]:
-        place = [None, None]
-        dist.broadcast_object_list(place)
-        line = socket.create_connection((os.environ["MASTER_ADDR"], place[0]), timeout=_START_SECONDS)
-        line.settimeout(_GRACE_SECONDS)
-        line.sendall(f"{place[1]} {self.rank}\n".encode())
-        return {0: line}
+    def _connect_to_rank_0(self) -> dict[int, socket.socket]:
+        port_and_secret = [None, None]
+        dist.broadcast_object_list(port_and_secret)
+        port, secret = port_and_secret
+        connection = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_START_SECONDS)
+        connection.settimeout(_GRACE_SECONDS)
+        connection.sendall(f"{secret} {self.rank}\n".encode())
+        return {0: connection}
 
     def _watch(self) -> None:
-        """The thread: only it reads and writes."""
-        self._failure = self._failure_heard()
+        """Run the thread, which is the only one that reads and writes the sockets."""
+        self._failure = self._receive_failure()
         if self._failure is None:
-            self._say(_END if self._own is None else _line(self._own))
-            self._wait_until_heard()
+            self._send(_END if self._own_failure is None else _encode(self._own_failure))
+            self._wait_for_receivers()
             return
-        self._heard.set()
-        self._say(_line(self._failure))
-        for line in self._lines.values():
-            line.close()
+        self._has_received.set()
+        self._send(_encode(self._failure))
+        for connection in self._sockets.values():
+            connection.close()
         if not self._main_has_ended.wait(_GRACE_SECONDS):
             self._on_stuck(self._trainer, self._failure)
             sys.stderr.flush()
-            for process in self._started:  # one that is stopped would stay for ever
+            for process in self._children:  # a stopped process would stay for ever
                 process.kill()
             os._exit(2)
 
-    def _failure_heard(self) -> Failure | None:
-        """What another rank said, or that it is lost; None: this rank leaves first."""
-        silent_beats = dict.fromkeys(self._lines, 0)
-        received = dict.fromkeys(self._lines, b"")
+    def _receive_failure(self) -> Failure | None:
+        """Wait for the failure or loss of another rank, and return it; None if this rank leaves first."""
+        num_missed = dict.fromkeys(self._sockets, 0)
+        buffers = dict.fromkeys(self._sockets, b"")
         next_beat = time.monotonic()
         while not self._leaving.is_set():
-            for rank, line in self._readable(0.2):
-                read = _read(line)
-                if not read:
-                    return Failure(rank, "failed", "its process ended without a word: killed, or out of memory?")
-                silent_beats[rank] = 0
-                *said, received[rank] = (received[rank] + read).split(b"\n")
-                for words in filter(None, said):
-                    if words + b"\n" != _END:
-                        return Failure(*json.loads(words))
-                    self._lines.pop(rank).close()
+            for rank, connection in self._readable(0.2):
+                received = _receive(connection)
+                if not received:
+                    return Failure(rank, "failed", "its process ended without a message: killed, or out of memory?")
+                num_missed[rank] = 0
+                *messages, buffers[rank] = (buffers[rank] + received).split(b"\n")
+                for message in filter(None, messages):
+                    if message + b"\n" != _END:
+                        return Failure(*json.loads(message))
+                    self._sockets.pop(rank).close()
             if time.monotonic() < next_beat:
                 continue
-            # Beats are counted, not seconds: after Ctrl-Z and fg no rank has been heard of for long.
+            # Beats are counted instead of seconds, since no rank sends any between Ctrl-Z and fg.
             next_beat = time.monotonic() + _BEAT_SECONDS
-            self._say(_BEAT)
-            for rank in self._lines:
-                silent_beats[rank] += 1
-                if silent_beats[rank] > _SILENT_BEATS:
-                    return Failure(rank, "failed", f"no sign of life for {_SILENT_BEATS} s: its machine or network?")
+            self._send(_BEAT)
+            for rank in self._sockets:
+                num_missed[rank] += 1
+                if num_missed[rank] > _MAX_MISSED_BEATS:
+                    text = f"no sign of life for {_MAX_MISSED_BEATS} s: its machine or network?"
+                    return Failure(rank, "failed", text)
         return None
 
     def _readable(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        ready = wait(list(self._lines.values()), seconds)
-        return [(rank, line) for rank, line in self._lines.items() if line in ready]
+        ready = wait(list(self._sockets.values()), seconds)
+        return [(rank, connection) for rank, connection in self._sockets.items() if connection in ready]
 
-    def _say(self, words: bytes) -> None:
-        for line in self._lines.values():
+    def _send(self, message: bytes) -> None:
+        for connection in self._sockets.values():
             try:
-                line.sendall(words)
-            except OSError:  # reading tells why
+                connection.sendall(message)
+            except OSError:  # reading from the socket will show the cause
                 continue
 
-    def _wait_until_heard(self) -> None:
-        """Those who have heard close their end: only then may this process go, and collectives break."""
-        until = time.monotonic() + (_GRACE_SECONDS if self._own else 0)
-        while self._lines and time.monotonic() < until:
-            for rank, line in self._readable(0.2):
-                if not _read(line):
-                    self._lines.pop(rank).close()
-        for line in self._lines.values():
-            line.close()
+    def _wait_for_receivers(self) -> None:
+        """Wait until the other ranks have read a failure and closed their sockets, before collectives break."""
+        until = time.monotonic() + (_GRACE_SECONDS if self._own_failure else 0)
+        while self._sockets and time.monotonic() < until:
+            for rank, connection in self._readable(0.2):
+                if not _receive(connection):
+                    self._sockets.pop(rank).close()
+        for connection in self._sockets.values():
+            connection.close()
 
 
-def _line(failure: Failure) -> bytes:
+def _encode(failure: Failure) -> bytes:
     return json_text(failure).encode() + b"\n"
 
 
-def _read(line: socket.socket) -> bytes:
+def _receive(connection: socket.socket) -> bytes:
     try:
-        return line.recv(65536)
+        return connection.recv(65536)
     except OSError:
         return b""

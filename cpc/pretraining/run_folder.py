@@ -1,14 +1,14 @@
 """A run's folder: bound.jsonl, checkpoints (last, best), the exported model, config.yaml.
 
 run_dir/
-  config.yaml             what was asked for, in full
+  config.yaml             the full config
   bound.jsonl             one line per evaluation and strategy
   probe.jsonl             one line per evaluation of the online probe
   health.jsonl            one line per recorded step: gradient, speed, variance and rank of z and c
   events.jsonl            one line per start and end
-  lock                    who trains here, while somebody does
-  checkpoints/last.ckpt   to resume from
-  checkpoints/best.ckpt   the best held-out bound so far
+  lock                    the process that trains here, while it runs
+  checkpoints/last.ckpt   checkpoint to resume from
+  checkpoints/best.ckpt   checkpoint with the best held-out bound so far
   model/                  model.safetensors and config.json: cpc.load_pretrained(run_dir)
   tensorboard/
 """
@@ -42,24 +42,25 @@ from cpc.pretraining.ranks import Failure, RankError, Ranks
 from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker, event_record
 
-_OF_HEALTH = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # beside those of z and c
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a terminal that is closed
+_HEALTH_NAMES = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # logged next to z and c
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a closed terminal
 
 
 class RunFolder(Checkpoint):
-    """Measures, records and saves; nothing that is there is lost when a write fails.
+    """A callback that evaluates the model, and writes records and checkpoints to the run's folder.
 
-    The held-out evaluation happens here, between the optimiser's step and the save, so that a checkpoint always stands
-    after its own step's records: a resumed run neither repeats nor misses one.
+    A failed write loses no earlier file. The held-out evaluation happens here, between the optimiser's step and the
+    checkpoint, so that a checkpoint is always written after the records of its step. A resumed run therefore neither
+    repeats nor misses a record.
 
     Args:
         folder: the run's folder.
-        record_every_steps: the training bound is recorded this often.
-        eval_every_steps: the held-out bound is measured this often, and at the end.
-        checkpoint_every_steps: `last.ckpt` is written this often, and at the end.
-        config_yaml: what was asked for, written once training starts: a refused start leaves an older config alone.
-        init_from: whose weights the run started from, noted beside the model.
-        seeds: by the names of their options. A run that goes on takes its random numbers from the checkpoint.
+        record_every_steps: steps between records of the training bound.
+        eval_every_steps: steps between measurements of the held-out bound, which is also measured at the end.
+        checkpoint_every_steps: steps between writes of `last.ckpt`, which is also written at the end.
+        config_yaml: the config, written when training starts, so that a failed start does not replace an older config.
+        init_from: source of the initial weights, saved with the model.
+        seeds: seeds by name of their options. A resumed run takes its random numbers from the checkpoint instead.
     """
 
     def __init__(
@@ -79,58 +80,58 @@ class RunFolder(Checkpoint):
         self.config_yaml = config_yaml
         self.init_from = init_from
         self.seeds = seeds or {}
-        self._unused: list[str] = []  # options that have no effect on a run that goes on
+        self._unused: list[str] = []  # options without effect on a resumed run
         self.best_bound_nats = -math.inf
-        self.stopped_by: int | None = None  # the signal, on whatever rank
-        self._asked_to_stop_by = 0  # on this one
-        self.ranks = Ranks(on_stuck=self._end_stuck)
+        self.stopped_by: int | None = None  # the stop signal of any rank
+        self._stop_signal = 0  # the stop signal of this rank
+        self.ranks = Ranks(on_stuck=self._report_stuck)
         self._failure: Failure | None = None  # of the first rank that failed
         self._failure_is_own = True
         self._last_step = -1
-        self._measured_on: dict[str, Any] = {}
+        self._held_out_protocol: dict[str, Any] = {}
 
     @property
     def last_checkpoint(self) -> Path:
-        """Where to resume from."""
+        """The checkpoint to resume from."""
         return self.folder / "checkpoints" / "last.ckpt"
 
     @property
     def best_checkpoint(self) -> Path:
-        """The state with the best held-out bound."""
+        """The checkpoint with the best held-out bound."""
         return self.folder / "checkpoints" / "best.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
-        """The best bound so far, on what it was measured, and whose weights the run started from."""
+        """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
         return {
             "best_bound_nats": self.best_bound_nats,
-            "measured_on": self._measured_on,
+            "measured_on": self._held_out_protocol,
             "init_from": self.init_from,
             "seeds": self.seeds,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue with the best bound of the checkpoint."""
+        """Continue with the best bound and the seeds of the checkpoint."""
         self.best_bound_nats = state_dict["best_bound_nats"]
-        self._measured_on = state_dict["measured_on"]
+        self._held_out_protocol = state_dict["measured_on"]
         init_from, seeds = state_dict.get("init_from"), state_dict.get("seeds", self.seeds)
         if self.init_from not in (None, init_from):
             self._unused.append(f"init_from {init_from} -> {self.init_from}")
         self._unused += [
             f"{name} {seeds[name]} -> {now}" for name, now in self.seeds.items() if seeds.get(name, now) != now
         ]
-        self.init_from, self.seeds = init_from, seeds  # a run that goes on did not start again from what is named now
+        self.init_from, self.seeds = init_from, seeds  # the values that the run really started with
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
-        """Drop the records that a resumed run will write again; let a signal to stop save first."""
+        """Drop the records that a resumed run will write again, and handle the stop signals."""
         self._last_step = trainer.global_step
         held_out = trainer.datamodule.held_out
-        measured_on = {
+        held_out_protocol = {
             **pl_module.data.of_all_ranks(trainer.world_size).held_out_protocol,
             "num_batches": held_out.num_batches,
         }
-        if any(self._measured_on.get(name, value) != value for name, value in measured_on.items()):
-            self.best_bound_nats = -math.inf  # a bound on other batches is no measure for those to come
-        self._measured_on = measured_on
+        if any(self._held_out_protocol.get(name, value) != value for name, value in held_out_protocol.items()):
+            self.best_bound_nats = -math.inf  # bounds on different batches cannot be compared
+        self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
@@ -143,71 +144,68 @@ class RunFolder(Checkpoint):
                 )
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
-        self._tell(trainer, "resumed" if trainer.global_step else "started")
-        for number in STOP_SIGNALS:  # in place of Lightning's; `pretrain` gives them back, however training ends
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-                signal.signal(number, self._stop_softly)
+        self._record_event(trainer, "resumed" if trainer.global_step else "started")
+        for number in STOP_SIGNALS:  # replaces Lightning's handlers; `pretrain` restores the earlier ones at the end
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self._stop_after_step)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Record, evaluate and save at the steps asked for, once each under gradient accumulation."""
+        """Record, evaluate and save at their steps, once per step even under gradient accumulation."""
         step = trainer.global_step
         if step == self._last_step:
             return
         self._last_step = step
-        # A signal may have reached one rank alone; the others would wait for it for ever.
-        if (
-            trainer.strategy.reduce_boolean_decision(bool(self._asked_to_stop_by), all=False)
-            and step < trainer.max_steps
-        ):
-            self.stopped_by = max(pl_module.of_all_ranks(self._asked_to_stop_by))
+        # A signal may reach only one rank. All ranks must stop together, or the others would wait for ever.
+        if trainer.strategy.reduce_boolean_decision(bool(self._stop_signal), all=False) and step < trainer.max_steps:
+            self.stopped_by = max(pl_module.gather_from_ranks(self._stop_signal))
             trainer.should_stop = True
-        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # out of max_time
-        evaluates = step % self.eval_every_steps == 0 or is_last
-        saves = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
-        if evaluates or saves:
+        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # max_time is over
+        should_evaluate = step % self.eval_every_steps == 0 or is_last
+        should_save = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
+        if should_evaluate or should_save:
             pl_module.require_finite()
         trackers = [callback for callback in trainer.callbacks if isinstance(callback, Tracker)]
         if step % self.record_every_steps == 0 or is_last:
             self._record(trainer, pl_module.take_training_bound(), step)
             for tracker in trackers:
                 self._record_health(trainer, tracker.record(trainer, pl_module, step, outputs, batch))
-        if evaluates:
+        if should_evaluate:
             self._evaluate(trainer, pl_module, step)
-        if saves:
+        if should_save:
             self._save(trainer, self.last_checkpoint)
-        if evaluates or saves:
+        if should_evaluate or should_save:
             for tracker in trackers:
                 tracker.restart_clock()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Put on record why the run ended."""
-        ends = {(KeyboardInterrupt, SIGTERMException): "interrupted", FloatingPointError: "not_finite"}
-        event = next((word for kinds, word in ends.items() if isinstance(exception, kinds)), "failed")
+        """Record why the run ended."""
+        events = {(KeyboardInterrupt, SIGTERMException): "interrupted", FloatingPointError: "not_finite"}
+        event = next((name for kinds, name in events.items() if isinstance(exception, kinds)), "failed")
         message = f"{type(exception).__name__}: {exception}" if str(exception) else ""
         own = Failure(self.ranks.rank, event, message)
         self._failure = self.ranks.first_failure(own)
         self._failure_is_own = self._failure is own
-        with suppress(OSError):  # a full disk may be why it ended, and is the error to be seen
-            self._tell_failure(trainer, self._failure)
+        with suppress(OSError):  # if the disk is full, the first error is the one to show
+            self._record_failure(trainer, self._failure)
 
-    def error_of_all_ranks(self, error: Exception) -> RankError | None:
-        """What every rank raises in place of its own error; None: that one says more.
+    def shared_error(self, error: Exception) -> RankError | None:
+        """Return the error that every rank raises in place of its own; None to raise the rank's own error.
 
         Args:
-            error: of this rank.
+            error: the error of this rank.
         """
         if self._failure is None or self.ranks.num_ranks == 1:
             return None
-        is_foreseen = isinstance(error, (ValueError, OSError, FloatingPointError))  # others show where they come from
-        if self._failure_is_own and not (is_foreseen and self._has_begun):
+        is_expected = isinstance(error, (ValueError, OSError, FloatingPointError))  # other errors need their traceback
+        if self._failure_is_own and not (is_expected and self._has_started):
             return None
         return self._rank_error(self._failure)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Put on record how the run ended, and say how to go on after a signal."""
-        self._tell(trainer, "finished" if self.stopped_by is None else "interrupted")
+        """Record how the run ended, and print how to continue after a stop signal."""
+        self._record_event(trainer, "finished" if self.stopped_by is None else "interrupted")
         if self.stopped_by is not None and trainer.is_global_zero:
             print(
                 f"\ninterrupted at step {trainer.global_step} of {trainer.max_steps}, saved; "
@@ -215,29 +213,32 @@ class RunFolder(Checkpoint):
                 file=sys.stderr,
             )
 
-    def _stop_softly(self, signal_number: int, frame: FrameType | None) -> None:
-        """A scheduler may send its signal twice, to the process and to its group: Ctrl-C alone counts them."""
-        self._asked_to_stop_by = signal_number
+    def _stop_after_step(self, signal_number: int, frame: FrameType | None) -> None:
+        """Stop after this step, or at once on a second Ctrl-C.
+
+        A scheduler may send its signal twice, to the process and to its group, so only a second Ctrl-C counts.
+        """
+        self._stop_signal = signal_number
         signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            os.write(2, b"\nstopping after this step; Ctrl-C stops at once\n")  # print may be in the middle of its work
-        except OSError:  # the terminal is gone, as SIGHUP tells: a print would end the run
+            os.write(2, b"\nstopping after this step; Ctrl-C stops at once\n")  # print is not reentrant
+        except OSError:  # after SIGHUP the terminal is gone, and a print would end the run
             sys.stdout = sys.stderr = open(os.devnull, "w")
 
     def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
-        """Measure the held-out bound and the online probes on the same batches; keep and export the best model."""
+        """Measure the held-out bound and the online probes on the same batches; save and export the best model."""
         probes = [callback for callback in trainer.callbacks if isinstance(callback, OnlineProbe)]
 
-        def show_probes(batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+        def test_probes(batch: Batch, latents: Tensor, contexts: Tensor) -> None:
             for probe in probes:
                 probe.add_held_out(batch, latents, contexts)
 
-        bounds = module.held_out_bounds(trainer.datamodule.held_out, show_probes)
+        bounds = module.held_out_bounds(trainer.datamodule.held_out, test_probes)
         for bound in bounds:
             self._record(trainer, bound, step)
         for probe in probes:
             record = probe.held_out_record(trainer, step, bounds[0])
-            if record["accuracy"] is not None:  # some of the held-out examples have a label
+            if record["accuracy"] is not None:  # None without a labelled held-out example
                 names = ("accuracy", "label_information_nats")
                 prefix = f"probe/{record['task']}/{record['features']}"  # probes on z and c may share a task
                 self._log(trainer, {f"{prefix}/{name}": record[name] for name in names}, step)
@@ -264,35 +265,35 @@ class RunFolder(Checkpoint):
             append_record(self.folder / "bound.jsonl", bound.record(step))
 
     def _record_health(self, trainer: pl.Trainer, record: dict[str, Any]) -> None:
-        names = [*_OF_HEALTH, *(f"{x}_{measure}" for x in "zc" for measure in ("variance", "effective_rank"))]
-        measured = {f"health/{name}": record[name] for name in names if record[name] is not None}
-        self._log(trainer, measured, record["step"])
+        names = [*_HEALTH_NAMES, *(f"{x}_{measure}" for x in "zc" for measure in ("variance", "effective_rank"))]
+        metrics = {f"health/{name}": record[name] for name in names if record[name] is not None}
+        self._log(trainer, metrics, record["step"])
         if trainer.is_global_zero:
             append_record(self.folder / "health.jsonl", record)
 
     @property
-    def _has_begun(self) -> bool:
-        """A start that is refused is no event of the run whose folder it is."""
+    def _has_started(self) -> bool:
+        """Whether training has started; before that no event is recorded, since the folder may hold another run."""
         return self._last_step >= 0
 
     def _rank_error(self, failure: Failure) -> RankError:
-        advice = how_to_continue(self.folder) if self._has_begun else ""
+        advice = how_to_continue(self.folder) if self._has_started else ""
         message = failure.message or failure.event
         advice = f"; {advice}" if advice and advice not in message else ""
         return RankError(f"rank {failure.rank} of {self.ranks.num_ranks}: {message}{advice}")
 
-    def _end_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
-        """From another thread: this one's process ends now, since its main thread waits in a collective."""
+    def _report_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
+        """Record and print a failure, from another thread, before the process ends with its main thread stuck."""
         with suppress(OSError):
-            self._tell_failure(trainer, failure)
-        print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # the progress bar's line is open
+            self._record_failure(trainer, failure)
+        print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # a new line after the progress bar
 
-    def _tell_failure(self, trainer: pl.Trainer, failure: Failure) -> None:
-        of_rank = f"rank {failure.rank}: " if self.ranks.num_ranks > 1 else ""
-        self._tell(trainer, failure.event, of_rank + failure.message if failure.message else "")
+    def _record_failure(self, trainer: pl.Trainer, failure: Failure) -> None:
+        prefix = f"rank {failure.rank}: " if self.ranks.num_ranks > 1 else ""
+        self._record_event(trainer, failure.event, prefix + failure.message if failure.message else "")
 
-    def _tell(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
-        if trainer.is_global_zero and self._has_begun:
+    def _record_event(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
+        if trainer.is_global_zero and self._has_started:
             append_record(self.folder / "events.jsonl", event_record(trainer.global_step, event, message))
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:
@@ -301,13 +302,13 @@ class RunFolder(Checkpoint):
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
 
     def _save(self, trainer: pl.Trainer, path: Path) -> None:
-        """Write beside the old checkpoint, then take its place: a kill or a full disk leaves the old one whole."""
+        """Write a new file, then rename it, so that a kill or a full disk does not damage the old checkpoint."""
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
         try:
             trainer.save_checkpoint(new)
             if trainer.is_global_zero:
-                read_checkpoint(new)  # the state of a callback may be such as no run could go on from
+                read_checkpoint(new)  # fails if the state of a callback cannot be loaded again
                 os.replace(new, path)
         except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
             raise OSError(
@@ -330,7 +331,7 @@ class RunFolder(Checkpoint):
 
 
 def step_of(checkpoint: Path) -> int:
-    """Optimiser steps behind a checkpoint.
+    """Return the number of optimiser steps of a checkpoint.
 
     Raises:
         ValueError: as `read_checkpoint`.
@@ -339,7 +340,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def how_to_continue(folder: Path) -> str:
-    """What to type to go on with what a run has saved."""
+    """Return advice on the options that continue a run from its checkpoints."""
     for name in ("last", "best"):
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"

@@ -1,4 +1,4 @@
-"""Lightning's trainer, with those of its options that do something here."""
+"""Lightning's trainer, with the options that have an effect in pretraining."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # of shorter weights no loss and no bound is exact
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # 16-bit weights make the loss and the bound inexact
 
 
 def make_trainer(
@@ -39,38 +39,37 @@ def make_trainer(
 ) -> pl.Trainer:
     """Build the trainer of one endless epoch, which `max_steps` ends.
 
-    Evaluation, checkpoints and the folder are the run's own (`--eval_every_steps`, `--checkpoint_every_steps`,
-    `--run_dir`), so Lightning's options for them are not offered.
+    The run has its own options for evaluation, checkpoints and the folder (`--eval_every_steps`,
+    `--checkpoint_every_steps`, `--run_dir`), so Lightning's options for them are left out.
 
     Args:
         max_steps: optimiser steps of the whole run (required).
-        max_time: end earlier after that much time, as DD:HH:MM:SS.
-        accelerator: cpu, gpu, auto, as Lightning names them.
-        devices: processes per machine, or which devices.
-        num_nodes: machines.
-        strategy: how processes work together: ddp, for example. Latents of all of them are candidates.
-        precision: of weights and products: 32-true, 64-true, bf16-mixed or 16-mixed.
-        gradient_clip_val: largest norm (or value) of a step's gradients; null or 0: as they are.
+        max_time: end earlier, after this time, as DD:HH:MM:SS.
+        accelerator: cpu, gpu or auto, as in Lightning.
+        devices: number of processes per machine, or a list of devices.
+        num_nodes: number of machines.
+        strategy: Lightning's strategy for several processes, such as ddp. Candidates come from all processes.
+        precision: precision of weights and products: 32-true, 64-true, bf16-mixed or 16-mixed.
+        gradient_clip_val: largest norm (or value) of a step's gradients; null or 0 for no clipping.
         gradient_clip_algorithm: norm or value.
-        accumulate_grad_batches: batches whose gradients make a step; it does not enlarge N (see `model.num_chunks`).
+        accumulate_grad_batches: number of batches whose gradients are added up for a step; it does not change N (see
+            `model.num_chunks`).
         sync_batchnorm: share batch norm's statistics between devices.
-        deterministic: ask torch for deterministic operators alone.
+        deterministic: use only deterministic operators of torch.
         benchmark: let cuDNN choose its algorithms by timing them.
         detect_anomaly: name the operation whose gradient is not finite; slow.
         profiler: simple, advanced, or a profiler by class path.
-        plugins: a cluster environment by class path, where Lightning does not find it.
+        plugins: a cluster environment by class path, if Lightning does not detect it.
         callbacks: more callbacks, such as `cpc.probes.OnlineProbe`.
-        logger: in place of TensorBoard in the run's folder; false: none.
-        enable_progress_bar: show a line with log N - L and speed.
+        logger: a logger in place of TensorBoard in the run's folder; false for no logger.
+        enable_progress_bar: show a progress bar with log N - L and speed.
 
     Raises:
-        ValueError: on values that Lightning does not check, or refuses; if the environment has another number of
-            processes than these options make.
+        ValueError: on values that Lightning rejects or does not check; if the environment has another number of
+            processes than these options start.
     """
     if gradient_clip_val is not None and not gradient_clip_val >= 0:
-        raise ValueError(
-            f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0: gradients stay whole"
-        )
+        raise ValueError(f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0 does not clip")
     if gradient_clip_algorithm is not None and not gradient_clip_val:
         raise ValueError(
             f"trainer.gradient_clip_algorithm={gradient_clip_algorithm} clips nothing without trainer.gradient_clip_val"
@@ -79,17 +78,17 @@ def make_trainer(
         raise ValueError(f"trainer.accumulate_grad_batches={accumulate_grad_batches} must be at least 1")
     if precision not in PRECISIONS:
         raise ValueError(
-            f"trainer.precision={precision}: choose one of {', '.join(PRECISIONS)}; weights of 16 bits are too short "
-            "for the loss and the bound"
+            f"trainer.precision={precision}: choose one of {', '.join(PRECISIONS)}; 16-bit weights make the loss and "
+            "the bound inexact"
         )
-    of_machines = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "strategy": strategy}
+    devices_options = {"accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "strategy": strategy}
     try:
-        made = pl.Trainer(
-            **of_machines,
+        trainer = pl.Trainer(
+            **devices_options,
             precision=precision,
             max_steps=max_steps,
             max_time=max_time,
-            max_epochs=1,  # the sampler counts the passes over the corpus
+            max_epochs=1,  # the sampler counts passes over the corpus
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
             accumulate_grad_batches=accumulate_grad_batches,
@@ -100,22 +99,22 @@ def make_trainer(
             profiler=profiler,
             plugins=plugins,
             callbacks=callbacks,
-            logger=False if logger is None or logger is True else logger,  # `pretrain` adds the run's own
+            logger=False if logger is None or logger is True else logger,  # `pretrain` adds the default logger
             limit_val_batches=0,  # RunFolder evaluates, saves and logs
             enable_checkpointing=False,
             log_every_n_steps=1,
-            enable_progress_bar=False,  # `pretrain` adds its own
+            enable_progress_bar=False,  # `pretrain` adds the progress bar
             enable_model_summary=False,
-            use_distributed_sampler=False,  # the batch samplers know ranks
+            use_distributed_sampler=False,  # the batch samplers distribute over ranks
         )
     except (MisconfigurationException, ModuleNotFoundError, TypeError) as error:
-        given = ", ".join(f"trainer.{name}={value}" for name, value in of_machines.items())
-        raise ValueError(f"{error} Given: {given}; `cpc doctor` shows what this machine has") from error
-    started = os.environ.get("WORLD_SIZE", "1")  # by torchrun, with RANK; Lightning leaves its own without
-    if started not in ("1", str(made.world_size)) and "RANK" in os.environ:
+        values = ", ".join(f"trainer.{name}={value}" for name, value in devices_options.items())
+        raise ValueError(f"{error} Given: {values}; `cpc doctor` shows what this machine has") from error
+    world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun sets it together with RANK; Lightning sets no RANK
+    if world_size not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
         raise ValueError(
-            f"WORLD_SIZE={started} in the environment, but the options make a trainer of {made.world_size}: each "
+            f"WORLD_SIZE={world_size} in the environment, but the options make a trainer of {trainer.world_size}: each "
             "process would train by itself; give --trainer.devices (processes per machine), --trainer.num_nodes and "
             "--trainer.strategy ddp, or start a single process"
         )
-    return made
+    return trainer

@@ -1,7 +1,7 @@
-"""What a frozen representation knows: features of whole files, linear probes, baselines, and the bound beside them.
+"""Probes of frozen features: feature extraction, linear probes, baselines and reports.
 
-The public names load on first use: reading features does not import Lightning. The function `embed` shares its name
-with its module: `from cpc.probes.embed import embed`.
+Public names are imported on first use, so that reading features does not import Lightning. The function `embed` has
+the same name as its module; import it with `from cpc.probes.embed import embed`.
 """
 
 import importlib
@@ -21,7 +21,7 @@ _HOME_OF = {
     "Tracker": "tracker",
     "fit_probe": "linear",
     "format_report": "report",
-    "open_readouts": "open",
+    "open_probe_data": "open",
     "probe": "report",
     "train_supervised": "supervised",
 }

@@ -1,4 +1,4 @@
-"""Answers without a trained probe: by the frequency of classes, and by the nearest neighbours.
+"""Baselines without a trained probe: the frequencies of the classes, and the nearest neighbours.
 
 n examples, D feature dim, Y classes.
 """
@@ -16,9 +16,9 @@ _BLOCK_ROWS = 1024
 
 
 def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
-    """Always the most frequent class of the training examples.
+    """Predict the most frequent class of the training examples.
 
-    Counts start at one, so that a class without a training example keeps a likelihood.
+    Counts start at one, so that a class without a training example has a likelihood above zero.
     """
     counts = np.bincount(train.labels, minlength=num_classes)
     log_share = np.log((counts + 1) / (counts + 1).sum())
@@ -26,16 +26,17 @@ def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> li
 
 
 def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> list[Answers]:
-    """Classes by weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
+    """Predict classes by a weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
 
-    Similarity is the cosine of features centred on the training mean; a neighbour's vote is exp(similarity / 0.07).
-    Likelihoods are shares of the votes, with one vote of the weakest neighbour spread over all classes.
+    Similarity is the cosine of features centred on the training mean. A neighbour votes with the weight
+    exp(similarity / 0.07). The likelihood of a class is its share of the votes, after one more vote of the weakest
+    neighbour is spread over all classes.
 
     Args:
-        train: the neighbours.
-        test: the examples to answer.
+        train: the training examples.
+        test: the examples to classify.
         num_classes: Y.
-        num_neighbours: how many vote; all if there are fewer.
+        num_neighbours: number of neighbours that vote; all if there are fewer.
     """
     values = train.values[train.rows]
     mean = torch.from_numpy(values.mean(0, dtype=np.float64)).float()
@@ -43,8 +44,8 @@ def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_
     classes = torch.from_numpy(train.labels)
     log_shares = []
     for start in range(0, len(test), _BLOCK_ROWS):
-        asked = torch.from_numpy(test.values[test.rows[start : start + _BLOCK_ROWS]]).float()
-        similarity, nearest = (F.normalize(asked - mean, dim=1) @ bank.T).topk(min(num_neighbours, len(bank)), 1)
+        x = torch.from_numpy(test.values[test.rows[start : start + _BLOCK_ROWS]]).float()
+        similarity, nearest = (F.normalize(x - mean, dim=1) @ bank.T).topk(min(num_neighbours, len(bank)), 1)
         weights = ((similarity - similarity[:, :1]) / _TEMPERATURE).exp()
         votes = repeat(weights[:, -1] / num_classes, "m -> m y", y=num_classes).clone()
         votes.scatter_add_(1, classes[nearest], weights)

@@ -1,4 +1,4 @@
-"""A probe: class scores from standardised features, linear or with the hidden layer of the paper, and its protocol.
+"""Probes, which compute class scores from standardised features: linear, or with one hidden layer.
 
 n examples, D feature dim, Y classes.
 """
@@ -20,7 +20,7 @@ from cpc.probes.results import Answers
 from cpc.probes.task import UNSEEN, Examples
 
 BLOCK_ROWS = 4096
-_OF_HIDDEN_LAYER = {
+_HIDDEN_LAYER_DEFAULTS = {
     "hidden_dim": 512,
     "num_seeds": 3,
     "num_epochs": 20,
@@ -32,25 +32,25 @@ _OF_HIDDEN_LAYER = {
 
 @dataclass(frozen=True)
 class ProbeProtocol:
-    """How a probe is fitted; the defaults were chosen by measurement (see docs/decisions/evaluation_and_probes.md).
+    """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the defaults.
 
-    The linear probe is solved to its optimum and has one choice, the penalty. All but `hidden` and `l2` is about
+    The linear probe is solved to its optimum. Its only setting is the penalty `l2`; all others except `hidden` are for
     training with a hidden layer.
 
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
-        l2: weight of the penalty, in the convention of scikit-learn's C = 1 / l2 (2 / l2 for two classes): the sum of
-            the losses plus l2 / 2 times the sum of squared weights of all classes; chosen on held-out groups of the
-            training part if not given, 1 with a hidden layer.
-        hidden_dim: width of the hidden layer, 512 if not given (the paper does not state its own).
-        num_seeds: probes with a hidden layer, of different initial weights and orders of examples; 3 if not given.
-        num_epochs: passes over the training examples, at least; 20 if not given.
-        min_steps: steps, at least: small training parts are passed over more often; 1000 if not given.
+        l2: weight of the penalty. The objective is the sum of the losses plus l2 / 2 times the sum of the squared
+            weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, it is chosen on
+            held-out groups of the training part, and is 1 with a hidden layer.
+        hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
+        num_seeds: probes with a hidden layer, with different initial weights and orders of examples; 3 if not given.
+        num_epochs: minimum passes over the training examples; 20 if not given.
+        min_steps: minimum steps: small training parts get more passes; 1000 if not given.
         batch_size: examples per step; 1024 if not given.
-        learning_rate: Adam's at the start, from where it falls to zero along a cosine; 0.001 if not given.
+        learning_rate: Adam's initial rate, which falls to zero along a cosine; 0.001 if not given.
 
     Raises:
-        ValueError: on values out of range, or of a hidden layer for the linear probe.
+        ValueError: on values out of range, or if a setting of a hidden layer is given for the linear probe.
     """
 
     hidden: Annotated[int, Range(0, 1)] = 0
@@ -64,7 +64,7 @@ class ProbeProtocol:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, default in (_OF_HIDDEN_LAYER | {"l2": 1.0}).items():
+        for name, default in (_HIDDEN_LAYER_DEFAULTS | {"l2": 1.0}).items():
             value = getattr(self, name)
             if self.hidden and value is None:
                 object.__setattr__(self, name, default)
@@ -76,14 +76,14 @@ class ProbeProtocol:
 
 
 class Probe(nn.Module):
-    """Class scores from features.
+    """A classifier of features.
 
     Args:
         dim: D.
         num_classes: Y.
-        hidden_dims: width of each hidden layer; none for the linear probe.
-        l2: weight of the penalty that it was fitted with, to be noted.
-        generator: of the initial weights of hidden layers; the last one's are zero.
+        hidden_dims: width of each hidden layer; empty for the linear probe.
+        l2: weight of the penalty in the fit, for the record.
+        generator: source of the initial weights of hidden layers; the weights of the last layer start at zero.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Probe(nn.Module):
         self.register_buffer("scale", torch.ones(dim))
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
-        """Unnormalised log-probabilities of the classes."""
+        """Return unnormalised log-probabilities of the classes."""
         hidden = x if x.is_sparse_csr else (x - self.mean) * self.scale
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
@@ -119,7 +119,7 @@ class Probe(nn.Module):
 
     @torch.inference_mode()
     def answer(self, test: Examples) -> Answers:
-        """The class and the true class's log-probability of every test example."""
+        """Return the predicted class of every test example, and the log-probability of its true class."""
         device = self.mean.device
         predicted, log_likelihood = [], []
         for start in range(0, len(test), BLOCK_ROWS):
@@ -127,14 +127,14 @@ class Probe(nn.Module):
             labels = torch.from_numpy(test.labels[start : start + BLOCK_ROWS]).to(device)
             log_probabilities = self(x).log_softmax(1)
             predicted.append(log_probabilities.argmax(1).cpu())
-            of_label = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
-            log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, of_label).cpu())
+            label_log_probabilities = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
+            log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, label_log_probabilities).cpu())
         l2 = () if self.l2 is None else (self.l2,)
         return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy(), l2)
 
 
 def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Mean and inverse deviation of the training examples; constant and sparse features keep their scale."""
+    """Return mean and inverse deviation of the training examples; constant and sparse features keep their scale."""
     total = torch.zeros(train.values.shape[1], dtype=torch.float64)
     if not isinstance(train.values, np.ndarray):
         return total.float(), 1 + total.float()
@@ -151,8 +151,8 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
 
 
-def read(examples: Examples, which: slice | np.ndarray) -> Float[Tensor, "n D"]:
-    """The features of these examples."""
-    values = examples.values[examples.rows[which]]
-    # By index, hence a copy; float16 is widened by torch, in a third of numpy's time.
+def read(examples: Examples, indices: slice | np.ndarray) -> Float[Tensor, "n D"]:
+    """Return the features of the examples with these indices."""
+    values = examples.values[examples.rows[indices]]
+    # Indexing by an array copies the values. torch widens float16 in a third of numpy's time.
     return values if isinstance(values, Tensor) else torch.from_numpy(values).float()

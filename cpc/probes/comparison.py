@@ -1,4 +1,4 @@
-"""One comparison: several features and networks, the same tasks, the same observations, the same protocol."""
+"""A comparison of features and networks on the same tasks, observations and protocol."""
 
 import copy
 from collections import defaultdict
@@ -14,7 +14,7 @@ from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.folds import Fold, joined, over_folds
+from cpc.probes.folds import Fold, join_folds, over_folds
 from cpc.probes.linear import fit_probe
 from cpc.probes.results import Answers, ProbeResult
 from cpc.probes.store import Extraction, FeatureStore
@@ -23,46 +23,46 @@ from cpc.probes.task import Examples, Task
 
 
 class Comparison:
-    """Collects what features, networks and no knowledge at all say about every task.
+    """The results of probes, networks and baselines on every task.
 
     Args:
-        readouts: of the corpus.
-        tasks: what to predict, with all training labels.
-        learnt: the same tasks, as probes learn them: perhaps from less data.
+        probe_data: the corpus, as probes read it.
+        tasks: the tasks with all training labels.
+        probed: the same tasks as probes are trained on them, which may have less training data.
         protocol: how probes are trained.
         extraction: how features are computed and kept.
-        shares: of the labels, for the curves.
+        shares: shares of the labels, for the curves.
 
     Attributes:
-        results: `[task][name]`.
-        curves: of each task, `label_efficiency` of `probe.json`.
-        geometries: of the features, by name.
-        num_empty: observations without a vector, by name.
+        results: results by task and name.
+        curves: `label_efficiency` of `probe.json` by task.
+        geometries: geometry of the features by name.
+        num_empty: number of observations without a vector by name.
     """
 
     def __init__(
         self,
-        readouts: ProbeData,
+        probe_data: ProbeData,
         tasks: Sequence[Task],
-        learnt: Sequence[Task],
+        probed: Sequence[Task],
         protocol: ProbeProtocol,
         extraction: Extraction,
         shares: Sequence[float] = (),
     ) -> None:
-        self.readouts = readouts
-        self.tasks, self.learnt = tasks, learnt
+        self.probe_data = probe_data
+        self.tasks, self.probed = tasks, probed
         self.protocol = protocol
         self.extraction = extraction
-        self.by_share = {task.name: [task.subset(share) for share in shares] for task in learnt}
+        self.subsets = {task.name: [task.subset(share) for share in shares] for task in probed}
         self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in tasks}
         self.curves: dict[str, dict[str, Any]] = {
             name: {
                 "shares": list(shares),
-                "num_labels": [len(smaller.train) for smaller in of_task],
+                "num_labels": [len(subset.train) for subset in subsets],
                 "accuracy_percent": {},
                 "num_steps": {},
             }
-            for name, of_task in self.by_share.items()
+            for name, subsets in self.subsets.items()
         }
         self.geometries: dict[str, dict[str, Any]] = {}
         self.num_empty: dict[str, int] = {}
@@ -70,79 +70,79 @@ class Comparison:
     def probe(
         self,
         names: Mapping[str, str],
-        front_ends: Iterable[FeatureExtractor],
+        extractors: Iterable[FeatureExtractor],
         num_seeds: int,
         *,
         with_shares: bool = False,
-        neighbours_of: str | None = None,
+        neighbour_feature: str | None = None,
     ) -> None:
         """Train and test probes on features.
 
         Args:
-            names: which features to probe, and what their results are called.
-            front_ends: one, or several whose answers are averaged (untrained models of several seeds).
-            num_seeds: probes for each.
-            with_shares: also on shares of the labels.
-            neighbours_of: ask the nearest neighbours in this feature, too.
+            names: the names of the results by feature.
+            extractors: one extractor, or several (untrained models of several seeds) whose answers are averaged.
+            num_seeds: number of probes for each feature.
+            with_shares: train probes on shares of the labels too.
+            neighbour_feature: the feature for nearest neighbours; None for no neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
-        rows = np.unique(np.concatenate([task.rows for task in self.learnt]))
-        for front_end in front_ends:
-            store = self._store(front_end, rows)
-            for (feature, name), task in product(names.items(), self.learnt):
-                self.geometries[name], self.num_empty[name] = front_end.geometry(feature), store.num_empty
-                fit = partial(self._fitted, self._title(name, task), num_seeds)
-                found, judge = over_folds(task, store, feature, fit)
-                answers[task.name, name] += found
+        rows = np.unique(np.concatenate([task.rows for task in self.probed]))
+        for extractor in extractors:
+            store = self._store(extractor, rows)
+            for (feature, name), task in product(names.items(), self.probed):
+                self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
+                fit = partial(self._fit, self._title(name, task), num_seeds)
+                task_answers, judge = over_folds(task, store, feature, fit)
+                answers[task.name, name] += task_answers
                 self.results[task.name][name] = judge(answers[task.name, name])
-                for smaller in self.by_share[task.name] if with_shares else ():
-                    fit = partial(self._fitted, self._title(f"{name} of {len(smaller.train)} labels", task), num_seeds)
-                    found, judge = over_folds(smaller, store, feature, fit)
-                    self._add_to_curve(task.name, name, judge(found))
-                if feature == neighbours_of:
-                    found, judge = over_folds(task, store, feature, answer_by_neighbours)
-                    self.results[task.name]["neighbours"] = judge(found)
-            del store, judge  # the next front end's features take their room
+                for subset in self.subsets[task.name] if with_shares else ():
+                    fit = partial(self._fit, self._title(f"{name} of {len(subset.train)} labels", task), num_seeds)
+                    task_answers, judge = over_folds(subset, store, feature, fit)
+                    self._add_to_curve(task.name, name, judge(task_answers))
+                if feature == neighbour_feature:
+                    task_answers, judge = over_folds(task, store, feature, answer_by_neighbours)
+                    self.results[task.name]["neighbours"] = judge(task_answers)
+            del store, judge  # before the next extractor allocates its features
 
     def guess(self, name: str, model: CPC) -> None:
-        """Answer every task by the frequency of its classes, of vectors where this model has them."""
-        front_end = self.readouts.front_end([self.readouts.supervised_feature], model)
-        for task in self.learnt:
-            labels_alone = FeatureStore(front_end, task.rows, front_end.num_vectors(task.rows), {})
-            found, judge = over_folds(task, labels_alone, None, answer_by_frequency)
-            self.results[task.name][name] = judge(found)
+        """Predict the most frequent class of every task, for the vectors that this model would give."""
+        extractor = self.probe_data.front_end([self.probe_data.supervised_feature], model)
+        for task in self.probed:
+            label_store = FeatureStore(extractor, task.rows, extractor.num_vectors(task.rows), {})
+            answers, judge = over_folds(task, label_store, None, answer_by_frequency)
+            self.results[task.name][name] = judge(answers)
 
     def supervise(self, name: str, model: CPC, protocol: SupervisedProtocol, *, is_pretrained: bool = False) -> None:
-        """Train copies of a model for each task's labels, on all of its training part, and on shares of the labels."""
+        """Train copies of a model for each task's labels, on its whole training part and on shares of the labels."""
         for task in self.tasks:
-            self.results[task.name][name] = self._supervised(name, model, task, protocol, is_pretrained)
-            for smaller in self.by_share[task.name]:
-                title = f"{name} of {len(smaller.train)} labels"
-                self._add_to_curve(task.name, name, self._supervised(title, model, smaller, protocol, is_pretrained))
+            self.results[task.name][name] = self._supervise_task(name, model, task, protocol, is_pretrained)
+            for subset in self.subsets[task.name]:
+                title = f"{name} of {len(subset.train)} labels"
+                self._add_to_curve(task.name, name, self._supervise_task(title, model, subset, protocol, is_pretrained))
 
-    def _supervised(
+    def _supervise_task(
         self, name: str, model: CPC, task: Task, protocol: SupervisedProtocol, is_pretrained: bool
     ) -> ProbeResult:
-        feature, folds, steps = self.readouts.supervised_feature, [], []
+        feature, folds, steps = self.probe_data.supervised_feature, [], []
         for fold in task.folds:
             trained, title = copy.deepcopy(model), self._title(name, task)
             head, num_steps = train_supervised(
-                trained, self.readouts, fold, protocol, is_pretrained=is_pretrained, title=title
+                trained, self.probe_data, fold, protocol, is_pretrained=is_pretrained, title=title
             )
-            front_end = self.readouts.front_end([feature], trained)
-            test = fold.examples("test", self._store(front_end, fold.test), feature)
-            labels_alone = FeatureStore(front_end, fold.train, front_end.num_vectors(fold.train), {})
-            folds.append(Fold([head.answer(test)], test, len(fold.examples("train", labels_alone, None))))
+            extractor = self.probe_data.front_end([feature], trained)
+            test = fold.examples("test", self._store(extractor, fold.test), feature)
+            label_store = FeatureStore(extractor, fold.train, extractor.num_vectors(fold.train), {})
+            folds.append(Fold([head.answer(test)], test, len(fold.examples("train", label_store, None))))
             steps.append(num_steps)
-        answers, judge = joined(folds, len(task.classes))
+        answers, judge = join_folds(folds, len(task.classes))
         return replace(judge(answers), num_network_steps=round(np.mean(steps)))
 
-    def _fitted(
+    def _fit(
         self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
     ) -> list[Answers]:
         device = self.extraction.device
-        how: dict[str, Any] = {"title": title, "penalty_chosen_by": self.readouts.penalty_chosen_by}
-        probes = (fit_probe(train, num_classes, self.protocol, seed, device, **how) for seed in range(num_seeds))
+        options: dict[str, Any] = {"title": title, "penalty_chosen_by": self.probe_data.penalty_chosen_by}
+        probes = (fit_probe(train, num_classes, self.protocol, seed, device, **options) for seed in range(num_seeds))
         return [probe.answer(test) for probe in probes]
 
     def _add_to_curve(self, task: str, name: str, result: ProbeResult) -> None:
@@ -154,5 +154,5 @@ class Comparison:
     def _title(self, name: str, task: Task) -> str | None:
         return f"probe {name}: {task.name}" if self.extraction.progress else None
 
-    def _store(self, front_end: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
-        return FeatureStore.extract(front_end, rows, self.readouts.name, self.extraction)
+    def _store(self, extractor: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
+        return FeatureStore.extract(extractor, rows, self.probe_data.name, self.extraction)

@@ -1,6 +1,6 @@
-"""The linear probe, solved: multinomial logistic regression to its optimum, its penalty chosen on held-out groups.
+"""Multinomial logistic regression, solved to its optimum by Newton's method.
 
-n examples, D feature dim, R dims of the coordinates that the problem is solved in, Y classes.
+n examples, D feature dim, R dims of the coordinates of the solver, Y classes.
 """
 
 import copy
@@ -17,23 +17,23 @@ from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
-MOST_WHITENED_DIMS = 4096  # an eigendecomposition of so many takes half a minute
+MOST_WHITENED_DIMS = 4096  # an eigendecomposition of this size takes half a minute
 _BLOCK_ROWS = 4096
-_KEPT_BYTES = 1_000_000_000  # of standardised features; more are standardised again in every pass
-_SPECTRUM_EXAMPLES = 20_000  # at least, or eight for each dimension: it preconditions, and decides nothing
+_KEPT_BYTES = 1_000_000_000  # standardised features that take more are standardised again in every pass
+_SPECTRUM_EXAMPLES = 20_000  # minimum, or eight for each dimension; the spectrum is only a preconditioner
 _MOST_PASSES = 1000
-_MOST_PRODUCTS = 100  # with the Hessian, for one step
-_ROUNDING = 1e-7  # of an example's loss in float32: a step that gains no more, and no gradient, is the last one
+_MOST_PRODUCTS = 100  # products with the Hessian in one step
+_ROUNDING = 1e-7  # per example, in float32; the solver stops after a step that gains less and shrinks no gradient
 
 
 @dataclass
 class Solution:
-    """Class scores x W' + b of standardised features.
+    """Weights and biases of the class scores x W' + b of standardised features.
 
     Attributes:
         weight: W, `[Y, R]`.
         bias: b, `[Y]`, float64.
-        num_passes: over the features that it took.
+        num_passes: passes over the features in the solver.
     """
 
     weight: Float[Tensor, "Y R"]
@@ -44,17 +44,17 @@ class Solution:
 class Coordinates:
     """Standardised features, in coordinates that make the problem small and well-conditioned.
 
-    With fewer examples than dimensions the problem lives in the rows' space: x = s B with an orthonormal B `[n, D]`,
-    and s `[n, n]` takes the place of the features; the penalty is the same. Otherwise coordinates are the features.
-    Where the covariance has at most `MOST_WHITENED_DIMS` dimensions its eigenvectors precondition the solver. Sparse
-    features (`FeatureExtractor.sparse`) stay as they are, and `columns` is their transpose.
+    With fewer examples than dimensions the problem is solved in the row space of the features: x = s B with an
+    orthonormal B `[n, D]`, and s `[n, n]` replaces the features; the penalty is the same. Otherwise the coordinates
+    are the features. If the covariance has at most `MOST_WHITENED_DIMS` dimensions, its eigenvectors precondition the
+    solver. Sparse features (`FeatureExtractor.sparse`) are not transformed, and `columns` is their transpose.
 
     Args:
         x: features, standardised by `mean` and `scale` when read.
-        rows: `[n]` which of them are examples.
+        rows: `[n]` indices of the examples.
         mean: `[D]`.
         scale: `[D]`.
-        device: where to compute.
+        device: device of the computation.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Coordinates:
         num, dim = len(rows), x.shape[1]
         if not isinstance(x, np.ndarray):
             self._kept = x[rows].to(device)
-            self.columns = self._kept.t().to_sparse_csr()  # kept, for `slopes.T @ x` takes fifty times as long
+            self.columns = self._kept.t().to_sparse_csr()  # `score_grads.T @ x` takes fifty times as long without it
         elif num < dim and num <= MOST_WHITENED_DIMS:
-            self._enter_row_space()
+            self._change_to_row_space()
         elif 4 * num * dim <= _KEPT_BYTES:
             self._kept = self._standardised(rows)
 
@@ -85,63 +85,63 @@ class Coordinates:
 
     @property
     def dim(self) -> int:
-        """R."""
+        """Dimension R of the coordinates."""
         return self._x.shape[1] if self._kept is None else self._kept.shape[1]
 
-    def part(self, which: Int[np.ndarray, " m"]) -> "Coordinates":
-        """These examples alone, along the axes of the spectrum of all, kept in memory."""
+    def part(self, indices: Int[np.ndarray, " m"]) -> "Coordinates":
+        """Return the examples with these indices, rotated to the eigenvectors of all examples and kept in memory."""
         if self.columns is not None:
-            return Coordinates(self._x, self._rows[which], self._mean, self._scale, self.device)
+            return Coordinates(self._x, self._rows[indices], self._mean, self._scale, self.device)
         moments, vectors = self.spectrum
         part = copy.copy(self)
-        part._rows = self._rows[which]
-        x = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(which)]
+        part._rows = self._rows[indices]
+        x = self._standardised(part._rows) if self._kept is None else self._kept[torch.from_numpy(indices)]
         part._kept = x if vectors is None else x @ vectors.to(x)
         part.__dict__["spectrum"] = moments, None
         return part
 
     def blocks(self) -> Iterator[tuple[slice, Float[Tensor, "m R"]]]:
-        """Some thousand examples at a time, and which places they have."""
+        """Yield a slice of indices and their features, some thousand examples at a time."""
         size = _BLOCK_ROWS if self.columns is None else len(self)
         for begin in range(0, len(self), size):
-            places = slice(begin, begin + size)
+            indices = slice(begin, begin + size)
             if self._kept is None:
-                yield places, self._standardised(self._rows[places])
+                yield indices, self._standardised(self._rows[indices])
             else:
-                yield places, self._kept if self.columns is not None else self._kept[places]
+                yield indices, self._kept if self.columns is not None else self._kept[indices]
 
     @cached_property
     def spectrum(self) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"] | None]:
-        """Eigenvalues and eigenvectors of the second moments; None stands for the axes (row space, too many dims)."""
+        """Eigenvalues and eigenvectors of the second moments; None for the identity (row space, or too many dims)."""
         if self.dim > MOST_WHITENED_DIMS or self.columns is not None:
             return torch.ones(self.dim, dtype=torch.float64), None
         moments = torch.zeros(self.dim, self.dim, device=self.device)
-        thin = slice(None, None, max(1, len(self) // max(_SPECTRUM_EXAMPLES, 8 * self.dim)))
+        subsample = slice(None, None, max(1, len(self) // max(_SPECTRUM_EXAMPLES, 8 * self.dim)))
         for _, x in self.blocks():
-            moments.addmm_(x[thin].T, x[thin])
-        values, vectors = torch.linalg.eigh(moments.double().cpu() / len(self) * thin.step)
+            moments.addmm_(x[subsample].T, x[subsample])
+        values, vectors = torch.linalg.eigh(moments.double().cpu() / len(self) * subsample.step)
         return values.clamp(min=0), vectors.float()
 
-    def in_features(self, weight: Float[Tensor, "Y R"]) -> Float[Tensor, "Y D"]:
-        """Weights of the standardised features."""
+    def feature_weights(self, weight: Float[Tensor, "Y R"]) -> Float[Tensor, "Y D"]:
+        """Return weights of the coordinates as weights of the standardised features."""
         if self._basis is None:
             return weight
-        of_examples = weight.double() @ self._basis  # [Y, n]
-        found = torch.zeros(len(weight), self._x.shape[1], dtype=torch.float64)
+        example_weights = weight.double() @ self._basis  # [Y, n]
+        result = torch.zeros(len(weight), self._x.shape[1], dtype=torch.float64)
         for begin in range(0, len(self), _BLOCK_ROWS):
             x = self._standardised(self._rows[begin : begin + _BLOCK_ROWS])
-            found += of_examples[:, begin : begin + len(x)] @ x.double().cpu()
-        return found
+            result += example_weights[:, begin : begin + len(x)] @ x.double().cpu()
+        return result
 
-    def _enter_row_space(self) -> None:
+    def _change_to_row_space(self) -> None:
         x = self._standardised(self._rows)
-        exact = x.double().cpu()  # rounded products would make directions of their own
+        exact = x.double().cpu()  # rounding errors of float32 products would look like further directions
         values, vectors = torch.linalg.eigh(exact @ exact.T)
         keep = values > values[-1] * 1e-9
         root, vectors = values[keep].sqrt(), vectors[:, keep]
         self._basis = rearrange(vectors / root, "n r -> r n")  # [R, n]; times the examples: B
         self._kept = (vectors * root).float().to(self.device)
-        self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are not correlated
+        self.__dict__["spectrum"] = values[keep] / len(x), None  # these coordinates are uncorrelated
 
     def _standardised(self, rows: np.ndarray) -> Float[Tensor, "m D"]:
         return (torch.from_numpy(self._x[rows]).to(self.device).float() - self._mean) * self._scale
@@ -157,22 +157,23 @@ def solve(
 ) -> Solution:
     """Minimise sum of cross-entropies + l2 / 2 |W|^2, where the softmax has one row of W for every class.
 
-    This is the objective of scikit-learn's LogisticRegression with `C = 1 / l2`, but for two classes with `C = 2 / l2`:
-    there scikit-learn penalises one vector, the difference of the two rows, and |W|^2 is half of its square.
+    This is the objective of scikit-learn's LogisticRegression with `C = 1 / l2`. For two classes it is `C = 2 / l2`:
+    scikit-learn then penalises one vector, the difference of the two rows, and |W|^2 is half of its square.
 
-    Newton's method, each of its steps by conjugate gradients in coordinates whitened by the Hessian's diagonal: for
-    class y it is taken as h_y s + l2, with the eigenvalues s of the second moments and h_y the sum of p (1 - p) over
-    the examples. A gradient in these coordinates is about the distance to the optimum in standard errors of the
-    weights, for a class of five examples as for one of a million. The search ends where it is small. Where the loss of
-    all examples is below 1 nat, as of separable classes, what is small is measured by the loss.
+    The solver is Newton's method. Each step is computed by conjugate gradients in coordinates whitened by an
+    approximate diagonal of the Hessian. For class y the diagonal is h_y s + l2, where s are the eigenvalues of the
+    second moments and h_y is the sum of p (1 - p) over the examples. A gradient in these coordinates is about the
+    distance to the optimum in standard errors of the weights, whether a class has five examples or a million. The
+    solver stops when this gradient is small. If the loss of all examples is below 1 nat, as it is for separable
+    classes, the tolerance shrinks with the square root of the loss.
 
     Args:
         coordinates: the features.
         labels: `[n]` classes.
         num_classes: Y.
         l2: weight of the penalty.
-        start: where to begin; the labels' frequencies if not given.
-        tolerance: the search ends when no component of the whitened gradient is larger.
+        start: initial solution; zero weights and the labels' log-frequencies if not given.
+        tolerance: the solver stops when no component of the whitened gradient is larger.
     """
     if start is None:
         frequencies = np.bincount(labels, minlength=num_classes).clip(0.5) / len(labels)
@@ -186,11 +187,11 @@ def solve(
         if size <= tolerance * min(1.0, loss**0.5):
             break
         if objective.num_passes >= _MOST_PASSES:
-            if size <= tolerance:  # float32 cannot go on where the loss is next to nothing
+            if size <= tolerance:  # float32 gets no further if the loss is nearly zero
                 break
             warnings.warn(
                 f"a linear probe of {num_classes} classes is not at its optimum after {objective.num_passes} passes "
-                f"over the features: the gradient is {size / tolerance:.0f} times what it should be; raise `l2`",
+                f"over the features: the gradient is {size / tolerance:.0f} times the tolerance; raise `l2`",
                 stacklevel=2,
             )
             break
@@ -199,7 +200,7 @@ def solve(
         fraction, before, size_before = 1.0, loss, size
         while True:
             loss, gradient = objective.set_step(flat + fraction * step)
-            # A convex function that still falls here has fallen all the way, also where rounding hides by how much.
+            # A convex function that still falls at the new point fell along the whole step, even if rounding hides it.
             if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-6:
                 break
             fraction /= 2
@@ -211,7 +212,7 @@ def solve(
 
 
 def _newton_step(objective: "_Objective", gradient: Float[Tensor, "Y R_1"], scale: Float[Tensor, "Y R_1"]) -> Tensor:
-    """-H^-1 g, to a tenth of the gradient."""
+    """Return -H^-1 g, up to a residual of a tenth of the gradient."""
 
     def whitened(direction: np.ndarray) -> np.ndarray:
         product = objective.hessian_times(torch.from_numpy(direction).view_as(scale) * scale) * scale
@@ -219,30 +220,31 @@ def _newton_step(objective: "_Objective", gradient: Float[Tensor, "Y R_1"], scal
 
     size = scale.numel()
     right = -(gradient * scale).numpy().ravel()
-    found, _ = cg(LinearOperator((size, size), whitened, dtype=np.float64), right, rtol=0.1, maxiter=_MOST_PRODUCTS)
-    step = torch.from_numpy(found).view_as(scale) * scale
-    step[:, 1:] -= step[:, 1:].mean(0)  # what all classes have in common changes no probability and costs a penalty
+    hessian = LinearOperator((size, size), whitened, dtype=np.float64)
+    whitened_step, _ = cg(hessian, right, rtol=0.1, maxiter=_MOST_PRODUCTS)
+    step = torch.from_numpy(whitened_step).view_as(scale) * scale
+    step[:, 1:] -= step[:, 1:].mean(0)  # a change that all classes share costs a penalty and moves no probability
     return step
 
 
 class _Objective:
-    """The objective at one point: its gradient there, and products with its Hessian.
+    """The objective, its gradient, and products with its Hessian at the current point.
 
-    Points are `[Y, 1 + R]` float64: the bias, then the weights along the axes of the spectrum.
+    A point is a float64 `[Y, 1 + R]`: the bias, then the weights along the eigenvectors of the spectrum.
     """
 
     def __init__(self, coordinates: Coordinates, labels: Int[np.ndarray, " n"], num_classes: int, l2: float) -> None:
         self._coordinates = coordinates
         self._targets = torch.from_numpy(labels).to(coordinates.device)
         moments, self._vectors = coordinates.spectrum
-        self._moments = torch.cat([torch.ones(1, dtype=torch.float64), moments])  # of the bias' 1, and of the features
+        self._moments = torch.cat([torch.ones(1, dtype=torch.float64), moments])  # 1 for the bias
         self._l2 = torch.full((1 + len(moments),), l2, dtype=torch.float64)
         self._l2[0] = 0
         self._keeps = 4 * len(labels) * num_classes <= _KEPT_BYTES
         self.num_passes = 0
 
     def flat(self, solution: Solution) -> Float[Tensor, "Y R_1"]:
-        """A solution as a point, without what the weights of all classes have in common."""
+        """Return a solution as a point, after subtracting the mean weight over the classes."""
         weight = solution.weight - solution.weight.mean(0)
         weight = weight if self._vectors is None else weight @ self._vectors
         return torch.cat([rearrange(solution.bias, "y -> y 1").double(), weight.double()], 1)
@@ -253,58 +255,58 @@ class _Objective:
         return Solution(weight if self._vectors is None else weight @ self._vectors.T, flat[:, 0], self.num_passes)
 
     def diagonal(self) -> Float[Tensor, "Y R_1"]:
-        """h_y s + l2 at the point."""
+        """Return the approximate diagonal of the Hessian, h_y s + l2, at the current point."""
         return rearrange(self._spread, "y -> y 1") * self._moments + self._l2 + 1e-9
 
     def set_step(self, flat: Float[Tensor, "Y R_1"]) -> tuple[float, Float[Tensor, "Y R_1"]]:
-        """The objective and its gradient at a point, which stays the one that the Hessian is of."""
+        """Move to a point, and return the objective and its gradient there."""
         self.num_passes += 1
         self._point = flat
         self._probabilities: list[Tensor] = []
         total, spread = torch.zeros((2, len(flat)), dtype=torch.float64, device=self._coordinates.device)
         gradient = torch.zeros_like(flat)
-        for places, x, log_probabilities in self._log_probabilities():
-            target = rearrange(self._targets[places], "m -> m 1")
+        for indices, x, log_probabilities in self._log_probabilities():
+            target = rearrange(self._targets[indices], "m -> m 1")
             total -= log_probabilities.gather(1, target).sum(dtype=torch.float64)
             probabilities = log_probabilities.exp_()
             spread += torch.addcmul(probabilities, probabilities, probabilities, value=-1).sum(0, dtype=torch.float64)
             if self._keeps:
                 self._probabilities.append(probabilities)
-            slopes = probabilities.scatter_add(1, target, -torch.ones_like(target, dtype=x.dtype))
-            gradient += self._transposed(x, slopes)
+            score_grads = probabilities.scatter_add(1, target, -torch.ones_like(target, dtype=x.dtype))
+            gradient += self._weight_grads(x, score_grads)
         self._spread = spread.cpu().clamp(min=1e-6)
         return total[0].item() + (self._l2 * flat.square()).sum().item() / 2, self._rotated(gradient) + self._l2 * flat
 
     def hessian_times(self, direction: Float[Tensor, "Y R_1"]) -> Float[Tensor, "Y R_1"]:
-        """H v at the point of the last move."""
+        """Return H v at the current point."""
         self.num_passes += 1
         product = torch.zeros_like(direction)
-        weight, bias = self._in_coordinates(direction)
+        weight, bias = self._weight_and_bias(direction)
         probabilities = iter(self._probabilities)
         blocks = self._coordinates.blocks() if self._keeps else self._log_probabilities()
         for _, x, *computed in blocks:
             p = next(probabilities) if self._keeps else computed[0].exp_()
-            of_scores = torch.addmm(bias, x, weight.T)
-            of_scores.sub_((p * of_scores).sum(1, keepdim=True)).mul_(p)
-            product += self._transposed(x, of_scores)
+            score_changes = torch.addmm(bias, x, weight.T)
+            score_changes.sub_((p * score_changes).sum(1, keepdim=True)).mul_(p)
+            product += self._weight_grads(x, score_changes)
         return self._rotated(product) + self._l2 * direction
 
     def _log_probabilities(self) -> Iterator[tuple[slice, Tensor, Float[Tensor, "m Y"]]]:
-        weight, bias = self._in_coordinates(self._point)
-        for places, x in self._coordinates.blocks():
-            yield places, x, torch.addmm(bias, x, weight.T).log_softmax(1)
+        weight, bias = self._weight_and_bias(self._point)
+        for indices, x in self._coordinates.blocks():
+            yield indices, x, torch.addmm(bias, x, weight.T).log_softmax(1)
 
-    def _in_coordinates(self, flat: Float[Tensor, "Y R_1"]) -> tuple[Float[Tensor, "Y R"], Float[Tensor, " Y"]]:
-        found, device = self.solution(flat), self._coordinates.device
-        return found.weight.to(device), found.bias.float().to(device)
+    def _weight_and_bias(self, flat: Float[Tensor, "Y R_1"]) -> tuple[Float[Tensor, "Y R"], Float[Tensor, " Y"]]:
+        solution, device = self.solution(flat), self._coordinates.device
+        return solution.weight.to(device), solution.bias.float().to(device)
 
-    def _transposed(self, x: Tensor, slopes: Float[Tensor, "m Y"]) -> Float[Tensor, "Y R_1"]:
-        """What changes of the scores are, as changes of weights and biases; summed in float64 over blocks."""
+    def _weight_grads(self, x: Tensor, score_grads: Float[Tensor, "m Y"]) -> Float[Tensor, "Y R_1"]:
+        """Return gradients of the biases and weights from gradients of the scores, in float64 for sums over blocks."""
         columns = self._coordinates.columns
-        of_weight = slopes.T @ x if columns is None else (columns @ slopes).T
-        of_bias = slopes.sum(0, dtype=torch.float64)
-        return torch.cat([rearrange(of_bias, "y -> y 1"), of_weight.double()], 1).cpu()
+        weight_grads = score_grads.T @ x if columns is None else (columns @ score_grads).T
+        bias_grads = score_grads.sum(0, dtype=torch.float64)
+        return torch.cat([rearrange(bias_grads, "y -> y 1"), weight_grads.double()], 1).cpu()
 
     def _rotated(self, flat: Float[Tensor, "Y R_1"]) -> Float[Tensor, "Y R_1"]:
-        """Along the axes of the spectrum."""
+        """Rotate weights to the eigenvectors of the spectrum."""
         return flat if self._vectors is None else torch.cat([flat[:, :1], flat[:, 1:] @ self._vectors.double()], 1)

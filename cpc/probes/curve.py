@@ -1,4 +1,4 @@
-"""A picture of label efficiency: accuracy over the number of labels, on a logarithmic axis."""
+"""The figure of label efficiency: accuracy over the number of labels, on a logarithmic axis."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from cpc.data.figure_text import figure_text
 
 
-def picture_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
-    """A `matplotlib.figure.Figure`: a line for each representation and network.
+def plot_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
+    """Return a `matplotlib.figure.Figure` with a line for each representation and network.
 
-    The legend begins with the best at all labels.
+    The legend is sorted by the accuracy with all labels, the best first.
 
     Args:
         curve: `label_efficiency` of a task in `probe.json`.
-        title: the line above.
+        title: title of the figure.
     """
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
 """Features of files, one output per file, for whoever wants them elsewhere."""
 
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from operator import itemgetter
@@ -19,7 +19,7 @@ from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
-from cpc.probes.open import open_readouts
+from cpc.probes.open import open_probe_data
 
 Format = Literal["npy", "safetensors"]
 
@@ -40,28 +40,29 @@ def embed(
     trusted_packages: Sequence[str] = ("cpc",),
     progress: bool = True,
 ) -> list[Path]:
-    """`cpc embed`: write float32 features of files, each with a JSON beside it that tells where they lie.
+    """`cpc embed`: write float32 features of files, each next to a JSON file with their positions in the input.
 
-    Of audio `[T, D]`: frame i is centred at sample `first_centre_samples + i * hop_samples`. Of images `[H, W, D]`:
-    an image's shorter side becomes `load_size` pixels, of which the central `image_size` are taken; row i and column j
-    stand for the `patch_size` pixels from `i * stride` and `j * stride` of that square.
+    Features of audio are `[T, D]`; frame i is centred at sample `first_centre_samples + i * hop_samples`. Features of
+    images are `[H, W, D]`. The shorter side of an image is resized to `load_size` pixels, and its central square of
+    `image_size` pixels is encoded. Row i and column j are the patch of `patch_size` pixels that begins at `i * stride`
+    and `j * stride` in this square.
 
-    A file named directly becomes `out/STEM.npy`; the files below a folder keep their place in it. In `safetensors`
-    the array is called `features`.
+    The features of a file in `paths` are written to `out/STEM.npy`. Files below a folder keep their relative paths. In
+    `safetensors` the array is called `features`.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
-        paths: files of what the model encodes, and folders to search.
-        out: folder to write to.
+        paths: audio or image files, as the model encodes them, and folders to search.
+        out: output folder.
         features: contexts `c` or latents `z`.
         format: `npy` or `safetensors`.
-        skip_bad: leave out files that cannot be used, such as those too short for a frame, and warn how many.
-        overwrite: replace outputs that are there already.
-        device: where to compute.
-        precision: of the encoder's products.
-        num_ray_workers: processes of a Ray cluster (RAY_ADDRESS; one is started here without) that embed, each with a
-            CPU, and a GPU unless `device` is cpu; this one alone if not given. When a bad file ends all, those that
-            others were at may be written too.
+        skip_bad: leave out files that cannot be used, such as files too short for a frame, and warn how many.
+        overwrite: replace existing outputs.
+        device: device of the computation.
+        precision: precision of the encoder's products.
+        num_ray_workers: number of worker processes in a Ray cluster (at RAY_ADDRESS; a local cluster is started if it
+            is not set), each with a CPU, and a GPU unless `device` is cpu; no cluster if not given. When a bad file
+            ends the command, other workers may still finish their files.
         trusted_packages: packages whose classes the model and its data may name.
         progress: show a progress bar.
 
@@ -69,9 +70,10 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before anything is written: on a modality without readouts, a missing path, a folder without such
-            files, two inputs with one output, or outputs that exist already. While writing: on a bad file, or one whose
-            features are not finite, unless `skip_bad`. On `num_ray_workers` as `cpc.on_ray.spread.spread`.
+        ValueError: before a file is written: on a modality that cannot be probed, a missing path, a folder without
+            files of the modality, two inputs with the same output, or outputs that exist already. While writing,
+            without `skip_bad`: on a bad file, or one with features that are not finite. With `num_ray_workers`: see
+            `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
@@ -80,7 +82,7 @@ def embed(
         raise ValueError(f"`device`={device}: each Ray worker has a GPU of its own; write {device.partition(':')[0]}")
     start = partial(_Embedding, model_folder, features, format, precision, tuple(trusted_packages))
     embedding = start(device if num_ray_workers is None else "cpu")
-    targets = _targets(paths, Path(out), format, embedding.readouts.find_files)
+    targets = _targets(paths, Path(out), format, embedding.probe_data.find_files)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
     if existing and not overwrite:
         raise ValueError(
@@ -88,27 +90,32 @@ def embed(
             "replace them, or name another folder with `out`"
         )
     pairs = list(targets.items())
-    complaints: Generator[str | None, None, None] = (embedding(pair) for pair in pairs)
+    errors: Generator[str | None, None, None] = (embedding(pair) for pair in pairs)
     if num_ray_workers is not None:
         num_gpus = 0 if device == "cpu" else 1
-        complaints = spread(partial(start, device), pairs, num_ray_workers, num_gpus=num_gpus, name=itemgetter(1))
+        errors = spread(partial(start, device), pairs, num_ray_workers, num_gpus=num_gpus, name=itemgetter(1))
     written, bad = [], []
-    with closing(complaints), tqdm(total=len(pairs), desc="embed", unit="file", disable=not progress) as bar:
-        for target, complaint in zip(targets, complaints, strict=True):
+    with closing(errors), tqdm(total=len(pairs), desc="embed", unit="file", disable=not progress) as bar:
+        for target, error in zip(targets, errors, strict=True):
             bar.update()
-            if complaint is None:
+            if error is None:
                 written.append(target)
             elif skip_bad:
-                bad.append(complaint)
+                bad.append(error)
             else:
-                raise ValueError(f"{complaint}; set `skip_bad` to go on without such files")
+                raise ValueError(f"{error}; set `skip_bad` to go on without such files")
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(targets)} files:\n{name_a_few(bad)}", stacklevel=2)
     return written
 
 
+def describe_result(written: Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    return f"{len(written)} files written to {options['out']}"
+
+
 class _Embedding:
-    """Of a model that is loaded once: writes the features of one file after another."""
+    """A loaded model that writes the features of files."""
 
     def __init__(
         self,
@@ -121,19 +128,19 @@ class _Embedding:
     ) -> None:
         config = read_config(model_folder)
         model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
-        self.readouts = open_readouts(
+        self.probe_data = open_probe_data(
             config, model, None, trusted_packages=trusted_packages, device=device, precision=precision
         )
-        self._front_end = self.readouts.front_end([features], model)
-        self._sidecar = self._front_end.geometry(features) | {"model_sha256": config["sha256"]}
+        self._extractor = self.probe_data.front_end([features], model)
+        self._sidecar = self._extractor.geometry(features) | {"model_sha256": config["sha256"]}
         self._format = format
 
     def __call__(self, pair: tuple[Path, Path]) -> str | None:
-        """Write to the first path the features of the second; what is wrong with it, if nothing can be written."""
+        """Write the features of the second path to the first, and return the error message; None for success."""
         target, path = pair
         try:
             with reading(path, "its features cannot be computed"):
-                values = self._front_end.file_features(path)
+                values = self._extractor.file_features(path)
             if not np.isfinite(values).all():
                 raise ValueError(f"{path}: its features are not finite, the model's products overflow")
         except ValueError as error:

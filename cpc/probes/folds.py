@@ -1,4 +1,4 @@
-"""Answers over the folds of a task, each tested by probes of the others, judged together.
+"""Cross-validation: each fold of a task is answered by probes of the other folds, and all answers are judged together.
 
 n examples, D feature dim.
 """
@@ -17,12 +17,12 @@ Judge = Callable[[Sequence[Answers]], ProbeResult]
 
 
 class Fold(NamedTuple):
-    """One fold's answers.
+    """The answers to one fold.
 
     Attributes:
-        answers: of each seed.
-        test: what was asked.
-        num_train: training examples.
+        answers: the answers of each seed.
+        test: the test examples.
+        num_train: number of training examples.
     """
 
     answers: Sequence[Answers]
@@ -36,37 +36,38 @@ def over_folds(
     feature: str | None,
     answer: Callable[[Examples, Examples, int], Sequence[Answers]],
 ) -> tuple[list[Answers], Judge]:
-    """Answer each fold of a task, or its test part where it has splits.
+    """Answer each fold of a task, or its test part if the task has splits.
 
     Args:
-        task: what to learn.
-        store: holds the features of all of its observations.
-        feature: of the store; None: labels alone.
-        answer: of training examples, test examples and the number of classes: the answers of each seed.
+        task: the task.
+        store: the features of all observations of the task.
+        feature: a feature of the store; None to pass only labels.
+        answer: called with training examples, test examples and the number of classes; returns the answers of each
+            seed.
 
     Returns:
-        As `joined`.
+        The answers of each seed to all test examples, and a function that judges such answers.
     """
     folds = []
     for fold in task.folds:
         train, test = (fold.examples(part, store, feature) for part in ("train", "test"))
         folds.append(Fold(answer(train, test, len(task.classes)), test, len(train)))
-    return joined(folds, len(task.classes))
+    return join_folds(folds, len(task.classes))
 
 
-def joined(folds: Sequence[Fold], num_classes: int) -> tuple[list[Answers], Judge]:
-    """The answers of each seed to the test examples of all folds, and what judges such answers."""
+def join_folds(folds: Sequence[Fold], num_classes: int) -> tuple[list[Answers], Judge]:
+    """Return the answers of each seed to the test examples of all folds, and a function that judges such answers."""
     answers = [
         Answers(
-            np.concatenate([of_fold.predicted for of_fold in of_seed]),
-            np.concatenate([of_fold.log_likelihood_nats for of_fold in of_seed]),
-            sum((of_fold.l2 for of_fold in of_seed), ()),
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.log_likelihood_nats for part in parts]),
+            sum((part.l2 for part in parts), ()),
         )
-        for of_seed in zip(*(fold.answers for fold in folds), strict=True)
+        for parts in zip(*(fold.answers for fold in folds), strict=True)
     ]
     labels, clusters, groups = (
         np.concatenate([getattr(fold.test, name) for fold in folds]) for name in ("labels", "clusters", "groups")
     )
-    asked = Examples(np.empty((len(labels), 0), np.float32), np.arange(len(labels)), labels, clusters, groups)
+    test = Examples(np.empty((len(labels), 0), np.float32), np.arange(len(labels)), labels, clusters, groups)
     num_train = round(np.mean([fold.num_train for fold in folds]))
-    return answers, partial(summarise, test=asked, num_classes=num_classes, num_train=num_train)
+    return answers, partial(summarise, test=test, num_classes=num_classes, num_train=num_train)

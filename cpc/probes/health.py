@@ -1,4 +1,4 @@
-"""Whether features still tell inputs apart: their variance, and how many dimensions they fill.
+"""Signs of collapsed features: their variance, and the number of dimensions that they fill.
 
 n features, D feature dim.
 """
@@ -11,18 +11,19 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-NUM_FEATURES = 512  # looked at, at most: the rank of more costs as much as a step of a small model
+NUM_FEATURES = 512  # maximum; the rank of more features takes as long as a training step of a small model
 LEAST_RELATIVE_VARIANCE = 1e-4
 LEAST_EFFECTIVE_RANK = 1.5
 
 
 class Health(NamedTuple):
-    """What a sample of features shows.
+    """Statistics of a sample of features.
 
     Attributes:
         variance: mean over the dimensions of the variance over the features.
-        relative_variance: variance over all dimensions, as a share of the features' mean square: 0 where all are one.
-        effective_rank: dimensions filled, from 1 to min(n - 1, D); see `effective_rank`.
+        relative_variance: variance over all dimensions as a share of the features' mean square; 0 if all features are
+            equal.
+        effective_rank: number of dimensions filled, from 1 to min(n - 1, D); see the function `effective_rank`.
         is_collapsed: `relative_variance` below 1e-4, `effective_rank` below 1.5 in more than two dimensions, or a
             feature that is not finite.
     """
@@ -35,9 +36,9 @@ class Health(NamedTuple):
 
 @torch.no_grad()
 def health(features: Float[Tensor, "n D"]) -> Health:
-    """Variance and effective rank of features, of 512 evenly chosen ones where there are more.
+    """Return variance and effective rank of features, or of 512 evenly spaced ones if there are more.
 
-    No random number is drawn: with or without it, training goes the same way.
+    The function draws no random numbers, so it does not change training.
 
     Raises:
         ValueError: if there are fewer than two features.
@@ -58,14 +59,16 @@ def health(features: Float[Tensor, "n D"]) -> Health:
 
 
 def effective_rank(features: Float[Tensor, "n D"]) -> float:
-    """Exp of the entropy of the normalised singular values of the centred features: 1 on a line, D for white noise.
+    """Return exp of the entropy of the normalised singular values of the centred features.
+
+    It is 1 for features on a line and D for white noise.
 
     Definition 1 of Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality"; Garrido et al.
-    2023 (arXiv:2210.02885) use it to find collapse without labels. The singular values are taken from the smaller Gram
-    matrix in float64, so those below 1e-8 of the largest are noise; they weigh nothing.
+    2023 (arXiv:2210.02885) use it to find collapse without labels. The singular values come from the smaller Gram
+    matrix in float64. Singular values below 1e-8 of the largest are noise, and too small to change the result.
 
     Returns:
-        1 where all features are the same: nothing is filled, and no rank below one is defined.
+        The effective rank; 1 if all features are equal, since no rank below one is defined.
     """
     x = features.double()
     x = x - x.mean(0)

@@ -29,15 +29,15 @@ def fit_hidden(
     device: str | torch.device = "cpu",
     title: str | None = None,
 ) -> Probe:
-    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine to zero; see `fit_probe`.
+    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero; see `fit_probe`.
 
     Args:
         train: the training examples.
         num_classes: Y.
-        protocol: a `ProbeProtocol` with a hidden layer, of which nothing is None.
-        seed: of the initial weights and the order of the examples.
-        device: where to compute.
-        title: of a progress bar; None: none.
+        protocol: a `ProbeProtocol` with a hidden layer, whose fields are all set.
+        seed: seed of the initial weights and the order of the examples.
+        device: device of the computation.
+        title: title of the progress bar; None for no bar.
     """
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(train.values.shape[1], num_classes, [protocol.hidden_dim], protocol.l2, generator)
@@ -67,10 +67,10 @@ def fit_hidden(
 def _minibatches(
     train: Examples, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Float[Tensor, "n D"], Tensor]]:
-    """All examples once, in random order.
+    """Yield all examples once, in random order.
 
-    Blocks of neighbouring rows come in random order, and rows are shuffled within groups of blocks: a memory-mapped
-    store is read in runs, and the order is the same wherever the values live.
+    Blocks of neighbouring rows come in random order, and rows are shuffled within groups of blocks, so that a
+    memory-mapped store is read in long runs. The order does not depend on where the values are stored.
     """
     blocks_per_group = max(1, _GROUP_BYTES // (4 * train.values.shape[1] * BLOCK_ROWS))
     blocks = np.split(np.arange(len(train)), range(BLOCK_ROWS, len(train), BLOCK_ROWS))
@@ -91,7 +91,7 @@ def _minibatches(
 
 
 def _prefetch(values: np.ndarray, first: int, last: int) -> None:
-    """Have the disk read these rows of a memory-mapped array in one run, before they are asked for in random order."""
+    """Have the disk read these rows of a memory-mapped array in one run, before they are read in random order."""
     mapped = getattr(values, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
         start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""Fit a probe to frozen features: the linear one is solved, one with a hidden layer trained."""
+"""The fit of a probe to frozen features: a linear probe is solved, a probe with a hidden layer is trained."""
 
 import torch
 from tqdm import tqdm
@@ -9,8 +9,8 @@ from cpc.probes.hidden_layer import fit_hidden
 from cpc.probes.penalty import choose_l2
 from cpc.probes.task import Examples
 
-_TOLERANCE_CHOSEN = 0.01  # standard errors from the optimum, where the penalty is a point of a coarse grid
-_TOLERANCE_GIVEN = 0.001  # weights are those of scikit-learn
+_TOLERANCE_CHOSEN = 0.01  # standard errors from the optimum, if the penalty was chosen on a coarse grid
+_TOLERANCE_GIVEN = 0.001  # gives the weights of scikit-learn
 
 
 def fit_probe(
@@ -23,20 +23,20 @@ def fit_probe(
     title: str | None = None,
     penalty_chosen_by: str = "likelihood",
 ) -> Probe:
-    """Fit a probe to features, which stay as they are: no gradient reaches what they come from.
+    """Fit a probe to frozen features.
 
     Features are standardised by the training examples. The linear probe minimises the sum of the cross-entropies +
-    l2 / 2 |W|^2, the objective of scikit-learn's LogisticRegression (see `cpc.probes.convex.solve`), to its optimum,
-    which no seed changes.
+    l2 / 2 |W|^2, the objective of scikit-learn's LogisticRegression (see `cpc.probes.convex.solve`). Its optimum does
+    not depend on the seed.
 
     Args:
         train: the training examples.
         num_classes: Y.
-        protocol: see there.
-        seed: of the initial weights and the order of the examples, with a hidden layer.
-        device: where to compute.
-        title: of a progress bar; None: none.
-        penalty_chosen_by: as `cpc.data.probe_data.ProbeData` has it.
+        protocol: settings of the fit.
+        seed: seed of the initial weights and the order of the examples; used only with a hidden layer.
+        device: device of the computation.
+        title: title of the progress bar; None for no bar.
+        penalty_chosen_by: criterion of `cpc.data.probe_data.ProbeData`.
     """
     if protocol.hidden:
         return fit_hidden(train, num_classes, protocol, seed, device, title)
@@ -51,7 +51,7 @@ def fit_probe(
         solution = solve(coordinates, train.labels, num_classes, l2, start, tolerance)
         bar.update()
     probe = Probe(train.values.shape[1], num_classes, l2=l2).requires_grad_(False)
-    fitted = (coordinates.in_features(solution.weight), solution.bias, mean, scale)
+    fitted = (coordinates.feature_weights(solution.weight), solution.bias, mean, scale)
     for parameter, values in zip((probe.weights[0], probe.biases[0], probe.mean, probe.scale), fitted, strict=True):
         parameter.copy_(values)
     return probe.to(device)

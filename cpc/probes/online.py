@@ -1,4 +1,4 @@
-"""A linear probe that learns beside pretraining, so that the bound and what it buys are seen together.
+"""A linear probe that is trained during pretraining, so that its accuracy is recorded next to the bound.
 
 B windows or images, T frames, n labelled frames or images, D feature dim, Y classes.
 """
@@ -23,19 +23,20 @@ _SLOWEST_RATE = 0.01
 
 
 class OnlineProbe(pl.Callback):
-    """Trains a linear softmax on detached features of every training batch, and tests it on the held-out ones.
+    """A linear softmax on detached features, trained on every training batch and tested on the held-out batches.
 
-    Features are standardised by running statistics. The probe has its own optimiser and draws no random number: with
-    or without it, the model trains bit for bit the same.
+    Features are standardised by running statistics. The probe has its own optimiser and draws no random numbers, so the
+    model trains bit for bit the same with and without the probe.
 
     Args:
-        task: as the data name it: `speaker`, or `phones` (needs `data.alignments`), of every frame; `class` of images,
-            from the mean over their patches. `speaker` is `Batch.group_id`, any other `Batch.labels`.
+        task: a task of the data. Audio has `speaker` and `phones` (needs `data.alignments`), for every frame; images
+            have `class`, from the mean over their patches. Labels come from `Batch.group_id` if the classes are the
+            groups of the data, such as speakers, and from `Batch.labels` otherwise.
         features: contexts `c` or latents `z`.
-        learning_rate: Adam's.
+        learning_rate: learning rate of Adam.
 
     Raises:
-        ValueError: on other features; before training, if the data have no such task, or fewer than two classes.
+        ValueError: on other features; before training, if the data lack the task or have fewer than two classes.
     """
 
     def __init__(
@@ -57,14 +58,16 @@ class OnlineProbe(pl.Callback):
 
     @property
     def state_key(self) -> str:
-        """Probes of different tasks or features live side by side in a checkpoint."""
+        """Key of the probe in a checkpoint, different for each task and features."""
         return self._generate_state_key(task=self.task, features=self.features)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Learn the classes from the data."""
+        """Read the classes from the data."""
         if stage != "fit":
             return
-        self.classes: list[str] = trainer.datamodule.class_names(self.task)  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self.classes: list[str] = data.class_names(self.task)
+        self._labels_are_groups: bool = data.is_group_task(self.task)
         if len(self.classes) < 2:
             raise ValueError(
                 f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, at least 2 are needed: "
@@ -72,12 +75,12 @@ class OnlineProbe(pl.Callback):
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Allocate the probe, or take it from the checkpoint."""
+        """Allocate the probe, or restore it from the checkpoint."""
         model: CPC = pl_module.model  # type: ignore[assignment]
         self._encoder = model.encoder
         dim = model.context.dim if self.features == "c" else model.encoder.dim
         device = pl_module.device
-        # Zeros: the problem is convex, and nothing is drawn from the generators that training uses.
+        # The problem is convex, so zeros will do, and they draw nothing from the random generators of training.
         self.weight = torch.zeros(len(self.classes), dim, device=device, requires_grad=True)
         self.bias = torch.zeros(len(self.classes), device=device, requires_grad=True)
         self.mean = torch.zeros(dim, device=device)
@@ -92,13 +95,14 @@ class OnlineProbe(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """One step on this batch's labelled frames; none if there are none."""
+        """Take one step on the labelled frames of the batch, if there are any."""
         x = outputs["latents" if self.features == "z" else "contexts"].detach()
         x, labels = self._labelled(batch, x)
         sums = torch.cat([x.new_full((1,), len(x)), x.sum(0), x.square().sum(0)]).double()
-        sums = _over_ranks(trainer, sums)
+        sums = _sum_over_ranks(trainer, sums)
         num_examples, total, squares = sums.split([1, len(self.mean), len(self.mean)])
-        if len(x) == 0 if trainer.world_size == 1 else bool(num_examples == 0):  # of other ranks a GPU is asked
+        # With several ranks the count is read from the device, which waits for a GPU; one rank need not wait.
+        if len(x) == 0 if trainer.world_size == 1 else bool(num_examples == 0):
             return
         assert self._optimiser is not None
         self.num_batches += 1
@@ -109,12 +113,12 @@ class OnlineProbe(pl.Callback):
         with torch.enable_grad():
             loss = F.cross_entropy(self._scores(x), labels, reduction="sum") / num_examples.float()
             gradients = torch.autograd.grad(loss.sum(), [self.weight, self.bias])
-        self.weight.grad, self.bias.grad = (_over_ranks(trainer, gradient) for gradient in gradients)
+        self.weight.grad, self.bias.grad = (_sum_over_ranks(trainer, gradient) for gradient in gradients)
         self._optimiser.step()
 
     @torch.no_grad()
     def add_held_out(self, batch: Batch, latents: Float[Tensor, "B ... D"], contexts: Float[Tensor, "B ... C"]) -> None:
-        """Test on a held-out batch; `held_out_record` tells the outcome."""
+        """Test the probe on a held-out batch; `held_out_record` returns the result."""
         x, labels = self._labelled(batch, latents if self.features == "z" else contexts)
         scores = self._scores(x)
         self._num_correct += (scores.argmax(1) == labels).sum()
@@ -122,15 +126,15 @@ class OnlineProbe(pl.Callback):
         self._label_counts += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """What the held-out batches since the last call showed, beside log N - L of the same weights; starts anew.
+        """Return the result over the held-out batches since the last call, with log N - L of the same weights.
 
         Returns:
-            A line of `probe.jsonl`; None where no held-out frame was labelled. H(Y) is that of the labels tested on,
-            and H(Y) - CE a lower bound on what the features say about them.
+            A line of `probe.jsonl`; measures are None if no held-out frame is labelled. H(Y) is the entropy of the
+            test labels, and H(Y) - CE a lower bound on the information of the features about the labels.
         """
         totals = torch.stack([self._num_correct.double(), self._cross_entropy])
-        num_correct, cross_entropy = _over_ranks(trainer, totals).tolist()
-        counts = _over_ranks(trainer, self._label_counts.double())
+        num_correct, cross_entropy = _sum_over_ranks(trainer, totals).tolist()
+        counts = _sum_over_ranks(trainer, self._label_counts.double())
         num_examples = int(counts.sum())
         self._clear()
         measures: dict[str, float | None] = dict.fromkeys(
@@ -162,7 +166,7 @@ class OnlineProbe(pl.Callback):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on bit for bit."""
+        """Return the probe and its optimiser, from which a resumed run continues bit for bit."""
         if self._optimiser is None:
             return self._saved or {}
         return {
@@ -176,13 +180,13 @@ class OnlineProbe(pl.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state until training starts and there is a device to put it on."""
+        """Keep the state until training starts and its device is known."""
         self._saved = state_dict or None
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["classes"] != self.classes or state["weight"].shape != self.weight.shape:
             raise ValueError(
-                f"OnlineProbe: the checkpoint's probe of {self.task!r} knows {len(state['classes'])} classes of "
+                f"OnlineProbe: the checkpoint's probe of {self.task!r} has {len(state['classes'])} classes of "
                 f"{state['weight'].shape[1]} features, these data and this model have {len(self.classes)} and "
                 f"{self.weight.shape[1]}: continue with the data that the run began with"
             )
@@ -194,18 +198,18 @@ class OnlineProbe(pl.Callback):
         self._optimiser.load_state_dict(state["optimiser"])
 
     def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
-        """The frames that carry a label, padding left out; of a grid, the mean over its patches."""
-        labels = (rearrange(batch.group_id, "b -> b 1") if self.task == "speaker" else batch.labels).cpu()
+        """Return the labelled frames without padding, and their labels; a grid gives the mean over its patches."""
+        labels = (rearrange(batch.group_id, "b -> b 1") if self._labels_are_groups else batch.labels).cpu()
         num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid.cpu())
         if is_grid(x):
             x, num_valid = reduce(x.float(), "b h w d -> b 1 d", "mean"), None
         if labels.shape[1] == 0:
             return x.new_zeros(0, x.shape[2]).float(), labels.new_zeros(0).to(x.device)
         labels = labels.expand(-1, x.shape[1])
-        chosen = labels >= 0
+        is_labelled = labels >= 0
         if num_valid is not None:
-            chosen &= torch.arange(x.shape[1]) < rearrange(num_valid, "b -> b 1")
-        return x[chosen].float(), labels[chosen].to(x.device, non_blocking=True)
+            is_labelled &= torch.arange(x.shape[1]) < rearrange(num_valid, "b -> b 1")
+        return x[is_labelled].float(), labels[is_labelled].to(x.device, non_blocking=True)
 
     def _scores(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)
@@ -217,8 +221,8 @@ class OnlineProbe(pl.Callback):
         self._label_counts = torch.zeros(len(self.classes), dtype=torch.int64, device=device)
 
 
-def _over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:
-    """The sum over all processes."""
+def _sum_over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:
+    """Return the sum of a tensor over all ranks."""
     if trainer.world_size == 1:
         return x
     return trainer.strategy.reduce(x, reduce_op="sum")

@@ -1,4 +1,4 @@
-"""Which penalty a linear probe gets: the one that reads held-out groups of the training part best.
+"""The choice of a linear probe's penalty by cross-validation over groups of the training part.
 
 n examples, Y classes.
 """
@@ -17,10 +17,10 @@ from cpc.probes.convex import Coordinates, Solution, solve
 
 PENALTIES = tuple(float(10.0 ** (power / 2)) for power in range(2, -13, -1))  # l2 / n, from 10 to 1e-6
 NUM_FOLDS = 3
-MOST_EXAMPLES = 5_000  # that a penalty is chosen with: neighbouring frames say much the same
-WITHOUT_CHOICE = 1.0  # l2 where no class is in two folds: scikit-learn's default
-_TOLERANCE = 0.1  # standard errors from the optimum: choices were the same as with 0.001
-_PATIENCE = 2  # penalties in a row that read worse than the best
+MOST_EXAMPLES = 5_000  # examples of the choice; neighbouring frames are nearly equal
+DEFAULT_L2 = 1.0  # scikit-learn's default, for classes that are never in two folds
+_TOLERANCE = 0.1  # standard errors from the optimum; 0.001 led to the same choices
+_PATIENCE = 2  # the search stops after this many penalties in a row without a better score
 
 
 def choose_l2(
@@ -30,76 +30,77 @@ def choose_l2(
     num_classes: int,
     chosen_by: str = "likelihood",
 ) -> tuple[float, Solution | None]:
-    """The weight of the penalty, by cross-validation over groups of the training part, and where to begin with it.
+    """Choose the weight of the penalty by cross-validation over groups of the training part.
 
-    Each class's groups are shared out among the folds. From the largest penalty down, each problem begins where the one
-    before it ended, until smaller penalties read worse twice in a row. What is compared is the mean log-likelihood, or
-    the accuracy, of held-out examples of classes that the fold was trained on. Accuracy is flat under large penalties:
-    the search goes on while either gets better. A penalty is kept per example, l2 / n, as their number changes.
+    The groups of each class are distributed over the folds. The search goes from the largest penalty down and starts
+    each problem at the solution of the previous one. It stops when two smaller penalties in a row have no better score.
+    The score is the mean log-likelihood, or the accuracy, of held-out examples whose classes the fold was trained on.
+    Accuracy is flat for large penalties, so the search by accuracy goes on while either score improves. The penalty is
+    compared per example, l2 / n, because the number of examples differs between the folds and the whole.
 
     Args:
         coordinates: the features.
         labels: `[n]` classes.
-        groups: `[n]` what is independent of what: speakers, files, images.
+        groups: `[n]` independent units: speakers, files, images.
         num_classes: Y.
         chosen_by: `likelihood`, which is smoother, or `accuracy`.
 
     Returns:
-        l2, and the mean of the folds' solutions; None where there are no folds.
+        l2, and the mean of the folds' solutions to start from; None if there are no folds.
     """
-    thin = np.arange(0, len(labels), -(-len(labels) // MOST_EXAMPLES))
+    subsample = np.arange(0, len(labels), -(-len(labels) // MOST_EXAMPLES))
     folds = [
         (coordinates.part(kept), labels[kept], coordinates.part(held_out), labels[held_out])
-        for kept, held_out in _folds(thin, labels, groups)
+        for kept, held_out in _folds(subsample, labels, groups)
         if len(held_out)
     ]
     if not folds:
-        return WITHOUT_CHOICE, None
-    found: list[Solution] = []
-    judges = {"likelihood": [_log_likelihood], "accuracy": [_is_right, _log_likelihood]}[chosen_by]
-    best, best_scores, num_worse = (PENALTIES[0], found), np.full(len(judges), -np.inf), 0
+        return DEFAULT_L2, None
+    solutions: list[Solution] = []
+    scorers = {"likelihood": [_log_likelihood], "accuracy": [_is_right, _log_likelihood]}[chosen_by]
+    best, best_scores, num_worse = (PENALTIES[0], solutions), np.full(len(scorers), -np.inf), 0
     for penalty in PENALTIES:
-        found = [
+        solutions = [
             solve(kept, kept_labels, num_classes, penalty * len(kept), start, _TOLERANCE)
-            for (kept, kept_labels, _, _), start in zip_longest(folds, found)
+            for (kept, kept_labels, _, _), start in zip_longest(folds, solutions)
         ]
-        scores = np.array([_mean_over(folds, found, judge) for judge in judges])
+        scores = np.array([_mean_score(folds, solutions, scorer) for scorer in scorers])
         is_better = scores > best_scores
         if is_better[0]:
-            best = penalty, found
+            best = penalty, solutions
         best_scores, num_worse = np.maximum(scores, best_scores), 0 if is_better.any() else num_worse + 1
         if num_worse == _PATIENCE:
             break
-    penalty, of_folds = best
-    weight, bias = (torch.stack(each).mean(0) for each in zip(*((s.weight, s.bias) for s in of_folds), strict=True))
+    penalty, solutions = best
+    weight, bias = (torch.stack(each).mean(0) for each in zip(*((s.weight, s.bias) for s in solutions), strict=True))
     _, vectors = coordinates.spectrum
     return penalty * len(labels), Solution(weight if vectors is None else weight @ vectors.T, bias)
 
 
 def _folds(
-    thin: Int[np.ndarray, " m"], labels: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]
+    subsample: Int[np.ndarray, " m"], labels: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For each fold, the examples to train on and those held out whose classes are among them."""
+    """Yield, for each fold, the training examples and the held-out examples whose classes have training examples."""
     names, first, group = np.unique(groups, return_index=True, return_inverse=True)
     order = np.lexsort((np.random.default_rng(0).permutation(len(names)), labels[first]))
     fold_of_group = np.empty(len(names), int)
     fold_of_group[order] = np.arange(len(names)) % NUM_FOLDS
-    fold = fold_of_group[group[thin]]
-    for number in range(NUM_FOLDS):
-        kept, held_out = thin[fold != number], thin[fold == number]
+    fold = fold_of_group[group[subsample]]
+    for index in range(NUM_FOLDS):
+        kept, held_out = subsample[fold != index], subsample[fold == index]
         yield kept, held_out[np.isin(labels[held_out], labels[kept])]
 
 
-def _mean_over(folds: Sequence[Any], found: Sequence[Solution], judge: Callable[..., np.ndarray]) -> float:
-    """Of all held-out examples."""
-    of_folds = [judge(held_out, labels, each) for (_, _, held_out, labels), each in zip(folds, found, strict=True)]
-    return float(np.concatenate(of_folds).mean())
+def _mean_score(folds: Sequence[Any], solutions: Sequence[Solution], scorer: Callable[..., np.ndarray]) -> float:
+    """Return the mean score of all held-out examples."""
+    scores = [scorer(held_out, labels, each) for (_, _, held_out, labels), each in zip(folds, solutions, strict=True)]
+    return float(np.concatenate(scores).mean())
 
 
 def _log_likelihood(
     coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
 ) -> Float[np.ndarray, " n"]:
-    """Of every example."""
+    """Return the log-likelihood of every label."""
     return np.concatenate(
         [
             scores.log_softmax(1).gather(1, target)[:, 0].double().cpu().numpy()
@@ -109,7 +110,7 @@ def _log_likelihood(
 
 
 def _is_right(coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution) -> Bool[np.ndarray, " n"]:
-    """Whether the label of each example has the highest score."""
+    """Return whether the label of each example has the highest score."""
     return np.concatenate(
         [(scores.argmax(1) == target[:, 0]).cpu().numpy() for scores, target in _scored(coordinates, labels, solution)]
     )
@@ -118,8 +119,8 @@ def _is_right(coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution:
 def _scored(
     coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
 ) -> Iterator[tuple[Float[Tensor, "m Y"], Int[Tensor, "m 1"]]]:
-    """Scores of some thousand examples at a time, with their labels."""
+    """Yield scores and labels, some thousand examples at a time."""
     weight, bias = (each.float().to(coordinates.device) for each in (solution.weight, solution.bias))
-    for places, x in coordinates.blocks():
-        target = rearrange(torch.from_numpy(labels[places]).to(coordinates.device), "m -> m 1")
+    for indices, x in coordinates.blocks():
+        target = rearrange(torch.from_numpy(labels[indices]).to(coordinates.device), "m -> m 1")
         yield torch.addmm(bias, x, weight.T), target

@@ -1,7 +1,8 @@
-"""`cpc picture`: what a model works with, drawn."""
+"""`cpc picture`: figures of an image model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.argument_rules import Count, OutFolder, Seed, checked
@@ -23,28 +24,27 @@ def write_pictures(
     skip_bad: bool = False,
     trusted_packages: Sequence[str] = ("cpc",),
 ) -> list[Path]:
-    """Draw what the model's data know to draw of it: of images, `patches.png`, `neighbours.png` and `map.png`.
+    """Draw the figures of an image model: `patches.png`, `neighbours.png` and `map.png`.
 
-    The same model, source and seed give the same pictures.
+    The same model, source and seed give the same figures.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
         data: the source, as `cpc pretrain` takes it: a folder of images, npz or NAME:ROOT.
-        out: folder for the pictures, which replace those that are there.
-        split: whose images are shown, and whose patches are looked for.
-        among: the split where neighbours are looked for.
-        num_images: of each split, at most, drawn at random.
-        seed: of all that is drawn.
-        cache_dir: where packed data go; beside the source if not given.
-        skip_bad: go on without files that cannot be used, and say how many.
+        out: folder for the figures; existing figures are replaced.
+        split: split of the images that are shown and of the query patches.
+        among: split that is searched for neighbours.
+        num_images: maximum number of images of each split, chosen at random.
+        seed: seed of the random choices.
+        cache_dir: folder of packed data; next to the source if not given.
+        skip_bad: leave out files that cannot be used, and print how many.
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
         The files.
 
     Raises:
-        ValueError: if no pictures are drawn of such models, the model does not say what its data are, or a split cannot
-            serve.
+        ValueError: if the modality has no figures, config.json does not describe the data, or a split cannot be used.
     """
     trusted = tuple(trusted_packages)
     cache = None if cache_dir is None else str(cache_dir)
@@ -53,12 +53,17 @@ def write_pictures(
     )
     model = load_pretrained(model_folder, trusted_packages=trusted)
     modality.check_encoder(model.encoder)
-    pictures = modality.pictures(model, split=split, among=among, num_images=num_images, seed=seed)
+    figures = modality.pictures(model, split=split, among=among, num_images=num_images, seed=seed)
     paths = []
-    for name, picture in pictures.items():
+    for name, figure in figures.items():
         path = Path(out) / f"{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_atomically(path) as new:
-            picture.savefig(new, format="png")
+            figure.savefig(new, format="png")
         paths.append(path)
     return paths
+
+
+def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
+    """Return the lines that the command line prints."""
+    return "\n".join(f"{path} written" for path in paths)

@@ -1,4 +1,4 @@
-"""`probe.json`: what `cpc probe` and `cpc abx` know of one model, beside each other."""
+"""`probe.json`, the results of `cpc probe` and `cpc abx` for one model."""
 
 import platform
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ REPORT_NAME = "probe.json"
 
 
 def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What every report begins with: its schema, the weights, and what they were read with.
+    """Return the first entries of a report: its schema, the model and the versions.
 
     Args:
-        model_folder: of the model.
-        config: its config.json.
+        model_folder: the model's folder.
+        config: the model's config.json.
     """
     return {
         "schema": SCHEMA,
@@ -39,21 +39,21 @@ def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, An
 
 
 def read_report(path: str | Path, sha256: str) -> dict[str, Any]:
-    """A report of the same weights; nothing if there is none.
+    """Read a report; it is empty if the file does not exist or belongs to other weights.
 
     Args:
-        path: of the JSON file.
-        sha256: of the weights, from the model's config.json.
+        path: the JSON file.
+        sha256: hash of the weights, from the model's config.json.
 
     Raises:
-        ValueError: if the file is there and is no JSON object.
+        ValueError: if the file is damaged.
     """
     path = Path(path)
     if not path.exists():
         return {}
     try:
-        found = read_json(path)
+        report = read_json(path)
     except ValueError as error:
         raise ValueError(f"{error}; it is no report: delete it, or name another file with `out`") from error
-    is_report = isinstance(found, dict) and isinstance(found.get("model"), dict)
-    return found if is_report and found["model"].get("sha256") == sha256 else {}
+    is_report = isinstance(report, dict) and isinstance(report.get("model"), dict)
+    return report if is_report and report["model"].get("sha256") == sha256 else {}

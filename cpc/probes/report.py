@@ -1,8 +1,8 @@
-"""The whole comparison: a model's features, its baselines, the labels that it saves, and the bound, in one record."""
+"""`cpc probe`: probes of a model's features, baselines, label efficiency and the held-out bound in one report."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,13 +13,14 @@ import numpy as np
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
-from cpc.data.probe_data import Pool
+from cpc.data.probe_data import Pool, ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
+from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
-from cpc.probes.curve import picture_label_efficiency
-from cpc.probes.open import build_untrained, check_names, open_readouts
+from cpc.probes.curve import plot_label_efficiency
+from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
@@ -56,7 +57,7 @@ def probe(
     trusted_packages: Sequence[str] = ("cpc",),
     **data_options: Any,
 ) -> dict[str, Any]:
-    """Probe a model for one or several tasks, beside its baselines and its held-out bound; print the report, write it.
+    """Probe a model for one or several tasks, next to its baselines and its held-out bound; print and write the report.
 
     Features are extracted once per network and shared by all tasks.
 
@@ -64,40 +65,40 @@ def probe(
         model_folder: a model folder, or a run folder that holds one.
         data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
         task: phones, speaker, or label columns of the manifest; class for images; or a name for a family of tasks.
-        features: what to probe: of the model (c, z; of images z_grid and c_grid too) or hand-made; if not given,
-            c z mfcc, and for images z z_grid c (means over the grid, or all of it).
-        baselines: of majority, random (the architecture untrained), supervised (the architecture trained for the task),
-            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not of frames), and
+        features: features of the model (c, z; for images z_grid and c_grid too) and hand-made ones; if not given,
+            c z mfcc, and for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
+        baselines: majority, random (the architecture untrained), supervised (the architecture trained for the task),
+            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not for frames), and
             hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
             supervised, and for images pixels too.
-        label_shares: also a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not of frames.
-        pool: every frame, or a file's mean; by task if not given.
-        train_split: where probes are trained, and where baselines take their statistics and data initialisation; train
-            if not given.
-        test_split: where they are tested; valid for speaker, else test, if not given.
-        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are shared out among
-            folds, in their order. Each fold is tested by probes of the others; intervals are over the groups.
-        num_folds: how many; 4 if not given, or as the modality has it.
-        train_minutes: train probes on that much audio of the split, drawn at random; networks take all of it.
+        label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
+        pool: probe every frame, or the mean over a file; depends on the task if not given.
+        train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
+            not given.
+        test_split: split for testing; valid for speaker, else test, if not given.
+        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are distributed over
+            the folds in their order. Each fold is tested by probes of the others; intervals are over the groups.
+        num_folds: number of folds; 4, or the modality's default, if not given.
+        train_minutes: train probes on this much random audio of the split; networks are trained on all of it.
         protocol: how probes are trained.
         supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
             labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
-        num_random_models: untrained models of the baseline random, of different initial weights, whose answers are
-            averaged; 1 if not given.
-        held_out: lines of `bound.jsonl` of this checkpoint; those kept in its config.json unless given.
+        num_random_models: number of untrained models of the baseline random, with different initial weights, whose
+            answers are averaged; 1 if not given.
+        held_out: lines of `bound.jsonl` of this checkpoint; the lines in its config.json if not given.
         extraction: how features are computed and kept.
-        out: JSON file; probe.json in the model's folder if not given. A curve is drawn beside it.
+        out: JSON file; probe.json in the model's folder if not given. The curve is saved next to it.
         trusted_packages: packages whose classes the model and its data may name.
-        data_options: fields of the run's `data`, such as `alignments` of audio.
+        data_options: fields of the run's `data`, such as `alignments` for audio.
 
     Returns:
-        What is written: `tasks[NAME]["results"]` holds a record of `ProbeResult` by name, `cpc` that of the modality's
-        first feature; `bound` the held-out records; the rest is the protocol. docs/records.md has the keys.
+        The report. `tasks[NAME]["results"]` has a record of `ProbeResult` by name, where `cpc` is the modality's first
+        feature; `bound` has the held-out records; the rest is the protocol. docs/records.md lists the keys.
 
     Raises:
-        ValueError: before anything is computed, on unknown names, options that the modality has no meaning for, or
-            tasks that the corpus cannot serve.
+        ValueError: before anything is computed, on unknown names, options that the modality does not have, or tasks
+            that the corpus cannot be probed for.
     """
     for share in label_shares or ():
         check_share(share)
@@ -105,13 +106,12 @@ def probe(
         train_split = train_split or "train"
     elif train_split is not None or test_split is not None:
         raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
-    extraction, protocol = extraction or Extraction(), protocol or ProbeProtocol()
+    extraction, trusted_packages = extraction or Extraction(), tuple(trusted_packages)
     out = place_of_results(model_folder, REPORT_NAME, out)
-    trusted_packages = tuple(trusted_packages)
     config = read_config(model_folder)
     earlier = read_report(out, config["sha256"])
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
-    readouts = open_readouts(
+    probe_data = open_probe_data(
         config,
         model,
         data,
@@ -123,127 +123,209 @@ def probe(
         precision=extraction.precision,
         data_options=data_options,
     )
-    named = {name: readouts.families(name) for name in ([task] if isinstance(task, str) else task)}
-    families = {family: members for found in named.values() for family, members in found.items()}
-    members = [each for name, found in named.items() for each in (chain(*found.values()) if found else [name])]
-    task = [each for each in members if each not in families]
-    features = readouts.default_features if features is None else features
-    baselines = readouts.default_baselines if baselines is None else baselines
-    networks = NETWORKS if readouts.supervised is not None else ()
-    check_names("features", features, [*readouts.features, *readouts.hand_made])
-    check_names("baselines", baselines, [*BASELINES, *networks, *readouts.hand_made])
-    if num_random_models is not None and "random" not in baselines:
+    plan = _Plan(
+        features=probe_data.default_features if features is None else features,
+        baselines=probe_data.default_baselines if baselines is None else baselines,
+        label_shares=label_shares,
+        train_minutes=train_minutes,
+        num_random_models=num_random_models or 1,
+        probe=protocol or ProbeProtocol(),
+        supervised=_supervised_protocol(probe_data, supervised_seconds, supervised),
+        extraction=extraction,
+    )
+    plan.check(probe_data)
+    if num_random_models is not None and "random" not in plan.baselines:
         print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
-    if supervised_seconds is not None and not {"supervised", "fine_tuned"} & set(baselines):
-        told = f"supervised_seconds={supervised_seconds:g} has no effect without the baseline supervised or fine_tuned"
-        print(told, file=sys.stderr)
-    tasks = [task] if isinstance(task, str) else dict.fromkeys(task)
-    whole = [Task(name, readouts, pool=pool, test_split=test_split, folds=folds, num_folds=num_folds) for name in tasks]
-    for each in whole:
-        if each.pool == "frames" and "neighbours" in baselines:
-            raise ValueError(
-                f"baselines: neighbours are of whole {readouts.unit}s, but task {each.name!r} labels every frame: set "
-                "`pool` to mean, or leave them out"
-            )
-        for share in label_shares or ():
-            each.subset(share)
-    num_random_models = num_random_models or 1
-    budget = {"seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
-    recipe = SupervisedProtocol(**{**(readouts.supervised or {}), **budget})
-    learnt = whole if train_minutes is None else _trained_on_minutes(whole, readouts, train_minutes)
-    hand_made = [name for name in readouts.hand_made if name in (*features, *baselines)]
-    front_ends = {name: readouts.front_end([name]) for name in hand_made}
-    comparison = Comparison(readouts, whole, learnt, protocol, extraction, label_shares or ())
-    of_model, known = [name for name in features if name in readouts.features], ", ".join(readouts.features)
-    clock, num_seeds = Clock(), protocol.num_seeds or 1
-    untrained = partial(build_untrained, config, readouts, trusted_packages)
-
-    if "neighbours" in baselines and not of_model:
-        raise ValueError(f"baselines: neighbours are asked in a feature of the model: name one in `features`, {known}")
-    if of_model:
-        with clock("cpc"):
-            comparison.probe(
-                {name: f"cpc{readouts.features[name]}" for name in of_model},
-                [readouts.front_end(of_model, model)],
-                num_seeds,
-                with_shares=True,
-                neighbours_of=of_model[0] if "neighbours" in baselines else None,
-            )
-    for name, front_end in front_ends.items():
-        with clock(name):
-            comparison.probe({name: name}, [front_end], num_seeds)
-    if "random" in baselines:
-        read = readouts.untrained_names(of_model)
-        with clock("random"):
-            names = {name: f"random{readouts.features[name]}" for name in read}
-            seeds = range(num_random_models)
-            comparison.probe(names, (readouts.front_end(read, untrained(seed)) for seed in seeds), num_seeds=1)
-    if "supervised" in baselines:
-        with clock("supervised"):
-            comparison.supervise("supervised", untrained(recipe.seed), recipe)
-    if "fine_tuned" in baselines:
-        with clock("fine_tuned"):
-            comparison.supervise("fine_tuned", model, recipe, is_pretrained=True)
-    if "majority" in baselines:
-        comparison.guess("majority", model)
+    if supervised_seconds is not None and not set(NETWORKS) & set(plan.baselines):
+        option = f"supervised_seconds={supervised_seconds:g}"
+        print(f"{option} has no effect without the baseline supervised or fine_tuned", file=sys.stderr)
+    names, families = _task_names(probe_data, [task] if isinstance(task, str) else task)
+    splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
+    tasks = [Task(name, probe_data, **splits) for name in names]
+    plan.check_tasks(tasks)
+    probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
+    comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
+    seconds = _fit(comparison, plan, model, partial(build_untrained, config, probe_data, trusted_packages))
     provenance = config["provenance"]
     report: dict[str, Any] = finite(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {
-                each.name: {
-                    "protocol": each.record(),
-                    "results": {name: asdict(result) for name, result in comparison.results[each.name].items()},
-                    "label_efficiency": comparison.curves[each.name] if label_shares is not None else None,
-                }
-                for each in learnt
-            },
+            "tasks": {each.name: _task_record(each, comparison, plan) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
-            "protocol": {
-                "probe": asdict(protocol),
-                "standardisation": "mean and deviation of each feature over the training examples",
-                "confidence": CONFIDENCE,
-                "train_minutes": train_minutes,
-                "num_random_models": num_random_models,
-                "supervised": asdict(recipe),
-                "features": comparison.geometries,
-                "num_without_features": comparison.num_empty,
-                "device": extraction.device,
-                "precision": extraction.precision,
-                "dtype": extraction.dtype,
-                "of_the_run": provenance.get("data", {}),
-            },
-            "data": {"source": str(data), f"num_{readouts.unit}s": len(readouts.splits), **readouts.record()},
-            "seconds": clock.seconds,
+            "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
+            "data": {"source": str(data), f"num_{probe_data.unit}s": len(probe_data.splits), **probe_data.record()},
+            "seconds": seconds,
         }
     )
     table = format_report(report)
     _draw_curves(report, out)
-    write_json(report, out)  # last: what fails before leaves the report that was there
+    write_json(report, out)  # last: an earlier failure leaves the previous report in place
     print(f"{table}\nwritten to {out}")
     return report
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """The measurements of a report, without open options.
+
+    Attributes:
+        features: of the model, or hand-made.
+        baselines: names of the baselines.
+        label_shares: shares of the labels, for the curve; None without a curve.
+        train_minutes: training audio of the probes; None for all.
+        num_random_models: untrained models of the baseline random.
+        probe: protocol of the probes.
+        supervised: protocol of the baselines supervised and fine_tuned.
+        extraction: how features are computed and kept.
+    """
+
+    features: Sequence[str]
+    baselines: Sequence[str]
+    label_shares: Sequence[float] | None
+    train_minutes: float | None
+    num_random_models: int
+    probe: ProbeProtocol
+    supervised: SupervisedProtocol
+    extraction: Extraction
+
+    def check(self, probe_data: ProbeData) -> None:
+        """Check the names of features and baselines.
+
+        Raises:
+            ValueError: on an unknown name, or on neighbours without a feature of the model.
+        """
+        networks = NETWORKS if probe_data.supervised is not None else ()
+        check_names("features", self.features, [*probe_data.features, *probe_data.hand_made])
+        check_names("baselines", self.baselines, [*BASELINES, *networks, *probe_data.hand_made])
+        if "neighbours" in self.baselines and not self.model_features(probe_data):
+            known = ", ".join(probe_data.features)
+            raise ValueError(f"baselines: neighbours need a feature of the model: name one in `features`, {known}")
+
+    def check_tasks(self, tasks: Iterable[Task]) -> None:
+        """Check that every task has neighbours and subsets of its labels, if they are asked for.
+
+        Raises:
+            ValueError: naming the task and the option.
+        """
+        for task in tasks:
+            if task.pool == "frames" and "neighbours" in self.baselines:
+                raise ValueError(
+                    f"baselines: neighbours are of whole {task.probe_data.unit}s, but task {task.name!r} labels every "
+                    "frame: set `pool` to mean, or leave them out"
+                )
+            for share in self.label_shares or ():
+                task.subset(share)
+
+    def model_features(self, probe_data: ProbeData) -> list[str]:
+        """Return the features that come from the model."""
+        return [name for name in self.features if name in probe_data.features]
+
+    def record(self, comparison: Comparison) -> dict[str, Any]:
+        """Return the `protocol` of `probe.json`."""
+        return {
+            "probe": asdict(self.probe),
+            "standardisation": "mean and deviation of each feature over the training examples",
+            "confidence": CONFIDENCE,
+            "train_minutes": self.train_minutes,
+            "num_random_models": self.num_random_models,
+            "supervised": asdict(self.supervised),
+            "features": comparison.geometries,
+            "num_without_features": comparison.num_empty,
+            "device": self.extraction.device,
+            "precision": self.extraction.precision,
+            "dtype": self.extraction.dtype,
+        }
+
+
+def _supervised_protocol(
+    probe_data: ProbeData, seconds: float | None, settings: Mapping[str, Any] | None
+) -> SupervisedProtocol:
+    """Return the modality's recipe with this time budget and these settings."""
+    fields = {**(probe_data.supervised or {}), "seconds": seconds or DEFAULT_SECONDS, **(settings or {})}
+    return SupervisedProtocol(**fields)
+
+
+def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str], dict[str, Sequence[str]]]:
+    """Return the names of all tasks, without repetitions, and the families among them with their members."""
+    families_by_name = {name: probe_data.families(name) for name in names}
+    families = {family: members for found in families_by_name.values() for family, members in found.items()}
+    tasks = [task for name, found in families_by_name.items() for task in (chain(*found.values()) if found else [name])]
+    return [task for task in dict.fromkeys(tasks) if task not in families], families
+
+
+def _fit(comparison: Comparison, plan: _Plan, model: CPC, build_model: Callable[[int], CPC]) -> dict[str, float]:
+    """Extract the features, train all probes and networks, and return the seconds that each of them took.
+
+    Args:
+        comparison: collects the results.
+        plan: the measurements.
+        model: the model that is probed.
+        build_model: builds an untrained model from a seed.
+    """
+    probe_data, num_seeds, clock = comparison.probe_data, plan.probe.num_seeds or 1, Clock()
+    model_features = plan.model_features(probe_data)
+    hand_made = [name for name in probe_data.hand_made if name in (*plan.features, *plan.baselines)]
+    hand_made_extractors = {name: probe_data.front_end([name]) for name in hand_made}
+    if model_features:
+        with clock("cpc"):
+            comparison.probe(
+                {name: f"cpc{probe_data.features[name]}" for name in model_features},
+                [probe_data.front_end(model_features, model)],
+                num_seeds,
+                with_shares=True,
+                neighbour_feature=model_features[0] if "neighbours" in plan.baselines else None,
+            )
+    for name, extractor in hand_made_extractors.items():
+        with clock(name):
+            comparison.probe({name: name}, [extractor], num_seeds)
+    if "random" in plan.baselines:
+        random_features = probe_data.untrained_names(model_features)
+        with clock("random"):
+            names = {name: f"random{probe_data.features[name]}" for name in random_features}
+            extractors = (
+                probe_data.front_end(random_features, build_model(seed)) for seed in range(plan.num_random_models)
+            )
+            comparison.probe(names, extractors, num_seeds=1)
+    if "supervised" in plan.baselines:
+        with clock("supervised"):
+            comparison.supervise("supervised", build_model(plan.supervised.seed), plan.supervised)
+    if "fine_tuned" in plan.baselines:
+        with clock("fine_tuned"):
+            comparison.supervise("fine_tuned", model, plan.supervised, is_pretrained=True)
+    if "majority" in plan.baselines:
+        comparison.guess("majority", model)
+    return clock.seconds
+
+
+def _task_record(task: Task, comparison: Comparison, plan: _Plan) -> dict[str, Any]:
+    """Return the entry of a task in `probe.json`."""
+    return {
+        "protocol": task.record(),
+        "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
+        "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],
+    }
+
+
 def format_report(report: Mapping[str, Any]) -> str:
-    """The report as a table for people."""
+    """Return the report as a readable table."""
     lines: list[str] = []
     for name, task in report["tasks"].items():
         protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
         units = f"{protocol['unit']}s"
-        read = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
+        pool = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
         parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
         parts += f"({protocol['num_test']})"
         if protocol["folds"] is not None:
             parts = f"{protocol['num_folds']} folds over {protocol['folds']} ({protocol['num_test']} {units})"
-        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{read}")
+        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{pool}")
         lines += results_table(results)
-        for shown in list(results.values())[:1]:
+        for result in list(results.values())[:1]:
             lines.append(
-                f"  H(Y) = {shown['label_entropy_nats']:.3f} nats; {shown['num_test']} test examples, "
-                f"{shown['num_unseen']} of them errors by a label unseen in training; intervals over "
-                f"{shown['num_clusters']} {protocol['clusters']}s"
+                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
+                f"{result['num_unseen']} of them errors by a label unseen in training; intervals over "
+                f"{result['num_clusters']} {protocol['clusters']}s"
             )
         lines.append("")
         if curve is not None:
@@ -257,10 +339,10 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Each family's mean F1 over its members, by the name of the result."""
-    f1 = {task: {name: found.f1_percent for name, found in of.items()} for task, of in results.items()}
+    """Return the members of each family, and its mean F1 over the members by name of the result."""
+    f1 = {task: {name: each.f1_percent for name, each in by_name.items()} for task, by_name in results.items()}
     for family, members in families.items():
-        f1[family] = {name: float(np.mean([f1[each][name] for each in members])) for name in f1[members[0]]}
+        f1[family] = {name: float(np.mean([f1[member][name] for member in members])) for name in f1[members[0]]}
     return {family: {"members": list(members), "f1_percent": f1[family]} for family, members in families.items()}
 
 
@@ -268,13 +350,13 @@ def _row(values: Sequence[float | int], form: str) -> str:
     return "".join(f"{value:>8{form}}" for value in values)
 
 
-def _trained_on_minutes(tasks: Sequence[Task], readouts: Any, minutes: float) -> list[Task]:
-    """Observations drawn at random, as many as fit into so many minutes, at least one."""
+def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) -> list[Task]:
+    """Return the tasks with at most this many minutes of training observations, chosen at random, at least one."""
     rows = np.unique(np.concatenate([task.train for task in tasks]))
-    durations = readouts.minutes(rows)
+    durations = probe_data.minutes(rows)
     if durations is None:
-        raise ValueError(f"`train_minutes` is {minutes:g}, but {readouts.unit}s have no duration: leave it out")
-    rows, durations = rows[durations > 0], durations[durations > 0]  # those left out take no share
+        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
+    rows, durations = rows[durations > 0], durations[durations > 0]  # observations that were left out last 0
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
     return [task.trained_on(chosen) for task in tasks]
@@ -287,4 +369,4 @@ def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
             title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
             file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
-                picture_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")
+                plot_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

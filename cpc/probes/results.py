@@ -1,4 +1,4 @@
-"""What a probe found: accuracy, confusion, label information, and how sure they are.
+"""Results of probes: accuracy, confusion and label information, with confidence intervals.
 
 n examples, G clusters, Y the label.
 """
@@ -22,7 +22,7 @@ class Answers(NamedTuple):
 
     Attributes:
         predicted: `[n]` the most probable class.
-        log_likelihood_nats: `[n]` log q(y | features) of the true class; NaN where that was unseen in training.
+        log_likelihood_nats: `[n]` log q(y | features) of the true class; NaN if the class was unseen in training.
         l2: weight of the penalty of each probe that answered.
     """
 
@@ -33,11 +33,11 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The outcome of one or several seeds on the same test examples.
+    """The result of one or several seeds on the same test examples.
 
     Labels unseen in training count as errors; entropies are over the examples whose label was seen. The label
-    information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), up to H(Y) being that of a
-    sample; a probe worse than always answering the label frequencies makes it negative.
+    information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), apart from the error of
+    estimating H(Y) from a sample. It is negative if the probe is worse than answering the label frequencies.
 
     Attributes:
         accuracy_percent: top-1, mean over the seeds.
@@ -47,15 +47,15 @@ class ProbeResult:
         cross_entropy_nats: CE, mean over examples and seeds of -log q(y | features).
         label_information_nats: H(Y) - CE.
         label_information_interval_nats: as for accuracy.
-        num_train: training examples, in the mean over folds.
+        num_train: training examples; the mean over the folds.
         num_test: test examples.
         num_unseen: test examples whose label the training part does not have.
         num_clusters: independent units of the test part.
-        f1_percent: F1 of each class, in the mean over the test examples; over all seeds.
-        class_accuracy_percent: recall of each class, None where the test part has no example.
-        confusion: `[true class][predicted class]` examples, summed over the seeds.
+        f1_percent: F1 of the classes, weighted by their test examples; over all seeds.
+        class_accuracy_percent: recall of each class; None for a class without test examples.
+        confusion: number of examples by `[true class][predicted class]`, summed over the seeds.
         l2: weight of each probe's penalty, chosen on the training part unless given.
-        num_network_steps: of a network trained for the labels: the steps that its budget bought here; None of probes.
+        num_network_steps: steps of a network trained for the labels within its budget; None for probes.
     """
 
     accuracy_percent: float
@@ -77,13 +77,13 @@ class ProbeResult:
 
 
 def answer_by_likelihood(log_probabilities: np.ndarray, labels: np.ndarray) -> Answers:
-    """The most probable class of each example by `[n, Y]` log-probabilities, and what they gave the true one."""
-    of_label = log_probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    return Answers(log_probabilities.argmax(1), np.where(labels == UNSEEN, np.nan, of_label))
+    """Return the most probable class of each example, and its true class's log-probability, from `[n, Y]` of them."""
+    log_likelihood = log_probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return Answers(log_probabilities.argmax(1), np.where(labels == UNSEEN, np.nan, log_likelihood))
 
 
 def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int) -> ProbeResult:
-    """Judge the answers of one or several seeds to the same test examples."""
+    """Return the result of the answers of one or several seeds to the same test examples."""
     labels = test.labels
     is_seen = labels != UNSEEN
     correct = np.stack([a.predicted == labels for a in answers])  # [seeds, n]; predictions are never UNSEEN
@@ -96,7 +96,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
     surprisal = -np.log(np.where(frequencies > 0, frequencies, 1))[labels]  # -log p(y); H(Y) is its mean
     entropy, cross_entropy = _mean(surprisal, is_seen), _mean(-log_likelihood, is_seen)
 
-    # Intervals resample clusters, with p(y) held: resampled entropies would be too low, for they miss rare labels. To
+    # Intervals resample clusters but keep p(y): resamples miss rare labels, so their entropies would be too low. To
     # first order the variance is the same.
     clusters, cluster = np.unique(test.clusters, return_inverse=True)
     sums = np.zeros((len(clusters), 4))
@@ -126,7 +126,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         num_test=len(test),
         num_unseen=int((~is_seen).sum()),
         num_clusters=len(clusters),
-        f1_percent=100 * float(counts @ f1) / correct.size,  # an unseen label's class has none
+        f1_percent=100 * float(counts @ f1) / correct.size,  # examples with an unseen label count with F1 = 0
         class_accuracy_percent=[
             100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
         ],
@@ -135,19 +135,22 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
     )
 
 
-def _mean(values: np.ndarray, which: np.ndarray) -> float:
-    return float(values[which].mean()) if which.any() else math.nan
+def _mean(values: np.ndarray, mask: np.ndarray) -> float:
+    return float(values[mask].mean()) if mask.any() else math.nan
 
 
 def resample(sums: np.ndarray) -> np.ndarray:
-    """`[NUM_RESAMPLES, n]` sums over clusters drawn with replacement, from the `[G, n]` sums of each cluster."""
+    """Return `[NUM_RESAMPLES, n]` sums over clusters drawn with replacement, from the `[G, n]` sums of each cluster."""
     rng = np.random.default_rng(0)
     shares = np.full(len(sums), 1 / len(sums))
     return np.stack([rng.multinomial(len(sums), shares) @ sums for _ in range(NUM_RESAMPLES)])
 
 
 def interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
-    """Expanded percentile interval: few clusters make the plain one too short (Hesterberg 2015, arXiv:1411.5279)."""
+    """Return the expanded percentile interval.
+
+    With few clusters a plain percentile interval is too short (Hesterberg 2015, arXiv:1411.5279).
+    """
     t = stats.t.ppf((1 + CONFIDENCE) / 2, num_clusters - 1)
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
     low, high = np.quantile(values, [tail, 1 - tail])
@@ -155,7 +158,7 @@ def interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Records of results by name as lines for people."""
+    """Return records of results as the lines of a readable table."""
     lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'H(Y) - CE, nats':>15}"]
     for name, result in results.items():
         interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]

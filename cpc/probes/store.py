@@ -1,4 +1,4 @@
-"""The features of a corpus, extracted once: in memory while they fit, in temporary files when they do not.
+"""Features of a corpus, extracted once and kept in memory, or in temporary files if they are too large.
 
 R vectors of all observations, D feature dim.
 """
@@ -21,15 +21,15 @@ from cpc.data.store.parallel import map_in_order
 
 @dataclass(frozen=True)
 class Extraction:
-    """How and where features are computed and kept.
+    """Settings of feature extraction and storage.
 
     Attributes:
-        device: where to compute.
-        precision: of an encoder's products.
-        max_ram_gb: features that take more at a time go to temporary files, which vanish with the process.
-        scratch_dir: folder of these files; the system's if not given.
-        dtype: of features kept; float32, and float16 of grids, if not given. `float16` has three decimal digits.
-        cache_dir: of packed data; .cpc_cache beside the data if not given.
+        device: device of the computation.
+        precision: precision of the encoder's products.
+        max_ram_gb: larger features go to temporary files, which are deleted when the process ends.
+        scratch_dir: folder of the temporary files; the system's if not given.
+        dtype: stored type; float32, and float16 for grids, if not given. `float16` has three decimal digits.
+        cache_dir: folder of packed data; .cpc_cache next to the data if not given.
         skip_bad: leave out files that cannot be used, and count them.
         progress: show progress bars.
 
@@ -53,105 +53,105 @@ class Extraction:
 
 
 class FeatureStore:
-    """Vectors of many observations, one after the other.
+    """Vectors of many observations, one observation after the other.
 
     Args:
-        front_end: what they come from.
-        rows: `[n]` which observations.
-        num_vectors: `[n]` of each observation.
-        values: `[R, D]` by feature, in memory or memory-mapped.
+        extractor: the source of the vectors.
+        rows: `[n]` the observations.
+        num_vectors: `[n]` the number of vectors of each observation.
+        values: `[R, D]` vectors by feature, in memory or memory-mapped.
 
     Attributes:
         num_vectors: R.
-        num_empty: observations without a vector: too short, or left out.
+        num_empty: number of observations without a vector because they are too short or were left out.
     """
 
     def __init__(
-        self, front_end: FeatureExtractor, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
+        self, extractor: FeatureExtractor, rows: np.ndarray, num_vectors: np.ndarray, values: Mapping[str, Any]
     ) -> None:
-        self.front_end = front_end
+        self.extractor = extractor
         self.values = values
         self.num_vectors = int(num_vectors.sum())
         self.num_empty = int((num_vectors == 0).sum())
         ends = np.cumsum(num_vectors).tolist()
-        self._places = dict(zip(rows.tolist(), map(slice, [0, *ends[:-1]], ends), strict=True))
+        self._spans = dict(zip(rows.tolist(), map(slice, [0, *ends[:-1]], ends), strict=True))
 
     @classmethod
     def extract(
         cls,
-        front_end: FeatureExtractor,
+        extractor: FeatureExtractor,
         rows: np.ndarray,
         name: Callable[[int], str],
         extraction: Extraction,
     ) -> "FeatureStore":
-        """Read every observation once.
+        """Extract the features of every observation.
 
         Args:
-            front_end: what gives the features.
-            rows: the observations to read.
-            name: of an observation, for messages.
-            extraction: how they are kept.
+            extractor: the source of the features.
+            rows: the observations.
+            name: returns the name of an observation for messages.
+            extraction: how features are kept.
 
         Raises:
-            ValueError: if no observation gives a vector, or features are not finite; the observation is named.
+            ValueError: naming an observation, if no observation has a vector, or features are not finite.
             OSError: if the disk cannot hold the temporary files.
         """
-        title = " ".join(front_end.dims)
-        num_vectors = front_end.num_vectors(rows)
+        title = " ".join(extractor.dims)
+        num_vectors = extractor.num_vectors(rows)
         if not num_vectors.any():
             raise ValueError(
                 f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
                 f"a single vector of {title}"
             )
-        kept_as = {
-            feature: np.dtype(extraction.dtype or front_end.dtypes.get(feature, "float32"))
-            for feature in front_end.dims
+        dtypes = {
+            feature: np.dtype(extraction.dtype or extractor.dtypes.get(feature, "float32"))
+            for feature in extractor.dims
         }
-        shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in front_end.dims.items()}
-        num_bytes = sum(rows * dim * kept_as[feature].itemsize for feature, (rows, dim) in shapes.items())
+        shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in extractor.dims.items()}
+        num_bytes = sum(rows * dim * dtypes[feature].itemsize for feature, (rows, dim) in shapes.items())
         folder = (
             None if num_bytes <= round(1e9 * extraction.max_ram_gb) else _scratch(num_bytes, extraction.scratch_dir)
         )
-        values = {feature: _allocate(shape, kept_as[feature], folder) for feature, shape in shapes.items()}
-        store = cls(front_end, rows, num_vectors, values)
-        num_threads, num_workers = torch.get_num_threads(), front_end.num_workers
+        values = {feature: _allocate(shape, dtypes[feature], folder) for feature, shape in shapes.items()}
+        store = cls(extractor, rows, num_vectors, values)
+        num_threads, num_workers = torch.get_num_threads(), extractor.num_workers
 
         def extract_group(group: np.ndarray) -> int:
             if num_workers > 1:
-                torch.set_num_threads(1)  # of this worker
-            filled = dict.fromkeys(group.tolist(), 0)
-            for row, found in front_end.read(group):
-                start = store.place(row).start + filled[row]
-                for feature, vectors in found.items():
+                torch.set_num_threads(1)  # in this worker
+            num_filled = dict.fromkeys(group.tolist(), 0)
+            for row, vectors_of in extractor.read(group):
+                start = store.span(row).start + num_filled[row]
+                for feature, vectors in vectors_of.items():
                     with np.errstate(over="ignore"):
-                        vectors = vectors.astype(kept_as[feature], copy=False)
+                        vectors = vectors.astype(dtypes[feature], copy=False)
                     if not np.isfinite(vectors).all():
                         raise ValueError(
-                            f"{name(row)}: features {feature!r} are not finite in {kept_as[feature]}: a broken file, "
+                            f"{name(row)}: features {feature!r} are not finite in {dtypes[feature]}: a broken file, "
                             "or a model whose training diverged"
                         )
                     values[feature][start : start + len(vectors)] = vectors
-                filled[row] += len(vectors)
-            assert filled == {row: store.place(row).stop - store.place(row).start for row in filled}
+                num_filled[row] += len(vectors)
+            assert num_filled == {row: store.span(row).stop - store.span(row).start for row in num_filled}
             return len(group)
 
-        groups = front_end.groups(rows[num_vectors > 0]) if front_end.dims else []  # all may be sparse
+        groups = extractor.groups(rows[num_vectors > 0]) if extractor.dims else []  # no dims if all features are sparse
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not extraction.progress) as bar:
                 for num_done in map_in_order(extract_group, groups, num_workers):
                     bar.update(num_done)
         finally:
             torch.set_num_threads(num_threads)
-        store.values = dict(values) | dict(front_end.sparse(rows))
+        store.values = dict(values) | dict(extractor.sparse(rows))
         return store
 
-    def place(self, row: int) -> slice:
-        """Where the vectors of an observation are."""
-        return self._places[row]
+    def span(self, row: int) -> slice:
+        """Return the slice of the vectors of an observation."""
+        return self._spans[row]
 
-    def of(self, row: int, feature: str) -> np.ndarray:
-        """`[T, D]` the vectors of an observation."""
-        return self.values[feature][self._places[row]]
+    def vectors(self, row: int, feature: str) -> np.ndarray:
+        """Return the `[T, D]` vectors of an observation."""
+        return self.values[feature][self._spans[row]]
 
 
 def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
@@ -169,5 +169,5 @@ def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
 def _allocate(shape: tuple[int, int], dtype: np.dtype, folder: Path | None) -> np.ndarray:
     if folder is None:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # has no name, so a kill leaves nothing
+    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # unlinked: a kill leaves no file
         return np.memmap(file, dtype, "w+", shape=shape)

@@ -1,4 +1,4 @@
-"""The same network trained for the labels: from scratch, the supervised baseline; from its weights, fine-tuning.
+"""Supervised training of the same network, from untrained weights or from the pretrained ones (fine-tuning).
 
 B observations of a batch, T vectors of each, D feature dim, Y classes.
 """
@@ -25,31 +25,31 @@ from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
 DEFAULT_SECONDS = 75.0
-_PRETRAINED_RATE = 0.1  # of the softmax's
+_PRETRAINED_RATE = 0.1  # share of the softmax's learning rate
 
 
 @dataclass(frozen=True)
 class SupervisedProtocol:
-    """How a network is trained for labels; a modality's recipe is in its `ProbeData.supervised`.
+    """Settings of supervised training; `ProbeData.supervised` has a modality's recipe.
 
-    The schedule follows whichever budget is spent first.
+    The schedule follows the budget that is used up first.
 
     Attributes:
-        seconds: budget; the result depends on the machine. None: steps or passes alone count.
-        num_steps: budget in steps.
-        num_epochs: budget in passes over the labelled observations; None: no such budget.
-        min_steps: of `num_epochs`, at least: few observations are passed over more often.
-        batch_size: observations, or parts of them, per step.
-        window_latents: vectors that a part of a long observation gives.
-        learning_rate: AdamW's peak; of pretrained weights a tenth.
-        weight_decay: decoupled.
-        warmup_share: part of the budget over which the rate rises; then it falls to zero along a cosine.
-        norm: what the softmax reads: `first_batch`, features standardised as they are at first; `layer`, features
-            normalised by a LayerNorm without weights.
-        seed: of weights and batches.
+        seconds: time budget, with which the result depends on the machine; None for no such budget.
+        num_steps: budget in steps; None for no such budget.
+        num_epochs: budget in passes over the labelled observations; None for no such budget.
+        min_steps: minimum steps of the budget `num_epochs`: few observations get more passes.
+        batch_size: observations, or parts of long ones, per step.
+        window_latents: number of vectors in a part of a long observation.
+        learning_rate: peak rate of AdamW; pretrained weights have a tenth of it.
+        weight_decay: decoupled weight decay.
+        warmup_share: share of the budget in which the rate rises; then it falls to zero along a cosine.
+        norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
+            is a LayerNorm without weights.
+        seed: seed of weights and batches.
 
     Raises:
-        ValueError: on numbers that allow no training.
+        ValueError: on values that allow no training.
     """
 
     seconds: float | None = DEFAULT_SECONDS
@@ -83,11 +83,11 @@ class SupervisedProtocol:
             )
 
     def steps(self, num_observations: int) -> float:
-        """At most so many; infinite where seconds alone count."""
-        of_epochs = math.inf
+        """Return the maximum number of steps; infinite if the only budget is time."""
+        epoch_steps = math.inf
         if self.num_epochs is not None:
-            of_epochs = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
-        return float(min(of_epochs, self.num_steps or math.inf))
+            epoch_steps = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
+        return float(min(epoch_steps, self.num_steps or math.inf))
 
 
 class Head(Probe):
@@ -96,8 +96,8 @@ class Head(Probe):
     Args:
         dim: D.
         num_classes: Y.
-        norm: see `SupervisedProtocol`.
-        seed: of the weights.
+        norm: normalisation of `SupervisedProtocol`.
+        seed: seed of the weights.
     """
 
     def __init__(self, dim: int, num_classes: int, norm: str, seed: int) -> None:
@@ -106,13 +106,15 @@ class Head(Probe):
         nn.init.normal_(self.weights[0], std=dim**-0.5, generator=torch.Generator().manual_seed(seed))
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
-        """Scores of the classes, at one scale whatever the encoder."""
+        """Return the scores of the classes."""
         return super().forward(F.layer_norm(x, x.shape[-1:]) if self.norm == "layer" else x)
 
     @torch.no_grad()
     def standardise(self, x: Float[Tensor, "n D"]) -> None:
-        """By the first features. Otherwise the encoder's first gradients are noise that Adam takes at full size, and
-        training does not leave chance for hundreds of steps.
+        """Standardise by these features, those of the first batch.
+
+        Without it the encoder's first gradients are noise, which Adam scales to full steps, and accuracy stays at
+        chance for hundreds of steps.
         """
         std, mean = torch.std_mean(x, 0)
         self.mean.copy_(mean)
@@ -121,22 +123,22 @@ class Head(Probe):
 
 def train_supervised(
     model: CPC,
-    readouts: ProbeData,
+    probe_data: ProbeData,
     task: Task,
     protocol: SupervisedProtocol,
     *,
     is_pretrained: bool = False,
     title: str | None = None,
 ) -> tuple[Head, int]:
-    """Train what labels train of a model, with a linear softmax, on the training part of a task.
+    """Train a model in place, with a linear softmax, on the training part of a task.
 
     Args:
-        model: untrained or pretrained; it is trained in place.
-        readouts: what the softmax reads, and the batches.
-        task: what to learn.
+        model: the untrained or pretrained model.
+        probe_data: gives the batches, the trained modules, and the vectors for the softmax.
+        task: the task.
         protocol: budget and rates.
-        is_pretrained: change the model ten times more slowly than the softmax.
-        title: of a progress bar; None: none.
+        is_pretrained: use a tenth of the learning rate for the model.
+        title: title of the progress bar; None for no bar.
 
     Returns:
         The softmax, and the number of steps taken.
@@ -144,13 +146,13 @@ def train_supervised(
     Raises:
         FloatingPointError: if the loss is no longer finite.
     """
-    device = readouts.device
-    model.to(device).train(protocol.norm == "first_batch")  # to look at the sizes alone leaves no trace in a norm
-    batches: Iterator[Batch] = readouts.batches(task.train, task.labels, model, protocol)
+    device = probe_data.device
+    model.to(device).train(protocol.norm == "first_batch")  # in eval mode the first pass changes no batch norm
+    batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
-    body = [parameter for module in readouts.trained(model) for parameter in module.parameters()]
+    body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
     with torch.no_grad():
-        vectors, is_valid = readouts.vectors(model, first.beside(body[0]))
+        vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
     head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
         head.standardise(vectors[is_valid])
@@ -169,7 +171,7 @@ def train_supervised(
             for group in optimiser.param_groups:
                 group["lr"] = rate * group["share"]
             batch = batch.beside(body[0])
-            vectors, is_valid = readouts.vectors(model, batch)
+            vectors, is_valid = probe_data.vectors(model, batch)
             loss = _loss(head, vectors, batch.labels, is_valid, task.pool)
             if not torch.isfinite(loss):
                 raise FloatingPointError(
@@ -192,9 +194,9 @@ def train_supervised(
 
 
 def _budget_bar(title: str | None) -> tqdm:
-    """Over the share of a budget, from 0 to 1, in steps or in seconds."""
-    form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    return tqdm(total=1.0, desc=title, disable=title is None, bar_format=form)
+    """Return a progress bar of the used share of the budget, from 0 to 1."""
+    bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    return tqdm(total=1.0, desc=title, disable=title is None, bar_format=bar_format)
 
 
 def _loss(
@@ -209,7 +211,7 @@ def _loss(
         return F.cross_entropy(head(torch.einsum("btd,bt->bd", vectors, weights)), labels[:, 0])
     labels = torch.where(is_valid, labels, UNLABELLED)
     if (labels == UNLABELLED).all():
-        return vectors.sum() * 0.0  # a batch of silence between labels: nothing to learn from
+        return vectors.sum() * 0.0  # no vector of the batch has a label
     return F.cross_entropy(head(rearrange(vectors, "b t d -> (b t) d")), labels.flatten(), ignore_index=UNLABELLED)
 
 

@@ -1,4 +1,4 @@
-"""What a probe predicts: labels of vectors or of whole observations, in a training and a test part.
+"""Tasks of probes: labels of vectors or of whole observations, in a training and a test part.
 
 R stored vectors, n examples, D feature dim.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from cpc.data.probe_data import UNLABELLED, Pool, ProbeData
 from cpc.probes.store import FeatureStore
 
-UNSEEN = -1  # a label of the test part that the training part does not have
+UNSEEN = -1  # code of a test label that no training example has
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Examples:
     """Feature vectors with their labels.
 
     Attributes:
-        values: `[R, D]` feature vectors, labelled and others; an array, or what `FeatureExtractor.sparse` gives.
-        rows: `[n]` which of them are examples, ascending.
-        labels: `[n]` int64, the class of each; `UNSEEN` where the training part has no such class.
-        clusters: `[n]` int64, what is independent of what: the file, or the speaker.
-        groups: `[n]` int64, what is held out together when a penalty is chosen.
+        values: `[R, D]` feature vectors with and without labels; an array, or a result of `FeatureExtractor.sparse`.
+        rows: `[n]` indices of the examples among the vectors, ascending.
+        labels: `[n]` int64 class of each example; `UNSEEN` if the training part lacks the class.
+        clusters: `[n]` int64 independent unit of each example: its file or speaker.
+        groups: `[n]` int64 group of each example; a group is held out as a whole when a penalty is chosen.
     """
 
     values: Any
@@ -39,24 +39,25 @@ class Examples:
 
 
 class Task:
-    """Something to predict from features, and where it is learnt and tested.
+    """A label to predict from features, with the observations for training and test.
 
     Args:
-        name: as the modality's `ProbeData.labels` knows it.
-        readouts: of the corpus.
-        pool: `frames` labels every vector of an observation, `mean` the mean of them; as the modality has it unless
-            given. Where an observation gives one vector there is nothing to choose.
-        test_split: where the task is tested; as the modality has it unless given. It is learnt on
-            `readouts.train_split`.
-        folds: a column whose groups are shared out among `num_folds` folds, in their order; each fold is tested by
-            probes of the others. It takes the place of both splits; as the modality has it, unless a split is given.
-        num_folds: how many; 4, or as the modality has it, unless given.
+        name: a label of the modality's `ProbeData.labels`.
+        probe_data: the corpus, as probes read it.
+        pool: `frames` labels every vector of an observation, `mean` labels the mean of its vectors; the modality's
+            default if not given. It must not be given if an observation has one vector.
+        test_split: split of the test part; the modality's default if not given. The training part is
+            `probe_data.train_split`.
+        folds: column for cross-validation, in place of the two splits: the groups of the column are distributed over
+            the folds in their order, and each fold is tested by probes of the others. The modality's default if neither
+            `folds` nor `test_split` is given.
+        num_folds: number of folds; 4, or the modality's default, if not given.
 
     Attributes:
         classes: the labels of the training part.
-        train: rows of the corpus with a label, training part.
-        test: likewise, test part.
-        num_unlabelled: observations without a label, by part.
+        train: rows of the labelled observations of the training part.
+        test: rows of the labelled observations of the test part.
+        num_unlabelled: number of observations without a label, by part.
         clusters: the unit of the confidence interval.
 
     Raises:
@@ -67,7 +68,7 @@ class Task:
     def __init__(
         self,
         name: str,
-        readouts: ProbeData,
+        probe_data: ProbeData,
         *,
         pool: Pool | None = None,
         test_split: str | None = None,
@@ -76,125 +77,127 @@ class Task:
     ) -> None:
         if pool is not None and pool not in get_args(Pool):
             raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
-        if pool is not None and not readouts.several_vectors:
-            raise ValueError(f"`pool` is {pool!r}, but each {readouts.unit} gives a single vector: leave it out")
+        if pool is not None and not probe_data.several_vectors:
+            raise ValueError(f"`pool` is {pool!r}, but each {probe_data.unit} gives a single vector: leave it out")
         self.name = name
-        self.readouts = readouts
-        self.pool: Pool | None = (pool or readouts.default_pool(name)) if readouts.several_vectors else None
+        self.probe_data = probe_data
+        self.pool: Pool | None = (pool or probe_data.default_pool(name)) if probe_data.several_vectors else None
         if folds is None and test_split is None:
-            folds, num_folds = readouts.default_folds(name, num_folds)
+            folds, num_folds = probe_data.default_folds(name, num_folds)
         if folds is None and num_folds is not None:
             raise ValueError(f"`num_folds`={num_folds} has no effect without `folds`: name the column of the groups")
         self.column = folds
-        self.train_split, self.test_split = readouts.train_split if folds is None else None, None
-        parts = dict.fromkeys(("train", "test"), np.arange(len(readouts.splits)))
+        self.train_split, self.test_split = probe_data.train_split if folds is None else None, None
+        parts = dict.fromkeys(("train", "test"), np.arange(len(probe_data.splits)))
         if folds is None:
-            self.test_split = test_split or readouts.default_test_split(name)
+            self.test_split = test_split or probe_data.default_test_split(name)
             if self.train_split == self.test_split:
                 raise ValueError(
                     f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
                 )
             parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
-        self._labels = readouts.labels(name, np.concatenate(list(parts.values())))
+        self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool == "mean":
-            raise ValueError(f"{name} change within a {readouts.unit}: pool='frames' is the only way to probe them")
+            raise ValueError(f"{name} change within a {probe_data.unit}: pool='frames' is the only way to probe them")
         labelled = {
             part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
         }
         self.train, self.test = labelled["train"], labelled["test"]
         self.num_unlabelled = {part: len(parts[part]) - len(labelled[part]) for part in parts}
-        found = {
+        label_names = {
             part: {label for row in rows.tolist() for label in self._labels.names(row)}
             for part, rows in labelled.items()
         }
         order = self._labels.order
-        self.classes = sorted(found["train"], key=_by_number if order is None else order.index)
-        self._check(found["train"], found["test"])
-        self._codes = dict.fromkeys(found["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
+        self.classes = sorted(label_names["train"], key=_numeric_key if order is None else order.index)
+        self._check(label_names["train"], label_names["test"])
+        self._codes = dict.fromkeys(label_names["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
         self._fold_of_row: np.ndarray | None = None
         if folds is None:
-            self.clusters, self._cluster_of_row = readouts.clusters(name, self.train, self.test)
+            self.clusters, self._cluster_of_row = probe_data.clusters(name, self.train, self.test)
         else:
-            shared_out = self._shared_out(folds, 4 if num_folds is None else num_folds)
-            self.clusters, (self._cluster_of_row, self._fold_of_row) = folds, shared_out
-        self._group_of_row = readouts.groups(name)
+            groups, fold_of_row = self._group_folds(folds, 4 if num_folds is None else num_folds)
+            self.clusters, self._cluster_of_row, self._fold_of_row = folds, groups, fold_of_row
+        self._group_of_row = probe_data.groups(name)
 
     @property
     def rows(self) -> np.ndarray:
-        """All rows of the corpus whose features are needed."""
+        """Rows of the training and test observations."""
         return np.union1d(self.train, self.test)
 
     @property
     def folds(self) -> list["Task"]:
-        """The same task learnt on all folds but one and tested on that; the task alone where it has splits."""
+        """One task per fold, trained on the other folds and tested on the fold; only this task if it has splits."""
         if self._fold_of_row is None:
             return [self]
         folds = []
-        for number in range(self._fold_of_row.max() + 1):
+        for index in range(self._fold_of_row.max() + 1):
             fold = copy(self)
             fold._fold_of_row = None
-            fold.train = self.train[self._fold_of_row[self.train] != number]
-            fold.test = self.test[self._fold_of_row[self.test] == number]
-            learnt = {label for row in fold.train.tolist() for label in self._labels.names(row)}
-            fold._codes = {label: code if label in learnt else UNSEEN for label, code in self._codes.items()}
+            fold.train = self.train[self._fold_of_row[self.train] != index]
+            fold.test = self.test[self._fold_of_row[self.test] == index]
+            seen = {label for row in fold.train.tolist() for label in self._labels.names(row)}
+            fold._codes = {label: code if label in seen else UNSEEN for label, code in self._codes.items()}
             folds.append(fold)
         return folds
 
     def trained_on(self, rows: np.ndarray) -> "Task":
-        """The same task and classes, learnt from these rows of the training part alone.
+        """Return the same task with only these rows in the training part; the classes stay.
 
         Raises:
-            ValueError: if none of them has a label.
+            ValueError: if none of the rows has a label.
         """
         task = copy(self)
         task.train = np.intersect1d(self.train, rows)
         if not len(task.train):
             raise ValueError(
-                f"none of the {len(rows)} training {self.readouts.unit}s chosen has a label for task {self.name!r}: "
+                f"none of the {len(rows)} training {self.probe_data.unit}s chosen has a label for task {self.name!r}: "
                 "raise `train_minutes`"
             )
         return task
 
     def subset(self, share: float, seed: int = 0) -> "Task":
-        """The task with this share of the training labels of each class, at least one; larger shares hold the smaller.
+        """Return the task with this share of the training labels of each class, at least one label of each.
+
+        Larger shares contain the smaller ones.
 
         Raises:
-            ValueError: on a share outside 0 < share <= 1, or where an observation gives several examples.
+            ValueError: on a share outside 0 < share <= 1, if the task has folds, or if it labels every frame.
         """
         check_share(share)
         if self.column is not None:
             raise ValueError(f"`label_shares` are of a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
             raise ValueError(
-                f"`label_shares` are of whole {self.readouts.unit}s, but task {self.name!r} labels every frame: set "
+                f"`label_shares` are of whole {self.probe_data.unit}s, but task {self.name!r} labels every frame: set "
                 "`pool` to mean, or leave them out"
             )
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
         chosen = []
         for label in np.unique(labels):
-            of_class = order[labels[order] == label]
-            chosen.append(of_class[: max(1, round(share * len(of_class)))])
+            examples = order[labels[order] == label]
+            chosen.append(examples[: max(1, round(share * len(examples)))])
         return self.trained_on(self.train[np.concatenate(chosen)])
 
     def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """`[T]` int64 class of every vector of an observation, or of a part of it; -100 where there is none.
+        """Return the `[T]` int64 class of every vector of an observation, or of a part of it; -100 without a label.
 
         Args:
-            row: of the corpus.
-            times: where vectors lie.
-            start: the part's first sample; 0 for the whole.
+            row: the observation.
+            times: the times of the vectors.
+            start: first sample of the part; 0 for the whole observation.
             num_vectors: T.
         """
         return self._labels.codes(row, self._codes, times, start, num_vectors)
 
     def examples(self, part: Literal["train", "test"], store: FeatureStore, feature: str | None) -> Examples:
-        """The labelled vectors, or means of vectors, of one part.
+        """Return the labelled vectors, or means of vectors, of one part.
 
         Args:
-            part: which.
-            store: holds the observations of that part.
-            feature: of the store; None: labels alone, beside vectors of no dimension.
+            part: the part.
+            store: the features of the observations of the part.
+            feature: a feature of the store; None for labels with vectors of dimension 0.
 
         Raises:
             ValueError: if no vector of the part is labelled.
@@ -202,20 +205,20 @@ class Task:
         values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
         means, rows, labels, clusters, groups = [], [], [], [], []
         for row in (self.train if part == "train" else self.test).tolist():
-            place = store.place(row)
-            if place.start == place.stop:
+            span = store.span(row)
+            if span.start == span.stop:
                 continue
             if self.pool == "mean":
-                means.append(values[place].mean(0, dtype=np.float64).astype(np.float32))
-                found, at = self.labels(row, store.front_end.times, 0, 1), np.array([len(means) - 1])
+                means.append(values[span].mean(0, dtype=np.float64).astype(np.float32))
+                codes, indices = self.labels(row, store.extractor.times, 0, 1), np.array([len(means) - 1])
             else:
-                found = self.labels(row, store.front_end.times, 0, place.stop - place.start)
-                at = place.start + np.flatnonzero(found != UNLABELLED)
-                found = found[found != UNLABELLED]
-            rows.append(at)
-            labels.append(found)
-            clusters.append(np.full(len(found), self._cluster_of_row[row]))
-            groups.append(np.full(len(found), self._group_of_row[row]))
+                codes = self.labels(row, store.extractor.times, 0, span.stop - span.start)
+                indices = span.start + np.flatnonzero(codes != UNLABELLED)
+                codes = codes[codes != UNLABELLED]
+            rows.append(indices)
+            labels.append(codes)
+            clusters.append(np.full(len(codes), self._cluster_of_row[row]))
+            groups.append(np.full(len(codes), self._group_of_row[row]))
         if not sum(map(len, labels)):
             raise ValueError(
                 f"no frame of the {part} part (split {self._splits[part]!r}) has a label for task {self.name!r}: do "
@@ -230,11 +233,11 @@ class Task:
         )
 
     def record(self) -> dict[str, Any]:
-        """The protocol's share of `probe.json`."""
+        """Return the `protocol` of the task in `probe.json`."""
         return {
             "task": self.name,
             "pool": self.pool,
-            "unit": self.readouts.unit,
+            "unit": self.probe_data.unit,
             "train_split": self.train_split,
             "test_split": self.test_split,
             "folds": self.column,
@@ -250,35 +253,35 @@ class Task:
     def _splits(self) -> dict[str, str | None]:
         return {"train": self.train_split, "test": self.test_split}
 
-    def _shared_out(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
-        """`[num_rows]` ids of the column's groups, and the fold of each."""
+    def _group_folds(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `[num_rows]` group ids of a column, and the `[num_rows]` folds; -1 for rows without a label."""
         if column == self.name:
             raise ValueError(
                 f"`folds` {column} is the task itself: its classes would be new in each fold; name another column"
             )
         try:
-            of_row = self.readouts.labels(column, self.rows).of_row
+            group_names = self.probe_data.labels(column, self.rows).of_row
         except ValueError as error:
             raise ValueError(f"`folds` {column}: {error}") from error
-        nameless = [row for row in self.rows.tolist() if row not in of_row]
+        nameless = [row for row in self.rows.tolist() if row not in group_names]
         if nameless:
             raise ValueError(
-                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.readouts.unit}s with a label have no "
-                f"{column}, such as {self.readouts.name(nameless[0])}; fill the column"
+                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no "
+                f"{column}, such as {self.probe_data.name(nameless[0])}; fill the column"
             )
-        names = sorted(set(of_row.values()), key=_by_number)
-        place = {name: number for number, name in enumerate(names)}
+        names = sorted(set(group_names.values()), key=_numeric_key)
+        group_ids = {name: index for index, name in enumerate(names)}
         if not 2 <= num_folds <= len(names):
             raise ValueError(
                 f"`num_folds`={num_folds} must be at least 2 and at most the groups, {len(names)} of {column!r}"
             )
         fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
-        groups = np.full(len(self.readouts.splits), -1)
-        groups[self.rows] = [place[of_row[row]] for row in self.rows.tolist()]
+        groups = np.full(len(self.probe_data.splits), -1)
+        groups[self.rows] = [group_ids[group_names[row]] for row in self.rows.tolist()]
         return groups, np.where(groups < 0, -1, fold_of[groups])
 
     def _rows_of(self, option: str, split: str | None) -> np.ndarray:
-        splits = self.readouts.splits
+        splits = self.probe_data.splits
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
             raise ValueError(
@@ -287,39 +290,43 @@ class Task:
             )
         return rows
 
-    def _check(self, in_train: set[str], in_test: set[str]) -> None:
-        for part, labels in (("train", in_train), ("test", in_test)):
+    def _check(self, train_labels: set[str], test_labels: set[str]) -> None:
+        for part, labels in (("train", train_labels), ("test", test_labels)):
             if not labels:
                 raise ValueError(
-                    f"no {self.readouts.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
+                    f"no {self.probe_data.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
                     f"{self.name!r}"
                 )
-        if len(in_train) < 2:
+        if len(train_labels) < 2:
             raise ValueError(
                 f"task {self.name!r} has a single class in split {self.train_split!r}, {self.classes[0]!r}: there is "
                 "nothing to tell apart; name another task or `train_split`"
             )
-        if not in_train & in_test:
-            others = sorted(self._splits_with(in_train) - set(self._splits.values()))
+        if not train_labels & test_labels:
+            others = sorted(self._splits_with(train_labels) - set(self._splits.values()))
             advice = f"`test_split` {others[0]}" if others else "another `train_split` or `test_split`"
             raise ValueError(
-                f"task {self.name!r}: splits {self.train_split!r} ({len(in_train)} labels, such as "
-                f"{self.classes[0]!r}) and {self.test_split!r} ({len(in_test)}, such as {min(in_test)!r}) have none in "
-                f"common, so every answer would be wrong; try {advice}"
+                f"task {self.name!r}: splits {self.train_split!r} ({len(train_labels)} labels, such as "
+                f"{self.classes[0]!r}) and {self.test_split!r} ({len(test_labels)}, such as {min(test_labels)!r}) have "
+                f"none in common, so every answer would be wrong; try {advice}"
             )
 
     def _splits_with(self, names: set[str]) -> set[str]:
-        """Where these labels are found."""
-        splits = self.readouts.splits
-        labels = self.readouts.labels(self.name, np.arange(len(splits)))
+        """Return the splits that have one of these labels."""
+        splits = self.probe_data.splits
+        labels = self.probe_data.labels(self.name, np.arange(len(splits)))
         return {splits[row] for row in labels.of_row if labels.names(row) & names}
 
 
 def check_share(share: float) -> None:
-    """Raises a ValueError if there is no such share of labels."""
+    """Check that a share of the labels is above 0 and at most 1.
+
+    Raises:
+        ValueError: naming the share.
+    """
     if not 0 < share <= 1:
         raise ValueError(f"label_shares: a share of labels, {share}, must lie above 0 and at most at 1")
 
 
-def _by_number(label: str) -> tuple[float, str]:
+def _numeric_key(label: str) -> tuple[float, str]:
     return (float(label) if label.isdecimal() else math.inf, label)

@@ -1,4 +1,4 @@
-"""What stands beside the bound at the same steps: the encoder's health, the gradient, the speed, how a run ended.
+"""Records of a run's health, its gradients and speed (`health.jsonl`), and of its start and end (`events.jsonl`).
 
 B windows or images, T frames, D feature dim.
 """
@@ -20,28 +20,28 @@ SCHEMA = 1
 
 
 class Tracker(pl.Callback):
-    """Watches every step, and says at a recorded one what was seen: a line of `health.jsonl`.
+    """Statistics of every step, as a line of `health.jsonl` at each recorded step.
 
-    A step costs one norm of all gradients and a clock; variance and rank are computed at recorded steps alone, on at
-    most 512 features of one batch. Speed leaves out what `restart_clock` has cut away: held-out evaluation and
-    saving. Of several ranks, rank 0 speaks for its own batch; windows are those of all ranks.
+    Each step costs one norm of all gradients and a clock. Variance and rank are computed only at recorded steps, on at
+    most 512 features of one batch. The speed leaves out held-out evaluation and saving, since `restart_clock` is
+    called after them. With several ranks the features are those of rank 0, and the windows are counted over all ranks.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.trained_seconds = 0.0  # before this process
+        self.trained_seconds = 0.0  # in earlier processes of the run
         self._started: float | None = None
         self._collapsed: set[str] = set()
         self._learning_rate = math.nan
-        self._former_norms: list[float] = []  # before this process
+        self._former_norms: list[float] = []  # from the checkpoint
         self._begin_interval()
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds trained so far, and the gradients' norms since the last record."""
+        """Return the seconds trained so far, and the gradients' norms since the last record."""
         return {"trained_seconds": self._seconds_so_far(), "gradient_norms": self._norms_so_far()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Count on from the checkpoint's seconds and norms."""
+        """Continue with the seconds and norms of the checkpoint."""
         self.trained_seconds = state_dict["trained_seconds"]
         self._former_norms = state_dict.get("gradient_norms", [])  # older checkpoints lack them
 
@@ -50,15 +50,15 @@ class Tracker(pl.Callback):
         self._started = self._since = time.monotonic()
 
     def restart_clock(self) -> None:
-        """The time since the last step was not spent on training: leave it out of the speed."""
+        """Leave the time since the last step out of the speed."""
         self._since = time.monotonic()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Measure the gradient before it is clipped; on an accelerator nothing waits for the outcome.
+        """Measure the gradient before it is clipped, without waiting for an accelerator, and save the learning rate.
 
-        The learning rate is noted here too: once the step is done, the schedule has moved on to the next one's.
+        After the step the schedule has already set the learning rate of the next step.
         """
         self._learning_rate = optimizer.param_groups[0]["lr"]
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -67,7 +67,7 @@ class Tracker(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Count the windows, and the seconds since the step before."""
+        """Count the windows of the step and its seconds."""
         now = time.monotonic()
         self._seconds += now - self._since
         self._since = now
@@ -76,17 +76,17 @@ class Tracker(pl.Callback):
     def record(
         self, trainer: pl.Trainer, module: pl.LightningModule, step: int, outputs: dict[str, Tensor], batch: Batch
     ) -> dict[str, Any]:
-        """What was seen since the last record; starts anew, and warns once of each collapse.
+        """Return the statistics since the last record and clear them; warn when features collapse.
 
         Args:
-            trainer: of the run.
-            module: holds the model.
-            step: of training.
+            trainer: the trainer.
+            module: the module with the model.
+            step: the training step.
             outputs: `latents` and `contexts` of the last batch.
             batch: the last batch.
 
         Returns:
-            A line of `health.jsonl`; None where a value is not finite or there are too few features.
+            A line of `health.jsonl`; values that are not finite, or have too few features, are None.
         """
         norms = self._norms_so_far() or [math.nan]
         measures: dict[str, float] = {
@@ -104,14 +104,14 @@ class Tracker(pl.Callback):
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
                 continue
-            found = health(x)
-            measures |= {f"{name}_variance": found.variance, f"{name}_effective_rank": found.effective_rank}
-            if found.is_collapsed:
+            sample = health(x)
+            measures |= {f"{name}_variance": sample.variance, f"{name}_effective_rank": sample.effective_rank}
+            if sample.is_collapsed:
                 collapsed.append(name)
                 if name not in self._collapsed and trainer.is_global_zero:
                     print(
-                        f"\nstep {step}: {name} has collapsed (variance {found.variance:.3g}, effective rank "
-                        f"{found.effective_rank:.2f} of {x.shape[1]}): inputs are hardly told apart any more; lower "
+                        f"\nstep {step}: {name} has collapsed (variance {sample.variance:.3g}, effective rank "
+                        f"{sample.effective_rank:.2f} of {x.shape[1]}): it hardly depends on the input any more; lower "
                         "model.learning_rate, or try data initialisation or another norm",
                         file=sys.stderr,
                     )
@@ -137,11 +137,11 @@ class Tracker(pl.Callback):
 
 
 def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:
-    """A line of `events.jsonl`.
+    """Return a line of `events.jsonl`.
 
     Args:
-        step: of training.
-        event: `started`, `resumed`, `finished`, `interrupted`, `nonfinite_names` or `failed`.
-        message: of an error.
+        step: the training step.
+        event: `started`, `resumed`, `finished`, `interrupted`, `not_finite` or `failed`.
+        message: message of the error.
     """
     return {"schema": SCHEMA, "step": step, "time_unix_seconds": time.time(), "event": event, "message": message}

@@ -1,4 +1,4 @@
-"""Quickstarts: one engine, and a recipe for each corpus. Nothing heavy is imported before one starts."""
+"""Quickstarts: one engine and a recipe for each corpus; torch is imported only when a quickstart starts."""
 
 from importlib import import_module
 from pathlib import Path
@@ -8,10 +8,10 @@ from cpc.config.argument_rules import Count, Range, Writable, checked
 
 
 class Entry(NamedTuple):
-    """A recipe that is not loaded yet.
+    """A recipe that is not imported yet.
 
     Attributes:
-        module: holds it, as `RECIPE`.
+        module: module that defines the recipe as `RECIPE`.
         out: default folder of runs and reports.
         corpus: default folder of the corpus.
     """
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     corpus: Path
 
     def load(self) -> Any:
-        """The `cpc.quickstart.recipe.Recipe`."""
+        """Import the module and return its `cpc.quickstart.recipe.Recipe`."""
         return import_module(self.module).RECIPE
 
 
@@ -44,13 +44,13 @@ def quickstart(
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 
     Args:
-        modality: of the corpus: audio is synthesised speech, image photographs and digits, text prose that ships
+        modality: which corpus: audio is synthesised speech; image is photographs and digits; text is prose that ships
             with Python.
         out: a new folder for runs and report; if not given runs/quickstart, with image_ or text_ before the name.
-        corpus: folder of the corpus, made if it is not there; if not given data/quickstart_speech,
+        corpus: folder of the corpus, made if it does not exist; if not given data/quickstart_speech,
             data/embedded_images or data/embedded_prose.
-        steps: optimiser steps; by this machine's speed if not given.
-        seed: of model and batches; another seed, another corpus.
+        steps: optimiser steps; if not given, chosen by the speed of this machine.
+        seed: seed of the model, the batches and the corpus.
 
     Raises:
         ValueError: as `cpc.quickstart.engine.quickstart`.

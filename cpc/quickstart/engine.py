@@ -1,4 +1,4 @@
-"""The quickstart: make a corpus, pretrain in the time there is, measure the bound, probe, report."""
+"""The quickstart: make a corpus, pretrain for a given time, measure the bound, probe, write a report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,29 +10,30 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.pages.charts import Chart
+from cpc.pages.page import ImageFigure
 from cpc.pretraining.command import parse, pretrain
 from cpc.probes.clock import Clock
-from cpc.quickstart.budget import Pace, Precision, measure_pace, require_extras, require_new
 from cpc.quickstart.page import Chapter, write_page
-from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study
+from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study
+from cpc.quickstart.time_budget import Precision, StepTimes, measure_step_times, require_extras, require_new
 
 
 def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps: int | None = None) -> dict[str, Any]:
-    """Run everything; write `report.json` and `report.html` into `out`, and a run for each of the recipe's studies.
+    """Run all stages; write `report.json`, `report.html` and a run for each study of the recipe into `out`.
 
     Args:
-        recipe: what is learnt, and how it is probed.
+        recipe: corpus, models and probes.
         out: a new folder.
-        corpus: folder of the corpus; made if it is not there.
-        seed: of corpus, models and batches.
-        steps: optimiser steps of each model; None: as many as this machine does in the study's seconds.
+        corpus: folder of the corpus; made if it does not exist.
+        seed: seed of the corpus, the models and the batches.
+        steps: optimiser steps of each model; None: as many as this machine runs in the seconds of the study.
 
     Returns:
         The content of report.json: accuracies by task and representation in percent, under `TASK_interval` their 95 %
-        intervals; under `runs` the bound and the pace of each study; seconds per stage.
+        intervals; under `runs` the bound and the step times of each study; seconds per stage.
 
     Raises:
-        ValueError: if `out` already holds a quickstart, or the extras are not installed.
+        ValueError: if `out` already holds a quickstart, or an extra is not installed.
     """
     require_new(out, recipe.studies)
     require_extras(recipe.extras)
@@ -44,21 +45,21 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
     chapters = {}
     for name, study in recipe.studies.items():
         with clock("pretrain"):
-            pace, num_steps = _pretrain(name, study, out / name, sources[name], seed, steps)
+            step_times, num_steps = _pretrain(name, study, out / name, sources[name], seed, steps)
         with clock("bound"):
             measured = evaluate(out / name, sources[name], **study.evaluation)
-        run = Run(out / name, sources[name], measured, pace.precision, seed)
-        found = Findings({}, {})
-        figures: Sequence[Chart | Picture] = ()
+        run = Run(out / name, sources[name], measured, step_times.precision, seed)
+        probed = ProbeResults({}, {})
+        figures: Sequence[Chart | ImageFigure] = ()
         if study.probe is not None:
             with clock("probes"):
-                found = study.probe(run)
+                probed = study.probe(run)
         if study.figures is not None:
             with clock("pictures"):
                 figures = study.figures(run)
         chapters[name] = Chapter(read_records(run.folder / "bound.jsonl"), figures)
-        report |= found.shared
-        report["runs"][name] = _record(found, measured, num_steps, pace)
+        report |= probed.shared
+        report["runs"][name] = _record(probed, measured, num_steps, step_times)
     report["seconds"] = dict(clock.seconds)
     write_json(report, out / "report.json")
     with clock("page"):
@@ -69,8 +70,10 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
     return report
 
 
-def _pretrain(name: str, study: Study, folder: Path, source: Path, seed: int, steps: int | None) -> tuple[Pace, int]:
-    """Time a step, then train for as many as there is time for."""
+def _pretrain(
+    name: str, study: Study, folder: Path, source: Path, seed: int, steps: int | None
+) -> tuple[StepTimes, int]:
+    """Time the training steps, then train for `steps` or for as many as fit in the seconds of the study."""
 
     def config(precision: Precision, num_steps: int) -> Config:
         return study.config(source, seed, precision) | {
@@ -84,19 +87,21 @@ def _pretrain(name: str, study: Study, folder: Path, source: Path, seed: int, st
             },
         }
 
-    pace = measure_pace(lambda precision: parse(config(precision, 1)).model.model, study.noise(), study.precisions)
-    num_steps = steps or pace.num_steps(study.seconds, study.most_steps)
-    print(f"pretraining on {name}: {num_steps} steps in {pace}", flush=True)
-    pretrain(config(pace.precision, num_steps))
-    return pace, num_steps
+    step_times = measure_step_times(
+        lambda precision: parse(config(precision, 1)).model.model, study.noise(), study.precisions
+    )
+    num_steps = steps or step_times.num_steps(study.seconds, study.most_steps)
+    print(f"pretraining on {name}: {num_steps} steps in {step_times}", flush=True)
+    pretrain(config(step_times.precision, num_steps))
+    return step_times, num_steps
 
 
-def _record(found: Findings, measured: dict[str, Any], num_steps: int, pace: Pace) -> dict[str, Any]:
-    """What the report says of a run; the bound is that of the strategy it was trained with."""
+def _record(probed: ProbeResults, measured: dict[str, Any], num_steps: int, step_times: StepTimes) -> dict[str, Any]:
+    """Return a run's record in report.json; its bound is measured with the strategy of training."""
     trained_with = measured["bounds"][0]
-    return found.own | {
+    return probed.own | {
         "num_train_steps": num_steps,
-        **pace.record(),
+        **step_times.record(),
         "steps": trained_with["steps"],
         "directions": trained_with["directions"],
         "mi_bound_nats": trained_with["mi_bound_nats"],

@@ -1,4 +1,4 @@
-"""The quickstart of images: photographs and handwritten digits of installed packages, probed for their classes."""
+"""The image quickstart: photographs and handwritten digits of installed packages, probed for their classes."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,21 +10,23 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.synthetic.photographs import write_image_corpora
 from cpc.encoders.patch_grid import PatchGrid
-from cpc.pages.charts import BLUE, VERMILION, probe_chart
+from cpc.pages.charts import probe_chart
+from cpc.pages.page import ImageFigure
+from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
 from cpc.probes.picture import write_pictures
 from cpc.probes.store import Extraction
-from cpc.quickstart.budget import Precision
 from cpc.quickstart.page import ACCURACY, CEILING
-from cpc.quickstart.recipe import Config, Findings, Picture, Recipe, Run, Study, accuracies
+from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
-SUPERVISED_SECONDS = 30.0  # of each corpus
-NUM_PICTURED = 300  # images of each split, in pictures
-READOUTS = ("z", "c")  # what stands for `cpc` and `random`, and what is read besides; means over the grid
+SUPERVISED_SECONDS = 30.0  # for each corpus
+NUM_FIGURE_IMAGES = 300  # images of each split in the figures
+READOUTS = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
 RECIPE_CHOSEN_ON = (
-    "The recipes of both corpora were chosen on their valid splits, which nothing was trained on and these figures are "
-    "not of; the probe's rate on frames of synthesised speech."
+    "The recipes of both corpora were chosen on their valid splits: nothing was trained or is reported on these. The "
+    "probe's rate was chosen on frames of synthesised speech."
 )
 TASKS = {"photographs": BLUE, "digits": VERMILION}
 REPRESENTATIONS = {
@@ -35,12 +37,12 @@ REPRESENTATIONS = {
     "cpc": "CPC",
     "supervised": "supervised",
 }
-PICTURES = {  # title, caption, and what there is to see
+FIGURES = {  # title, caption and text alternative
     "patches.png": (
         "the patches",
-        "An image of the test split, its overlapping patches as they are cut, and as training takes them: changed, if "
-        "at all, each by itself, so that neighbours do not betray themselves by matching edges.",
-        "An enlarged image beside the grid of its patches, and the grid of the same patches as training takes them.",
+        "An image of the test split, its overlapping patches as they are cut, and as training uses them: any "
+        "augmentation changes each patch separately, so that matching edges do not give neighbours away.",
+        "An enlarged image beside the grid of its patches, and the grid of the same patches as training uses them.",
     ),
     "neighbours.png": (
         "nearest patches in z",
@@ -50,47 +52,48 @@ PICTURES = {  # title, caption, and what there is to see
     ),
     "map.png": (
         "a map of contexts",
-        "Test images at the places of their contexts (mean over the grid, t-SNE of the first 30 principal components); "
-        "the frame's colour is the class. Neighbours in the picture need not be neighbours in the contexts' own space.",
+        "Test images at the positions of their contexts (mean over the grid, t-SNE of the first 30 principal "
+        "components); the frame's colour is the class. Neighbours in the picture need not be neighbours in the "
+        "contexts' own space.",
         "Thumbnails of test images scattered by their contexts, with frames coloured by class and a legend.",
     ),
 }
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
-<p>How well a linear probe tells the classes of images apart by the pretrained features, beside its baselines; how much
-of the rows of patches ahead the contexts predict, while training went on and at its end; and what the model sees.</p>
+<p>The accuracy of a linear probe of image classes on the pretrained features, with baselines; how much of the rows of
+patches ahead the contexts predict, during training and at its end; and the patches and contexts of the model.</p>
 """
 PROBE_CAPTION = (
-    "Photographs: which photograph a crop was cut out of; crops of the test split lie in blocks of it that nothing was "
-    "trained on. Those of a block overlap, so that intervals resample blocks. "
-    "Digits: handwritten ones, those tested by other writers than those trained on."
+    "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
+    "photograph that nothing was trained on. Crops of a block overlap, so that intervals resample blocks. "
+    "Digits: handwritten; test and training digits are by different writers."
 )
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)
 the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
-<code>mixed_excluding</code> takes its candidates from other images alone. Of a grid of H rows, the latents k rows ahead
-lie in H - k of them, and which row a candidate is from can be guessed: subtract log(H / (H - k)) from this curve, 0.34
-nats for k = 2 of 7 rows and 1.95 for k = 6, to have a lower bound, as far as images are independent (crops of one
+<code>mixed_excluding</code> takes its candidates only from other images. In a grid of H rows, the latents k rows ahead
+lie in H - k of them, and the row of a candidate can be guessed: subtract log(H / (H - k)) from this curve, 0.34
+nats for k = 2 of 7 rows and 1.95 for k = 6, to get a lower bound, as far as images are independent (crops of one
 photograph are not).</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
-architecture, initialised from data, never trained, and read like CPC: what the architecture gives away. <i>Pixels</i>
-are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i> is the same encoder
-trained on the labels themselves, for as many steps as half a minute buys on this machine, twenty passes at most: they
-stand beside its figures. <i>CPC</i> is the model pretrained here, which has seen no label: of photographs and of digits
-the mean of the latents z over the grid.</p>
+architecture, initialised from data, never trained, and probed like CPC: it shows what the architecture contributes.
+<i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i> is the
+same encoder trained on the labels, for as many steps as fit in half a minute on this machine, at most twenty passes;
+the number of steps is given with its accuracy. <i>CPC</i> is the model pretrained here, which has seen no label: its
+features are the mean of the latents z over the grid.</p>
 """
 
 
 @dataclass(frozen=True)
 class Images:
-    """How a corpus is learnt: docs/results.md, "Images".
+    """A corpus of images and the settings of its model (docs/results/images.md).
 
     Attributes:
-        image_size: side of its images.
-        patch_size: of these patches.
-        stride: from one to the next.
-        augmentation: of every patch.
+        image_size: side of the images in pixels.
+        patch_size: side of the patches in pixels.
+        stride: distance between neighbouring patches in pixels.
+        augmentation: augmentation of every patch.
         flip: mirror half of the training images.
-        seconds: of bare training steps.
+        seconds: time for training steps.
         batch_size: images per step.
     """
 
@@ -104,11 +107,14 @@ class Images:
 
     @property
     def grid(self) -> PatchGrid:
-        """Where patches lie."""
+        """The grid of the patches."""
         return PatchGrid(self.patch_size, self.stride)
 
     def config(self, source: Path, seed: int, precision: Precision) -> Config:
-        """Rows that overlap with a row are skipped: they would be told, not predicted."""
+        """Return the config of `cpc pretrain`.
+
+        Steps k whose rows overlap with the query's row are skipped, because the context has seen part of their pixels.
+        """
         trunk = {"class_path": "cpc.encoders.TinyTrunk", "init_args": {"dim": LATENT_DIM, "num_channels": 1}}
         patches = {"trunk": trunk, "patch_size": self.patch_size, "stride": self.stride}
         context = {"width": CONTEXT_DIM, "directions": ["down"]}
@@ -142,7 +148,7 @@ class Images:
         }
 
     def study(self, name: str) -> Study:
-        """Of the corpus of that name."""
+        """Return the study of the corpus with this name."""
         shape = (self.batch_size, 1, self.image_size, self.image_size)
         return Study(
             self.config,
@@ -160,13 +166,13 @@ CORPORA = {
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Cut the photographs and enlarge the digits."""
+    """Cut crops from the photographs and enlarge the digits."""
     facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "latent_dim": LATENT_DIM, "context_dim": CONTEXT_DIM}
     return write_image_corpora(corpus, seed=seed), facts
 
 
-def probe(name: str, num_rows: int, run: Run) -> Findings:
-    """Classes of test images."""
+def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
+    """Probe the classes of test images."""
     probed = report.probe(
         run.folder,
         run.source,
@@ -187,13 +193,13 @@ def probe(name: str, num_rows: int, run: Run) -> Findings:
         "num_rows": num_rows,
         "seconds": probed["seconds"],
     }
-    return Findings(accuracies(name, results, {name: name for name in REPRESENTATIONS}), own)
+    return ProbeResults(accuracies(name, results, {name: name for name in REPRESENTATIONS}), own)
 
 
-def figures(run: Run) -> list[Picture]:
-    """What `cpc picture` draws."""
-    drawn = write_pictures(run.folder, run.source, run.folder, num_images=NUM_PICTURED, seed=run.seed)
-    return [Picture(*PICTURES[path.name], path) for path in drawn]
+def figures(run: Run) -> list[ImageFigure]:
+    """Return the figures that `cpc picture` writes."""
+    paths = write_pictures(run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed)
+    return [ImageFigure(*FIGURES[path.name], path) for path in paths]
 
 
 RECIPE = Recipe(
@@ -211,5 +217,5 @@ RECIPE = Recipe(
         "other_readouts": "other readouts cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
     },
     comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
-    reading=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
 )

@@ -1,4 +1,4 @@
-"""report.html: the quickstart's results as one page."""
+"""The page report.html with the results of a quickstart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
@@ -6,34 +6,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.pages.charts import Chart, number, step_chart, training_chart
-from cpc.pages.page import Picture, sections, write_sections
+from cpc.pages.page import ImageFigure, sections, write_sections
 from cpc.quickstart.recipe import Recipe
 
-FACTS = {  # keys of every report in words
+FACTS = {  # text for keys of every report
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
     "num_threads": "{} threads",
 }
 RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
 CEILING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
-however much there is to know. Near the ceiling a curve says how many candidates there were rather than how much is
+however large the information is. Near the ceiling a curve shows the number of candidates rather than how much is
 predicted.</p>
 """
-ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties share:
-a positive level with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance, 1/N.</p>
+ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties are
+shared: a positive that ties with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance,
+1/N.</p>
 """
 
 
 class Chapter(NamedTuple):
-    """A run on the page.
+    """The part of the page about one run.
 
     Attributes:
-        records: lines of bound.jsonl; those of split `train` are left out.
-        figures: what it shows besides.
+        records: records of bound.jsonl; the charts leave out records of split `train`.
+        figures: figures that follow the charts of the bound.
     """
 
     records: list[dict[str, Any]]
-    figures: Sequence[Chart | Picture]
+    figures: Sequence[Chart | ImageFigure]
 
 
 def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
@@ -41,14 +42,14 @@ def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Map
 
     Args:
         path: the HTML file.
-        recipe: its words.
-        report: as in report.json.
-        chapters: by the name of the run; with several, charts are titled by it.
+        recipe: the recipe, which holds the text of the page.
+        report: content of report.json.
+        chapters: chapters by the name of the run; if there are several, the titles of the figures begin with the name.
 
     Raises:
         ValueError: if plotly is not installed.
     """
-    write_sections(path, _parts(recipe, report, chapters), recipe.reading)
+    write_sections(path, _parts(recipe, report, chapters), recipe.how_to_read)
 
 
 def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> Iterator[str]:
@@ -59,7 +60,7 @@ def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapte
         yield _line(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
     yield _line("Time: " + ", ".join(seconds) if seconds else "")
     yield _line(report.get("recipe_chosen_on", ""))
-    figures: list[Chart | Picture] = [recipe.comparison(report)]
+    figures: list[Chart | ImageFigure] = [recipe.comparison(report)]
     for name, chapter in chapters.items():
         prefix = f"{name.capitalize()}: " if len(chapters) > 1 else ""
         for figure in (*bound_charts(chapter.records), *chapter.figures):
@@ -67,18 +68,17 @@ def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapte
     yield from sections(figures)
 
 
-def _facts(words: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    """Those that are known, in words."""
-    found = [form.format(values[key]) for key, form in words.items() if values.get(key) is not None]
-    return ", ".join(found)
+def _facts(texts: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """Return the texts of all keys that have a value."""
+    return ", ".join(text.format(values[key]) for key, text in texts.items() if values.get(key) is not None)
 
 
-def _line(words: str) -> str:
-    return f'<p class="facts">{escape(words)}</p>\n' if words else ""
+def _line(text: str) -> str:
+    return f'<p class="facts">{escape(text)}</p>\n' if text else ""
 
 
 def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
-    """A chart per strategy over training, that of training first, and one of where they ended."""
+    """Return a chart per strategy over training, the training strategy first, and a chart of the final bounds."""
     by_strategy: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(records, key=lambda record: record["step"]):
         if record["split"] != "train":

@@ -1,7 +1,4 @@
-"""A map of contexts: held-out frames in two dimensions, coloured by broad phonetic class.
-
-n points.
-"""
+"""A map of contexts: held-out frames in two dimensions, coloured by broad phonetic class."""
 
 from collections import Counter
 from html import escape
@@ -15,20 +12,8 @@ from cpc.data.audio.alignments import read_alignments, window_labels
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
-from cpc.pages.charts import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Chart,
-    Table,
-    axis,
-    layout,
-    with_spread,
-)
+from cpc.pages.charts import Chart, Table, axis, layout, with_spread
+from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 NUM_POINTS = 2000
 BROAD_CLASSES = {
@@ -47,9 +32,9 @@ class ContextsMap(NamedTuple):
     """Contexts in two dimensions.
 
     Attributes:
-        x: `[n, 2]` positions.
-        labels: n phones.
-        method: how the two dimensions were found, for the caption.
+        x: positions `[n, 2]`.
+        labels: phones of the n positions.
+        method: projection to two dimensions, for the caption.
     """
 
     x: np.ndarray
@@ -58,16 +43,16 @@ class ContextsMap(NamedTuple):
 
 
 def broad_class(phone: str) -> str:
-    """The broad phonetic class of a phone of `cpc.data.synthetic.phones`; `other` for what it does not name."""
+    """Return the broad class of a phone of `cpc.data.synthetic.phones`; `other` if no class lists the phone."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 
 def map_of_contexts(run: Path, corpus: Path) -> ContextsMap:
-    """Contexts of held-out speakers in two dimensions (t-SNE of their first 30 principal components).
+    """Compute a map of contexts of held-out speakers: t-SNE of their first 30 principal components.
 
     Args:
-        run: of the model.
-        corpus: the synthesised one.
+        run: folder of the run.
+        corpus: folder of the synthesised corpus.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -92,13 +77,13 @@ def map_of_contexts(run: Path, corpus: Path) -> ContextsMap:
 
 
 def contexts_chart(contexts_map: ContextsMap) -> Chart:
-    """Contexts in two dimensions, coloured by broad phonetic class."""
+    """Plot contexts in two dimensions, coloured by broad phonetic class."""
     x, labels = np.asarray(contexts_map.x, dtype=float), np.array(contexts_map.labels, dtype=str)
     counts, traces, rows = Counter(contexts_map.labels), [], []
     for name, (colour, symbol, _) in BROAD_CLASSES.items():
         phones = sorted(phone for phone in counts if broad_class(phone) == name)
         members = np.isin(labels, phones)
-        # Not scattergl, which shows nothing where there is no WebGL.
+        # scattergl would show nothing in a browser without WebGL.
         points: dict[str, Any] = dict(type="scatter", mode="markers", name=name)
         points |= dict(x=x[members, 0].round(4).tolist(), y=x[members, 1].round(4).tolist())
         points |= dict(marker_color=colour, marker_symbol=symbol, marker_size=5, marker_opacity=0.85)

@@ -1,4 +1,4 @@
-"""The quickstart of text: a small language model of English prose, judged by perplexity and H - L."""
+"""The text quickstart: a small language model of English prose, evaluated by perplexity and H - L."""
 
 import math
 from pathlib import Path
@@ -10,34 +10,35 @@ from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
-from cpc.pages.charts import BLUE, Chart, Table, axis, layout, number
-from cpc.quickstart.budget import FLOAT32, Precision
+from cpc.pages.charts import Chart, Table, axis, layout, number
+from cpc.pages.palette import BLUE
 from cpc.quickstart.page import ACCURACY
 from cpc.quickstart.recipe import Config, Recipe, Study
+from cpc.quickstart.time_budget import FLOAT32, Precision
 
 NUM_TOKENS, DIM = 1000, 100
 DIMS = {"num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
 BATCH_SIZE, CHUNK_TOKENS = 16, 20
 RECIPE_CHOSEN_ON = (
-    "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is one of the valid split; the first "
-    "chart is of the test split."
+    "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is measured on the valid split; the "
+    "first chart shows the test split."
 )
 HEADING = """<h1>cpc quickstart: what a small language model learnt</h1>
-<p>How well the model predicts the next word of held-out text, beside what is known without a context; and the
-information that contexts hold about it, while training went on and at its end.</p>
+<p>How well the model predicts the next word of held-out text, compared with predictions without a context; and the
+information that contexts hold about the next word, during training and at its end.</p>
 """
-READING = """<p><b>H - L.</b> <i>L</i> is the cross-entropy of the full softmax over all tokens, on a whole split, and
-<i>H</i> the entropy of the split's own token frequencies, the best that any model without a context can do. H - L is a
-lower bound on the information between contexts and the token to come, and never exceeds H.</p>
-<p><b>Perplexity</b> is exp L: how many equally likely tokens would be as hard to tell apart. <i>Uniform</i> knows the
-vocabulary alone, <i>unigram</i> the split's frequencies (exp H), <i>CPC</i> the text so far.</p>
+HOW_TO_READ = """<p><b>H - L.</b> <i>L</i> is the cross-entropy of the full softmax over all tokens, on a whole split,
+and <i>H</i> the entropy of the split's own token frequencies, the lowest cross-entropy of any model without a context.
+H - L is a lower bound on the information between contexts and the next token, and never exceeds H.</p>
+<p><b>Perplexity</b> is exp L: the number of equally likely tokens that would be as hard to predict. <i>Uniform</i>
+knows only the vocabulary, <i>unigram</i> the split's frequencies (exp H), <i>CPC</i> the preceding text.</p>
 """
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
-    """Write the prose, a sentence a line; the seed is of the model alone.
+    """Write the prose, one sentence per line; the seed does not change the prose.
 
-    The file's name draws the splits: they are those of `--data.source embedded`.
+    The splits depend on the name of the file, so they are the same as with `--data.source embedded`.
 
     Raises:
         ValueError: if the folder holds other prose.
@@ -55,7 +56,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
-    """That of configs/text/cpu_small.yaml."""
+    """Return the config of configs/text/cpu_small.yaml."""
     log_uniform = {"class_path": "cpc.candidates.samplers.LogUniform", "init_args": {"num_classes": NUM_TOKENS}}
     table = {
         "class_path": "cpc.candidates.ClassTable",
@@ -100,7 +101,7 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
 
 
 def perplexity_chart(report: dict[str, Any]) -> Chart:
-    """Held-out cross-entropy beside what is known without a context."""
+    """Plot the held-out cross-entropy of CPC and of models without a context."""
     measured = report["runs"]["prose"]["bounds"][0]
     entropy, loss = measured["mi_ceiling_nats"][0], measured["loss_nats"][0]
     nats = {"uniform": math.log(NUM_TOKENS), "unigram": entropy, "CPC": loss}
@@ -110,7 +111,7 @@ def perplexity_chart(report: dict[str, Any]) -> Chart:
     hover = "%{y}: %{x:.3f} nats, perplexity %{customdata}<extra></extra>"
     return Chart(
         title="Held-out perplexity and cross-entropy",
-        caption=f"All of split {measured['split']}. Less is better; perplexity is exp of the cross-entropy.",
+        caption=f"All of split {measured['split']}. Lower is better; perplexity is exp of the cross-entropy.",
         alt="Bar chart of held-out cross-entropy. " + "; ".join(f"{name}: {n} nats" for name, _, n in rows),
         traces=[dict(bars, customdata=perplexities, hovertemplate=hover)],
         layout=layout(260, xaxis=axis("cross-entropy (nats)"), yaxis=axis("", autorange="reversed")),
@@ -119,7 +120,7 @@ def perplexity_chart(report: dict[str, Any]) -> Chart:
 
 
 def tokens() -> torch.Tensor:
-    """A chunk of each lane, drawn at random."""
+    """Return a batch of random tokens."""
     return torch.randint(NUM_TOKENS, (BATCH_SIZE, CHUNK_TOKENS))
 
 
@@ -133,12 +134,12 @@ RECIPE = Recipe(
             noise=lambda: Batch.of(tokens())._replace(labels=tokens()),
             seconds=90.0,
             most_steps=1200,
-            precisions=(FLOAT32,),  # the loss of classes has no other
+            precisions=(FLOAT32,),  # ClassTableLoss supports only float32
             evaluation={"split": "test"},
         )
     },
     heading=HEADING,
     facts={"num_tokens": "{} tokens"},
     comparison=perplexity_chart,
-    reading=[READING, ACCURACY],
+    how_to_read=[HOW_TO_READ, ACCURACY],
 )

@@ -1,4 +1,4 @@
-"""What a recipe says: how its corpus is made, what is trained on it and probed, and the words of its page."""
+"""The description of a quickstart: its corpus, its models and probes, and the text of its page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from typing import Any, NamedTuple
 
 from cpc.data.batch import Batch
 from cpc.pages.charts import Chart
-from cpc.pages.page import Picture
-from cpc.quickstart.budget import MOST_STEPS, PRECISIONS, Precision
+from cpc.pages.page import ImageFigure
+from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
 Config = dict[str, Any]
 
 
 class Run(NamedTuple):
-    """A trained and measured model.
+    """A model after pretraining and evaluation.
 
     Attributes:
-        folder: of the run.
+        folder: folder of the run.
         source: the corpus.
-        measured: what `cpc.evaluation.evaluate` returned.
-        precision: it was trained in.
-        seed: of model and batches.
+        measured: result of `cpc.evaluation.evaluate`.
+        precision: precision of pretraining.
+        seed: seed of the model and the batches.
     """
 
     folder: Path
@@ -31,12 +31,12 @@ class Run(NamedTuple):
     seed: int
 
 
-class Findings(NamedTuple):
-    """What probes read of a run.
+class ProbeResults(NamedTuple):
+    """Results of the probes of a run.
 
     Attributes:
         shared: keys of report.json, such as accuracies by representation.
-        own: further keys of the run's record, under `runs`.
+        own: further keys of the run's record, under `runs` in report.json.
     """
 
     shared: dict[str, Any]
@@ -45,18 +45,18 @@ class Findings(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """A model of one corpus.
+    """A model that is trained on one corpus.
 
     Attributes:
-        config: makes the config of `cpc pretrain` from source, seed and precision; the engine adds folder, seed,
+        config: returns the config of `cpc pretrain` from source, seed and precision; the engine adds folder, seed,
             number of steps and trainer.
-        noise: makes a batch to time steps with.
-        seconds: of bare training steps; loading, recording and held-out evaluations come on top.
-        most_steps: however fast the machine is.
-        precisions: to choose from.
+        noise: returns a batch of noise for timing the training steps.
+        seconds: time for training steps; loading, recording and held-out evaluations are not included.
+        most_steps: upper limit of the number of steps.
+        precisions: precisions to choose from.
         evaluation: options of `cpc.evaluation.evaluate`.
-        probe: probes a trained run; None where there are no probes.
-        figures: draws what the page shows besides.
+        probe: probes a trained run; None: no probes.
+        figures: returns further figures of the page; None: no further figures.
     """
 
     config: Callable[[Path, int, Precision], Config]
@@ -65,25 +65,25 @@ class Study:
     most_steps: int = MOST_STEPS
     precisions: Sequence[Precision] = PRECISIONS
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    probe: Callable[[Run], Findings] | None = None
-    figures: Callable[[Run], Sequence[Chart | Picture]] | None = None
+    probe: Callable[[Run], ProbeResults] | None = None
+    figures: Callable[[Run], Sequence[Chart | ImageFigure]] | None = None
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that differs between quickstarts.
+    """Everything that differs between quickstarts.
 
     Attributes:
-        extras: modules that must be there, and the extra that brings each.
-        making: what making the corpus is called in the report's seconds.
-        make: makes the corpus from folder and seed, unless it is there; returns the source of each study, and facts
-            for the report: `recipe_chosen_on` among them.
-        studies: by name, which is the run's folder too.
-        heading: of the page, as HTML.
-        facts: keys of the report in the page's words, shown where present.
-        run_facts: likewise, of the record of each run.
-        comparison: draws the chart that the page is about from the report.
-        reading: how to read the page, as HTML.
+        extras: modules that must be installed, and the extra that installs each.
+        making: name of the corpus stage in the report's `seconds`.
+        make: makes the corpus in a folder from a seed, unless it exists; returns the source of each study, and facts
+            for the report, which include `recipe_chosen_on`.
+        studies: studies by name; a run's folder has the name of its study.
+        heading: heading of the page, as HTML.
+        facts: for a key of the report, its text on the page; missing keys are left out.
+        run_facts: the same for the keys of the record of each run.
+        comparison: plots the first chart of the page from the report.
+        how_to_read: explanation of the charts, as HTML.
     """
 
     extras: Mapping[str, str]
@@ -93,20 +93,20 @@ class Recipe:
     heading: str
     facts: Mapping[str, str]
     comparison: Callable[[dict[str, Any]], Chart]
-    reading: Sequence[str]
+    how_to_read: Sequence[str]
     run_facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def accuracies(task: str, results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A task's part of report.json: percent by representation, intervals, steps of the network trained for the labels.
+    """Return a task's part of report.json: percent by representation, intervals, steps of the supervised network.
 
     Args:
-        task: its name there.
-        results: of `probe.json`.
-        names: what each representation is called there.
+        task: name of the task in report.json.
+        results: `results` of the task in `probe.json`.
+        names: for each representation of report.json, its name in `results`.
     """
     return {
-        task: {name: round(results[called]["accuracy_percent"], 2) for name, called in names.items()},
-        f"{task}_interval": {name: results[called]["accuracy_interval_percent"] for name, called in names.items()},
+        task: {name: round(results[key]["accuracy_percent"], 2) for name, key in names.items()},
+        f"{task}_interval": {name: results[key]["accuracy_interval_percent"] for name, key in names.items()},
         f"{task}_num_steps": {"supervised": results["supervised"]["num_network_steps"]},
     }

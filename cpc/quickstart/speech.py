@@ -8,22 +8,23 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
-from cpc.pages.charts import BLUE, VERMILION, Chart, probe_chart
+from cpc.pages.charts import Chart, probe_chart
+from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
 from cpc.probes.store import Extraction
-from cpc.quickstart.budget import Precision
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import Config, Findings, Recipe, Run, Study, accuracies
+from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.time_budget import Precision
 
-# The recipe was chosen on the corpus of seed 0. No test speaker of this one shares a variant of espeak-ng's voices with
-# a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
+# The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
+# espeak-ng with a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
 FIRST_CORPUS_SEED = 63
 RECIPE_CHOSEN_ON = (
     "The recipe was chosen on the valid split of the corpus of seed 0, the penalty of each probe on held-out speakers "
-    "or files of its training part. This is the corpus of seed {}: its speakers, its recordings and which sentences "
-    "are tested were drawn again; espeak-ng, its accents and voice variants, and the text that all sentences come from "
-    "are the same."
+    "or files of its training part. This is the corpus of seed {}: its speakers, its recordings and its test sentences "
+    "were drawn again; espeak-ng, its accents and voice variants, and the text that all sentences come from are the "
+    "same."
 )
 LATENT_DIM, CONTEXT_DIM = 256, 512
 BATCH_SIZE = 8
@@ -40,23 +41,23 @@ REPRESENTATIONS = {
     "supervised": "supervised",
 }
 PROBE_CAPTION = (
-    "Phones: frames of speakers and sentences that nothing was trained on. Speaker: frames of other sentences by the "
+    "Phones: frames of speakers and sentences that nothing was trained on. Speaker: frames of other sentences of the "
     "same speakers."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>How well a linear probe reads phones and speakers from the pretrained features, beside its baselines; and how much of
-the latents ahead the contexts predict, while training went on and at its end.</p>
+<p>The accuracy of a linear probe of phones and speakers on the pretrained features, with baselines; and how much of the
+latents ahead the contexts predict, during training and at its end.</p>
 """
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
 (<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can
-rule them out: such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates from other
-sequences alone, and is a lower bound as far as these are independent.</p>
+rule them out: such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
+other sequences, and is a lower bound as far as these are independent.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained: what the architecture gives away.
-<i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the labels
-themselves, for as many steps as its seconds buy on this machine: they stand beside its figures. <i>CPC z</i> and
-<i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
+contexts of the same architecture, initialised from data and never trained: they show what the architecture
+contributes. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
+labels, for as many steps as fit in its seconds on this machine; the number of steps is given with its accuracy.
+<i>CPC z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
 """
 
 
@@ -76,8 +77,8 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
-    """That of configs/small_speech.yaml, without augmentation, and with negatives of other speakers."""
-    # The own sequence's candidates teach phones, those of others the speaker: docs/results.md.
+    """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
+    # Negatives of the same sequence teach phones, those of other sequences the speaker: docs/results/speech.md.
     negatives = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}}
     encoder = {"dim": LATENT_DIM, "hidden_dim": 512, "num_frames": 5}
     return {
@@ -111,8 +112,8 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
     }
 
 
-def probe(run: Run) -> Findings:
-    """Phones of unseen speakers, and speakers by unseen sentences."""
+def probe(run: Run) -> ProbeResults:
+    """Probe the phones of unseen speakers, and the speakers of unseen sentences."""
     probed = report.probe(
         run.folder,
         run.source,
@@ -122,14 +123,15 @@ def probe(run: Run) -> Findings:
         extraction=Extraction(precision=run.precision.probes),
         held_out=run.measured["bounds"],
     )
-    found = [
-        accuracies(task, probed["tasks"][task]["results"], {name: name for name in REPRESENTATIONS}) for task in TASKS
-    ]
-    return Findings({key: value for of_task in found for key, value in of_task.items()}, {})
+    shared: dict[str, Any] = {}
+    names = {name: name for name in REPRESENTATIONS}
+    for task in TASKS:
+        shared |= accuracies(task, probed["tasks"][task]["results"], names)
+    return ProbeResults(shared, {})
 
 
 def figures(run: Run) -> list[Chart]:
-    """A map of contexts."""
+    """Return the map of contexts."""
     return [contexts_chart(map_of_contexts(run.folder, run.source))]
 
 
@@ -150,5 +152,5 @@ RECIPE = Recipe(
     heading=HEADING,
     facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
     comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
-    reading=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
 )

@@ -13,15 +13,16 @@ VALID_PERIOD, VALID_OFFSET = 10, 4
 def prepare_an4(root: Path, out: Path | None = None) -> Manifest:
     """Write the manifest of CMU AN4: splits train, valid and test, label `transcript`.
 
-    The official test speakers are not among the training speakers. For what needs the same speakers again, a speaker
-    probe or a held-out bound, `valid` is every tenth utterance of each training speaker, in the order of file names.
+    The official test speakers are not among the training speakers. Speaker probes and held-out bounds need utterances
+    of the training speakers: `valid` is every tenth utterance of each training speaker, in the order of file names.
 
     Args:
         root: folder with `etc` and, at any depth, `an4_clstk/SPEAKER/*` and `an4test_clstk/SPEAKER/*`.
-        out: where the manifest goes; ROOT/manifest.csv unless given.
+        out: path of the manifest; ROOT/manifest.csv if not given.
 
     Raises:
-        ValueError: if audio lies elsewhere, either part or its transcriptions are missing, or an utterance has none.
+        ValueError: if audio lies elsewhere, a part or its transcriptions are missing, or an utterance has no
+            transcription.
     """
     index, out = index_audio(root, out)
     layout = "an4_clstk/SPEAKER/UTTERANCE or an4test_clstk/SPEAKER/UTTERANCE"
@@ -47,7 +48,7 @@ def prepare_an4(root: Path, out: Path | None = None) -> Manifest:
 
 
 def _read_transcripts(root: Path) -> dict[str, str]:
-    """Utterance -> words, from lines like `<s> YES </s> (an251-fash-b)`."""
+    """Return the words of each utterance, from lines like `<s> YES </s> (an251-fash-b)`."""
     transcripts = {}
     for part in ("train", "test"):
         for line in read_list(root / "etc" / f"an4_{part}.transcription"):

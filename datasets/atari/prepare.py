@@ -1,4 +1,4 @@
-"""Record all three games at random: python datasets/atari/prepare.py DIR, as `cpc data record` does (see card.md).
+"""Record three games with random actions, like `cpc data record`: python datasets/atari/prepare.py DIR (see card.md).
 
 Each game is recorded twice: for probes at every fourth frame, and for pretraining, with another seed, at every frame.
 """
@@ -9,36 +9,36 @@ from cpc.config.options import prepare_from_command_line
 from cpc.data.frames.record import record
 
 NUM_EPISODES = {"Pong": 40, "Boxing": 40, "Breakout": 200}  # a random player's Breakout is over in about 200 frames
-# To pretrain on: episodes, and steps of each at most. An action is repeated as often as it is in the others.
+# For pretraining: number of episodes, and their largest number of steps. Actions are repeated as often as for probes.
 EVERY_FRAME = {"Pong": (30, 2400), "Boxing": (30, 2400), "Breakout": (90, 1000)}
 STEPS = {"frameskip": 1, "repeat_action_probability": 0.75}
 
 
 def prepare(folder: Path, *, max_steps: int = 1000, seed: int = 0) -> list[Path]:
-    """Record episodes of Pong, Boxing and Breakout; games that are there already are left alone.
+    """Record episodes of Pong, Boxing and Breakout; games whose folder exists are left out.
 
     Args:
-        folder: where each game gets a folder, and one with `_every_frame` after its name.
-        max_steps: of an episode, at most.
-        seed: of the recordings for probes; those to pretrain on have the next one.
+        folder: each game is recorded into a folder GAME and a folder GAME_every_frame below this folder.
+        max_steps: largest number of steps of an episode.
+        seed: seed of the recordings for probes; the recordings for pretraining have the next seed.
     """
-    places = {game: folder / game.lower() for game in NUM_EPISODES}
-    for game, place in list(places.items()):
-        if not place.exists():
-            record(f"ALE/{game}-v5", place, num_episodes=NUM_EPISODES[game], max_steps=max_steps, seed=seed)
-        place = places[f"{game}, every frame"] = folder / f"{game.lower()}_every_frame"
-        if not place.exists():
+    folders = {game: folder / game.lower() for game in NUM_EPISODES}
+    for game, path in list(folders.items()):
+        if not path.exists():
+            record(f"ALE/{game}-v5", path, num_episodes=NUM_EPISODES[game], max_steps=max_steps, seed=seed)
+        path = folders[f"{game}, every frame"] = folder / f"{game.lower()}_every_frame"
+        if not path.exists():
             episodes, steps = EVERY_FRAME[game]
-            parts = {"valid_share": 0.1, "test_share": 0.0}
+            shares = {"valid_share": 0.1, "test_share": 0.0}
             record(
-                f"ALE/{game}-v5", place, num_episodes=episodes, max_steps=steps, seed=seed + 1, **parts, options=STEPS
+                f"ALE/{game}-v5", path, num_episodes=episodes, max_steps=steps, seed=seed + 1, **shares, options=STEPS
             )
-    return list(places.values())
+    return list(folders.values())
 
 
-def describe(places: list[Path]) -> str:
-    """Where the games are."""
-    return "recorded: " + ", ".join(map(str, places))
+def describe(folders: list[Path]) -> str:
+    """Return a line with the folders of all games."""
+    return "recorded: " + ", ".join(map(str, folders))
 
 
 if __name__ == "__main__":

@@ -9,19 +9,19 @@ from cpc.data.images.table import ImageTable
 
 
 def prepare_caltech101_small(root: Path) -> ImageTable:
-    """Read the shrunk Caltech-101, which is laid out as it is used: nothing is written.
+    """Read the shrunk Caltech-101 from its folders; nothing is written.
 
     Args:
         root: folder with `train/CLASS/*.jpg` and `test/CLASS/*.jpg`.
 
     Raises:
-        ValueError: if a split is missing, or its classes are not those of the other.
+        ValueError: if a split is missing, or the two splits have different classes.
     """
     table = read_image_source(root, valid_share=0.0)
     seen = {split: set(table.labels[table.rows(split)].tolist()) for split in ("train", "test")}
     one_sided = [table.classes[label] for label in sorted(seen["train"] ^ seen["test"])]
     if one_sided:
-        raise ValueError(f"{root}: of {', '.join(one_sided)} there are images in one of train and test alone")
+        raise ValueError(f"{root}: classes {', '.join(one_sided)} have images in only one of train and test")
     return table
 
 

@@ -15,10 +15,10 @@ def prepare_fsdd(root: Path, out: Path | None = None) -> Manifest:
 
     Args:
         root: folder with recordings named `{digit}_{speaker}_{index}`.
-        out: where the manifest goes; ROOT/manifest.csv unless given.
+        out: path of the manifest; ROOT/manifest.csv if not given.
 
     Raises:
-        ValueError: if a file is named otherwise, or a digit of a speaker has no recording in one of the splits.
+        ValueError: if a file name has another form, or a digit of a speaker has no recording in one of the splits.
     """
     index, out = index_audio(root, out)
     named = parse_paths(

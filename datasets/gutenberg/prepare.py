@@ -6,11 +6,11 @@ from cpc.config.options import prepare_from_command_line
 from cpc.data.sentences.books import Books
 
 NUM_BOOKS, NUM_SENTENCES = 13, 48_865
-SHARE = 0.1  # as configs/sentences/gutenberg.yaml has it
+SHARE = 0.1  # the same as in configs/sentences/gutenberg.yaml
 
 
 def prepare_gutenberg(root: str | Path) -> dict[str, tuple[str, int]]:
-    """The books and their splits; datasets/gutenberg/card.md says where they come from.
+    """Read the books and their splits; their source is in datasets/gutenberg/card.md.
 
     Args:
         root: the folder of the `*.txt` files.
@@ -19,7 +19,7 @@ def prepare_gutenberg(root: str | Path) -> dict[str, tuple[str, int]]:
         Split and number of sentences of each book.
 
     Raises:
-        ValueError: if there are other books, or sentences are not as many as in the card.
+        ValueError: if the number of books or of sentences differs from the card.
     """
     books = Books(root, valid_share=SHARE, test_share=SHARE, encoding="latin-1")
     found = {name: (split, len(books.sentences(name))) for name, split in zip(books.names, books.splits, strict=True)}
@@ -33,7 +33,7 @@ def prepare_gutenberg(root: str | Path) -> dict[str, tuple[str, int]]:
 
 
 def describe(found: dict[str, tuple[str, int]]) -> str:
-    """A line for each book."""
+    """Return a line for each book."""
     return "\n".join(f"{split:>6} {num:>6} sentences  {name}" for name, (split, num) in found.items())
 
 

@@ -18,18 +18,19 @@ def prepare_librispeech(
 ) -> Manifest:
     """Write the manifest of LibriSpeech train-clean-100 with the CPC paper's split: train and test, same speakers.
 
-    Audio that neither list names is left out, with a warning that says how much.
+    Audio in neither list is left out, with a warning that gives the number of files.
 
     Args:
         root: folder with `SPEAKER/CHAPTER/SPEAKER-CHAPTER-UTTERANCE.flac` at any depth.
-        out: where the manifest goes; ROOT/manifest.csv unless given.
+        out: path of the manifest; ROOT/manifest.csv if not given.
         lists: folder with `train_split.txt` and `test_split.txt`, one SPEAKER-CHAPTER-UTTERANCE per line; ROOT unless
             given.
         phones: `converted_aligned_phones.txt`; checked to label the utterances of both lists.
-        allow_missing: leave out what the lists name and the folder has not, and warn how much, instead of raising.
+        allow_missing: leave out listed utterances without audio, with a warning, instead of raising an error.
 
     Raises:
-        ValueError: if a list is missing, names absent audio or what the other names, or a file is named otherwise.
+        ValueError: if a list is missing, an utterance is in both lists or has no audio, or a file name has another
+            form.
     """
     lists = root if lists is None else lists
     index, out = index_audio(root, out)

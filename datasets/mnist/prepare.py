@@ -18,11 +18,12 @@ def prepare_mnist(root: Path, out: Path | None = None) -> ImageTable:
 
     Args:
         root: folder with `train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte.gz` and the two of `t10k`;
-            unpacked ones will do too.
+            unpacked files are accepted too.
         out: folder for the arrays, 55 MB; ROOT unless given.
 
     Raises:
-        ValueError: if a file is missing, damaged or no idx file of bytes, or has not one label per image.
+        ValueError: if a file is missing, damaged or not an idx file of bytes, or the numbers of images and labels
+            differ.
     """
     arrays = {}
     for split, prefix in (("train", "train"), ("test", "t10k")):
@@ -35,7 +36,7 @@ def prepare_mnist(root: Path, out: Path | None = None) -> ImageTable:
 
 
 def _read_idx(path: Path, num_axes: int) -> np.ndarray:
-    """An idx file of bytes: two zeros, the type, the number of axes, their lengths (big-endian), the values."""
+    """Read an idx file of bytes: two zeros, the type, the number of axes, their lengths (big-endian), the values."""
     packed = path.with_name(f"{path.name}.gz")
     require_file(packed if not path.is_file() else path)
     try:

@@ -11,14 +11,14 @@ TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}  # `<eos>` counted,
 
 
 def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenCorpus:
-    """Penn Treebank as Mikolov et al. 2010 cut it; datasets/ptb/card.md says where it comes from.
+    """Read Penn Treebank in the version of Mikolov et al. 2010; its source is in datasets/ptb/card.md.
 
     Args:
         root: the folder of `ptb.train.txt`, `ptb.valid.txt` and `ptb.test.txt`.
-        cache_dir: where the packed tokens go; None: beside the text.
+        cache_dir: folder for the packed tokens; None: next to the text.
 
     Raises:
-        ValueError: if a split is missing, or its tokens are not as many as published.
+        ValueError: if a split is missing, or its number of tokens differs from the published number.
     """
     text = Text(root)
     missing = sorted(set(TOKENS) - set(text.splits))
@@ -38,7 +38,7 @@ def prepare_ptb(root: str | Path, cache_dir: str | Path | None = None) -> TokenC
 
 
 def describe(corpus: TokenCorpus) -> str:
-    """Tokens of each split."""
+    """Return a line with the number of tokens for each split."""
     lines = []
     for split in corpus.text.splits:
         counts = corpus.counts(split)

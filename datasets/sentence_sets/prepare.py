@@ -10,13 +10,13 @@ PUBLISHED = {("MR", "all"): [5331, 5331], ("MPQA", "all"): [7294, 3312], ("TREC"
 
 
 def prepare_sets(root: str | Path) -> LabelledSentences:
-    """The three sets; datasets/sentence_sets/card.md says where they come from.
+    """Read the three sets; their source is in datasets/sentence_sets/card.md.
 
     Args:
         root: the folder of `rt-polarity.all`, `mpqa.all`, `TREC.train.all` and `TREC.test.all`.
 
     Raises:
-        ValueError: if a set is missing, or its sentences are not as many as published.
+        ValueError: if a set is missing, or its number of sentences differs from the published number.
     """
     found = read_labelled(root, "latin-1")
     for (name, split), published in PUBLISHED.items():
@@ -28,7 +28,7 @@ def prepare_sets(root: str | Path) -> LabelledSentences:
 
 
 def describe(found: LabelledSentences) -> str:
-    """A line for each set and split."""
+    """Return a line for each set and split."""
     counts = Counter(zip(found.sets, found.splits, strict=True))
     return "\n".join(f"{name:8} {split:6} {num:>6} sentences" for (name, split), num in counts.items())
 

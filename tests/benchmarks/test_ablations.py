@@ -21,7 +21,7 @@ def ablations(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("num_steps", [2, 16])
 @pytest.mark.parametrize("strategy", ["mixed", "same_speaker", "sequence_only"])
 def test_a_variant_is_the_base_config_with_one_change(ablations: Any, num_steps: int, strategy: str) -> None:
-    options = ablations.options_of(num_steps, strategy)
+    options = ablations.variant_options(num_steps, strategy)
     command = ablations.parse(["--config", str(ablations.BASE), "--trainer.accelerator=cpu", *options])
     assert command.model.model.predictor.num_steps == num_steps
     assert command.model.strategies == (strategy,)
@@ -86,7 +86,7 @@ def stand(ablations: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 def run(ablations: Any, stand: Stand) -> dict[str, Any]:
-    options = ["--trainer.max_steps=9", "--trainer.accelerator=cpu", *ablations.options_of(2, "mixed")]
+    options = ["--trainer.max_steps=9", "--trainer.accelerator=cpu", *ablations.variant_options(2, "mixed")]
     return ablations.run(stand.folder, Path("corpus"), options)
 
 
@@ -102,7 +102,7 @@ def test_a_finished_variant_is_not_run_again(ablations: Any, stand: Stand) -> No
 def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: Stand) -> None:
     run(ablations, stand)
     with pytest.raises(ValueError, match="name another folder with --out"):
-        ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.options_of(4, "mixed")])
+        ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.variant_options(4, "mixed")])
 
 
 def test_an_interrupted_variant_goes_on(ablations: Any, stand: Stand) -> None:

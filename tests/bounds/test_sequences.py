@@ -10,7 +10,7 @@ from cpc.bounds.readings import pooled
 from cpc.bounds.sequences import scored_rows
 from cpc.candidates import STRATEGIES
 from cpc.losses import contrast
-from cpc.losses.plan import Sequences
+from cpc.losses.candidate_sets import Sequences
 
 NUM_VALID, IDS, GROUPS = (torch.tensor(values) for values in ([6, 2, 5, 4], [0, 1, 2, 2], [0, 0, 1, 1]))
 SEQUENCES, WHOLE = Sequences(NUM_VALID, IDS, GROUPS), Sequences.of((4, 6))

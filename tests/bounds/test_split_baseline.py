@@ -5,9 +5,9 @@ import torch
 
 from cpc.bounds.estimators import interpolated, tuba
 from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
-from cpc.bounds.tasks import task_named
+from cpc.bounds.tasks import make_task
 from cpc.bounds.vector_ar1 import VectorAR1
-from cpc.losses.plan import Sequences
+from cpc.losses.candidate_sets import Sequences
 
 
 def test_the_mean_over_columns_against_a_loop(generator: torch.Generator) -> None:
@@ -32,7 +32,7 @@ def test_sequences_are_parted_whole() -> None:
 
 def test_a_critic_that_lost_its_rows_constants_reads_a_lower_bound(generator: torch.Generator) -> None:
     """The exact critic plus noise of the row's own: TUBA with a baseline of 1 falls apart, this one stays near I."""
-    task, readings = task_named("gaussian", 1.0, 2), []
+    task, readings = make_task("gaussian", 1.0, 2), []
     pool = ~torch.eye(128, dtype=torch.bool)
     first, second = split_by_sequence(pool, torch.arange(128))
     for _ in range(200):
@@ -59,7 +59,7 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
         queries = torch.cat([of_x * x, torch.full_like(square, of_square)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 2000, "with_baseline": True, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
-        of_rows = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
-        readings.append(torch.stack(of_rows).mean())
+        row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
+        readings.append(torch.stack(row_queries).mean())
     readings = torch.stack(readings)
     assert readings.mean() < process.mutual_information_nats(1) + 3 * readings.std() / 20**0.5

@@ -10,17 +10,17 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from cpc.bounds.tasks import (
+    IDENTITY,
     INVERSE_SINH,
-    STRAIGHT,
     TASKS,
     AdditiveUniform,
     CorrelatedGaussians,
     DiscreteChannel,
     StudentT,
     Transformed,
+    make_task,
     signed_power,
     spiral,
-    task_named,
 )
 
 NUM_PAIRS = 20_000
@@ -35,7 +35,7 @@ def ratio_of_pairs(task: object, x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("information_nats", [2.0, 6.0, 10.0])
 @pytest.mark.parametrize("name", TASKS)
 def test_the_exact_critic_averages_to_the_closed_form(name: str, information_nats: float) -> None:
-    task = task_named(name, information_nats, 4)
+    task = make_task(name, information_nats, 4)
     assert task.mutual_information_nats == pytest.approx(information_nats, abs=1e-6)
     x, y = task.sample(NUM_PAIRS, torch.Generator().manual_seed(0))
     assert x.dtype == y.dtype == torch.float64
@@ -48,7 +48,7 @@ def test_the_exact_critic_averages_to_the_closed_form(name: str, information_nat
 @pytest.mark.parametrize("name", TASKS)
 def test_the_exact_critic_is_a_density_ratio(name: str) -> None:
     """E[p(y | x) / p(y)] over independent y is 1 (at 1 nat, where the mean settles)."""
-    task = task_named(name, 1.0, 3)
+    task = make_task(name, 1.0, 3)
     generator = torch.Generator().manual_seed(0)
     means = []
     for _ in range(200):
@@ -162,7 +162,7 @@ def test_a_spiral_turns_by_the_squared_length() -> None:
 def test_transformed_scores_are_those_of_the_base(generator: torch.Generator) -> None:
     base = CorrelatedGaussians(0.5, 2)
     x, y = base.sample(4, generator)
-    bent = Transformed(base, STRAIGHT, signed_power(3))
+    bent = Transformed(base, IDENTITY, signed_power(3))
     assert torch.allclose(bent.log_density_ratio(x, y**3), base.log_density_ratio(x, y))
 
 
@@ -180,4 +180,4 @@ def test_transformed_scores_are_those_of_the_base(generator: torch.Generator) ->
 )
 def test_mistakes(arguments: tuple[str, float, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        task_named(*arguments)
+        make_task(*arguments)

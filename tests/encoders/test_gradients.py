@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cpc.config.description import build, describe
 from cpc.encoders import GradientTrunk, PatchEncoder
-from cpc.encoders.gradients import by_orientation, cell_means
+from cpc.encoders.gradients import cell_means, orientation_maps
 
 
 def ramp(angle: float, size: int = 12) -> Tensor:
@@ -18,21 +18,21 @@ def ramp(angle: float, size: int = 12) -> Tensor:
 
 @pytest.mark.parametrize("number", range(8))
 def test_a_ramp_counts_for_its_own_orientation_alone(number: int) -> None:
-    maps = by_orientation(ramp(number * math.pi / 4), 8)
+    maps = orientation_maps(ramp(number * math.pi / 4), 8)
     expected = torch.zeros(1, 8, 10, 10)
     expected[:, number] = 1
     torch.testing.assert_close(maps, expected, atol=1e-5, rtol=0)
 
 
 def test_a_ramp_between_two_orientations_is_shared_by_how_near_they_are() -> None:
-    maps = by_orientation(ramp(-0.25 * math.pi / 4), 8)
+    maps = orientation_maps(ramp(-0.25 * math.pi / 4), 8)
     torch.testing.assert_close(maps[0, :, 3, 3], torch.tensor([0.75, 0, 0, 0, 0, 0, 0, 0.25]), atol=1e-5, rtol=0)
 
 
 def test_the_gradient_is_that_of_the_channel_where_it_is_largest() -> None:
     right, down = ramp(0.0), ramp(math.pi / 2)
-    maps = by_orientation(torch.cat([0.5 * right, down, 0.2 * right], 1), 4)
-    torch.testing.assert_close(maps, by_orientation(down, 4))
+    maps = orientation_maps(torch.cat([0.5 * right, down, 0.2 * right], 1), 4)
+    torch.testing.assert_close(maps, orientation_maps(down, 4))
 
 
 def test_cells_are_means_by_a_loop() -> None:
@@ -61,7 +61,7 @@ def test_latents_are_two_layers_on_standardised_features() -> None:
     """Of four cells, those of a patch are all neighbours: each is divided by the contrast of all."""
     model, x = trunk(num_channels=2), torch.rand(5, 2, 10, 10)
     model.initialise_from(x)
-    histograms, colours = cell_means(by_orientation(x, 4), 2), cell_means(x[:, :, 1:-1, 1:-1], 2)
+    histograms, colours = cell_means(orientation_maps(x, 4), 2), cell_means(x[:, :, 1:-1, 1:-1], 2)
     contrast = histograms.square().sum(1).mean((1, 2)).sqrt() + 0.05
     features = torch.cat(
         [

@@ -54,7 +54,7 @@ def test_data_initialisation_standardises_each_channel() -> None:
     x = torch.randint(0, 50, (40, 3, 1))  # a token a sentence: latents are its channels
     encoder.initialise_from(x)
     with torch.no_grad():
-        hidden = encoder.convolution(encoder._surroundings(x))
+        hidden = encoder.convolution(encoder._token_windows(x))
     torch.testing.assert_close(hidden.mean(0), torch.zeros(6), atol=1e-5, rtol=0)
     torch.testing.assert_close(hidden.std(0), torch.ones(6))
 

@@ -18,8 +18,8 @@ from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
+from cpc.losses.candidate_sets import Sequences
 from cpc.losses.contrastive import Predictions
-from cpc.losses.plan import Sequences
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 

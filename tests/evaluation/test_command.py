@@ -232,7 +232,7 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
     strategies = ("mixed", "mixed_excluding", "same_speaker")
     generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
     readings = HeldOutReadings(model, ["info_nce"], generators)
-    tallies = measured_tallies(model, held_out, generators, on_measure=readings)
+    tallies = measured_tallies(model, held_out, generators, on_protocol=readings)
     for measure, tally in tallies.items():
         bound, record = tally.compute(measure.strategy, "valid"), readings.record(measure, "info_nce", "valid")
         assert record["num_candidates"] == pytest.approx(bound.num_candidates)
@@ -245,7 +245,7 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
 
 def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match="estimators names 'leave_one_out': a model is read by one of info_nce, nwj"):
+    with pytest.raises(ValueError, match="estimators names 'leave_one_out': choose from info_nce, nwj"):
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="`num_negatives`=0 must be at least 1"):
         evaluate(tmp_path, manifest, num_negatives=[0])

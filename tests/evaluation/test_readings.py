@@ -9,7 +9,7 @@ from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.evaluation import READABLE, HeldOutReadings, check_readable, reading_by, readings_table
+from cpc.evaluation import READABLE, HeldOutReadings, check_readable, interpretation, readings_table
 from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -44,7 +44,7 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", READABLE)
 def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) -> None:
-    words, is_bound = reading_by(name, strategy, on_grid), name not in ("dv", "smile")
+    words, is_bound = interpretation(name, strategy, on_grid), name not in ("dv", "smile")
     if strategy == "mixed_excluding":
         assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
         assert ("plus up to log(H / (H - k))" in words) == on_grid
@@ -63,5 +63,5 @@ def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["mine", "leave_one_out", "knn"])
 def test_what_a_model_cannot_be_read_with(name: str) -> None:
-    with pytest.raises(ValueError, match=f"estimators names '{name}': a model is read by one of info_nce"):
+    with pytest.raises(ValueError, match=f"estimators names '{name}': choose from info_nce"):
         check_readable(["tuba", name])

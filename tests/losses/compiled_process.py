@@ -4,6 +4,7 @@
 """
 
 import sys
+from typing import Any
 
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -12,7 +13,7 @@ from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.losses import Contrastive
-from cpc.losses.gathered import of_all_ranks
+from cpc.losses.ranks import gather_batch
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -41,14 +42,22 @@ def ragged_batches_share_a_graph_of_the_loss(strategy: str, options: dict) -> No
     torch.manual_seed(0)
     model = CPC(AudioEncoder(6), GRU(6), Bilinear(3), Contrastive(strategy, **options)).double()
     graphs = CompileCounterWithBackend("aot_eager")
-    loss = torch.compile(model.loss_part.of_meetings, fullgraph=True, dynamic=True, backend=graphs)
+    part = model.loss_part
+
+    def device_part(output: Any, candidate_sets: Any, negatives: Any) -> Any:
+        losses = part.row_losses(output, candidate_sets, negatives)
+        return part.reduce(losses, candidate_sets, negatives, len(output.latents))
+
+    loss = torch.compile(device_part, fullgraph=True, dynamic=True, backend=graphs)
     parameters = list(model.parameters())
     for seed in range(NUM_BATCHES):
         batch, draws = ragged(seed), torch.Generator().manual_seed(seed)
         eager = model.loss(batch, draws)
         output = model(batch.x)
-        everyone = of_all_ranks(output, model.in_latents(batch))
-        found = loss(output, model.loss_part.meetings(everyone, draws.manual_seed(seed)))
+        everyone = gather_batch(output, model.in_latents(batch))
+        candidate_sets = part.candidate_sets(everyone)
+        negatives = part.draw_negatives(candidate_sets, output.latents.device, draws.manual_seed(seed))
+        found = loss(output, candidate_sets, negatives)
         for ours, expected in zip(found, eager, strict=True):
             torch.testing.assert_close(ours, expected)
         gradients = [torch.autograd.grad(each.loss, parameters, allow_unused=True) for each in (found, eager)]

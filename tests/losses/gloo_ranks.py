@@ -22,7 +22,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-import cpc.losses.gathered
+import cpc.losses.ranks
 from cpc.candidates import STRATEGIES
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import Uniform
@@ -32,8 +32,8 @@ from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.losses.contrastive import EXCHANGES
-from cpc.losses.gathered import of_all_ranks
 from cpc.losses.loss import Loss
+from cpc.losses.ranks import gather_batch
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
@@ -216,7 +216,7 @@ def apart() -> list[bool]:
     x = torch.zeros(2, 5, 3)
 
     def stay(*strategies: str, **ids: Tensor) -> bool:
-        found = of_all_ranks(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
+        found = gather_batch(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
         assert found.is_apart == (found.output.targets is None)
         return found.is_apart
 
@@ -244,7 +244,7 @@ def collapsed(exchange: str) -> bool:
 def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     sizes = [int(size) for size in split.split("+")]
     torch.set_num_threads(1)
-    cpc.losses.gathered._NUM_AT_ONCE = 4  # the identities of five take a second message
+    cpc.losses.ranks._NUM_AT_ONCE = 4  # the identities of five take a second message
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     if len(sizes) > 1:
         rendezvous = f"file://{folder / split}.rendezvous"

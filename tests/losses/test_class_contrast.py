@@ -11,7 +11,7 @@ from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
 from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
-from cpc.losses.result import ContrastiveOutput
+from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output, Step
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import cpc.losses.tiles as tiles
+import cpc.losses.engine.tiles as tiles
 from cpc.candidates.samplers import Bernoulli, Draw, Uniform, drop_hits
 from cpc.losses import OBJECTIVES, class_loss
 
@@ -53,10 +53,10 @@ def loop_loss(
         else:
             of_row = [each.expand(len(targets), each.shape[-1])[i].tolist() for each in draw[:2]]
             met = [(j, c) for j, c in zip(*of_row, strict=True) if c != math.inf]
-        of_targets = [0.0] * len(places) if draw is None else [float(draw.log_count_targets[i, p]) for p in places]
+        targets_grad = [0.0] * len(places) if draw is None else [float(draw.log_count_targets[i, p]) for p in places]
         positives = [float(scores[i, t]) for t in mine]
         if correction == "posterior":
-            positives = [s - c for s, c in zip(positives, of_targets, strict=True)]
+            positives = [s - c for s, c in zip(positives, targets_grad, strict=True)]
         shift = 0 if correction == "none" else 1
         if form == "softmax":
             negatives = [float(scores[i, j]) - shift * c for j, c in met]

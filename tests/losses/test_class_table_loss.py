@@ -72,7 +72,7 @@ def test_equals_the_loss_on_the_whole_table(objective: str, is_normalised: bool)
         drawing = (Uniform(NUM_CLASSES), 7) if hits else (None, None)
         options = {"hits": "remove"} if objective == "info_nce" else {}
         loss = ClassTableLoss(classes, objective, *drawing, **options)
-        found = loss.of_rows(queries, TARGETS, torch.Generator().manual_seed(1))
+        found = loss.row_losses(queries, TARGETS, torch.Generator().manual_seed(1))
         found.loss.backward()
         assert classes.weight.grad.is_sparse == sparse
         gradients.append([each.to_dense() for each in (classes.weight.grad, classes.bias.grad)])
@@ -96,10 +96,10 @@ def test_the_sampler_is_asked_for_what_the_objective_demands() -> None:
     queries = torch.randn(4, DIM, requires_grad=True)
     for objective, wanted in (("sampled_softmax", "remove"), ("nce", "keep")):
         loss = ClassTableLoss(table(), objective, Uniform(NUM_CLASSES), 5)
-        loss.of_rows(queries, TARGETS)
+        loss.row_losses(queries, TARGETS)
         assert loss.sampler.asked == (None, 5, wanted)
     loss = ClassTableLoss(table(is_normalised=True), "sampled_softmax", Adaptive(NUM_CLASSES), 5)
-    loss.of_rows(queries, TARGETS)
+    loss.row_losses(queries, TARGETS)
     given = loss.sampler.asked[0]
     assert not given.requires_grad
     torch.testing.assert_close(given, torch.nn.functional.normalize(queries.detach(), dim=1))
@@ -118,7 +118,7 @@ def test_a_sampler_of_one_dim_more_draws_by_the_biases_too(
         loss = ClassTableLoss(
             table(is_normalised=is_normalised), "sampled_softmax", sampler, 3, "importance", "exclude"
         )
-        drawn = loss.of_rows(queries, target, torch.Generator().manual_seed(3)).loss_nats
+        drawn = loss.row_losses(queries, target, torch.Generator().manual_seed(3)).loss_nats
         apart[dim] = (drawn - loss.exact(queries, target).loss_nats).abs().max()
     assert apart[DIM + 1] < tolerance < 0.1 < apart[DIM]
 
@@ -137,7 +137,7 @@ def test_biases_that_a_law_does_not_know_are_told_in_the_log(caplog: pytest.LogC
 def test_exact_is_the_full_softmax_whatever_was_trained() -> None:
     loss = ClassTableLoss(table(has_sparse_gradients=True), "nce", Uniform(NUM_CLASSES), 5)
     queries = torch.randn(4, DIM)
-    expected = ClassTableLoss(table(), "full_softmax").of_rows(queries, TARGETS)
+    expected = ClassTableLoss(table(), "full_softmax").row_losses(queries, TARGETS)
     for found, wanted in zip(loss.exact(queries, TARGETS)[:4], expected[:4], strict=True):
         torch.testing.assert_close(found, wanted)
 
@@ -203,7 +203,9 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
 def test_draws_repeat_with_their_generator() -> None:
     loss = ClassTableLoss(table(), "nce", Uniform(NUM_CLASSES), 5)
     queries = torch.randn(4, DIM)
-    one, same, other = (loss.of_rows(queries, TARGETS, torch.Generator().manual_seed(seed)).loss for seed in (0, 0, 1))
+    one, same, other = (
+        loss.row_losses(queries, TARGETS, torch.Generator().manual_seed(seed)).loss for seed in (0, 0, 1)
+    )
     assert one == same
     assert one != other
 
@@ -268,7 +270,7 @@ def test_parts_that_go_together_are_accepted() -> None:
         (SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5),
         (KernelTree(NUM_CLASSES, Quadratic(DIM)), 5),
     ):
-        found = ClassTableLoss(table(), "info_nce", *drawing).of_rows(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
+        found = ClassTableLoss(table(), "info_nce", *drawing).row_losses(torch.randn(3, DIM), torch.tensor([0, 1, 2]))
         assert found.loss.isfinite()
 
 
@@ -279,7 +281,7 @@ def test_full_losses_have_no_sparse_gradients() -> None:
 
 def test_queries_of_another_width_are_named() -> None:
     with pytest.raises(ValueError, match="queries have 5 dims, the table's classes 6"):
-        ClassTableLoss(table(), "full_softmax").of_rows(torch.zeros(4, 5), TARGETS)
+        ClassTableLoss(table(), "full_softmax").row_losses(torch.zeros(4, 5), TARGETS)
 
 
 @pytest.mark.parametrize(
@@ -289,8 +291,8 @@ def test_queries_of_another_width_are_named() -> None:
 def test_every_class_drawn_once_gives_the_full_loss(sampled: str, full: str, correction: str) -> None:
     queries = torch.randn(4, DIM)
     loss = ClassTableLoss(table(), sampled, All(NUM_CLASSES), NUM_CLASSES, correction=correction)
-    wanted = ClassTableLoss(table(), full).of_rows(queries, TARGETS)
-    torch.testing.assert_close(loss.of_rows(queries, TARGETS)[:4], wanted[:4])
+    wanted = ClassTableLoss(table(), full).row_losses(queries, TARGETS)
+    torch.testing.assert_close(loss.row_losses(queries, TARGETS)[:4], wanted[:4])
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -300,7 +302,9 @@ def test_partition_of_a_real_sampler_is_unbiased(replacement: bool) -> None:
     loss = ClassTableLoss(table(), "sampled_softmax", sampler, 5, correction="importance")
     query, target = torch.randn(1, DIM), torch.tensor([3])
     with torch.no_grad():
-        drawn = loss.of_rows(query.expand(4000, DIM), target.expand(4000), torch.Generator().manual_seed(2)).loss_nats
+        drawn = loss.row_losses(
+            query.expand(4000, DIM), target.expand(4000), torch.Generator().manual_seed(2)
+        ).loss_nats
         exact = loss.exact(query, target).loss_nats
     ratio = (drawn - exact).double().exp()  # Z' / Z
     error = float(ratio.std() / len(ratio) ** 0.5)

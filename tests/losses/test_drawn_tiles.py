@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.losses import info_nce, tiles
-from cpc.losses.tiles import DRAWN_BEYOND, DrawnTiles, OwnTiles, SharedTiles, tiles_of
+from cpc.losses import info_nce
+from cpc.losses.engine import tiles
+from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, OwnTiles, SharedTiles, tiles_of
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 
@@ -31,16 +32,21 @@ def test_products_equal_those_of_gathered_vectors(
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=dtype)
 
-    queries, candidates, slopes, weight = random(11, dim), random(13, dim), random(11, num_drawn), random(11, 1)
-    slopes[slopes.abs() < 0.3] = 0  # they add nothing
+    queries, candidates, score_gradients, weight = (
+        random(11, dim),
+        random(13, dim),
+        random(11, num_drawn),
+        random(11, 1),
+    )
+    score_gradients[score_gradients.abs() < 0.3] = 0  # they add nothing
     drawn = torch.randint(13, (11, num_drawn), generator=generator)
     bias, rows = random(13) if has_bias else None, slice(0, 11)
     results = []
     for kind in (DrawnTiles, OwnTiles):
         of, by_candidates, by_bias = kind(candidates, bias, drawn), torch.ones_like(candidates), candidates.new_ones(13)
-        found = [of.scores(queries, rows), of.query_gradient(slopes)]
-        of.add_bias_gradient(slopes, weight, by_bias)
-        of.add_candidate_gradient(slopes, queries, by_candidates)
+        found = [of.scores(queries, rows), of.query_gradient(score_gradients)]
+        of.add_bias_gradient(score_gradients, weight, by_bias)
+        of.add_candidate_gradient(score_gradients, queries, by_candidates)
         results.append([*found, by_bias, by_candidates])
     torch.testing.assert_close(*results)
 

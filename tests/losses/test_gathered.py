@@ -10,7 +10,7 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.losses import Contrastive
-from cpc.losses.gathered import of_all_ranks
+from cpc.losses.ranks import gather_batch
 from cpc.predictors import Output
 
 SCRIPT = Path(__file__).parent / "gloo_ranks.py"
@@ -60,7 +60,7 @@ def test_training_is_the_same_at_any_world_size(tmp_path: Path) -> None:
 def test_a_single_process_gathers_nothing() -> None:
     x = torch.zeros(2, 3, 4)
     output, batch = Output(x, x, {"": x[None]}, None), Batch.of(x)
-    found = of_all_ranks(output, batch)
+    found = gather_batch(output, batch)
     assert found.output is output
     assert found.batch is batch
     assert found.part(2) is None

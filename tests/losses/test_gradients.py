@@ -14,7 +14,7 @@ from torch import Tensor
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, contrast, info_nce
-from cpc.losses.tiles import GATHER_BEYOND
+from cpc.losses.engine.tiles import GATHER_BEYOND
 
 M, N, D, R = 4, 7, 3, 5
 MANY = R * GATHER_BEYOND + 1

@@ -12,7 +12,7 @@ from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, info_nce
 from cpc.losses.class_loss import candidate_loss
-from cpc.losses.slopes import ScoreCorrections
+from cpc.losses.engine.score_gradients import ScoreCorrections
 
 N = 1000
 PLACES = torch.arange(3)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
-from cpc.losses.blocks import blocks
-from cpc.losses.plan import Part, Plan, Sequences, plan
+from cpc.losses.candidate_sets import CandidateSet, RankSlice, Sequences, candidate_set_of
+from cpc.losses.engine.blocks import blocks
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -73,9 +73,9 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = plan(strategy, everyone, 6, 3)
+    whole = candidate_set_of(strategy, everyone, 6, 3)
     for rank in range(2):
-        part = plan(strategy, everyone, 6, 3, part=Part(3 * rank, 3, 2))
+        part = candidate_set_of(strategy, everyone, 6, 3, part=RankSlice(3 * rank, 3, 2))
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positives, whole.positives[mine])
         assert torch.equal(part.step, whole.step[mine])
@@ -124,25 +124,25 @@ def test_nor_does_that_of_all_classes() -> None:
 def test_batches_alike_share_a_plan() -> None:
     """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
 
-    def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> Plan:
+    def candidate_set(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> CandidateSet:
         num_valid = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
-        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
+        return candidate_set_of(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
 
-    one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
-    assert planned("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
-    assert planned("mixed_excluding", [0, 1, 2, 9]) is not one
-    one = planned("same_speaker_excluding", [7, -3, 7, -4], [2, 2, 2, 2])
-    assert planned("same_speaker_excluding", [0, 1, 0, 9], [8, 8, 8, 8]) is one
+    one = candidate_set("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
+    assert candidate_set("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
+    assert candidate_set("mixed_excluding", [0, 1, 2, 9]) is not one
+    one = candidate_set("same_speaker_excluding", [7, -3, 7, -4], [2, 2, 2, 2])
+    assert candidate_set("same_speaker_excluding", [0, 1, 0, 9], [8, 8, 8, 8]) is one
     for ids in ([0, 1, 2, 9], [8, 8, 8, 8]), ([0, 1, 0, 9, 3], [8, 8, 8, 3, 3]):
-        assert planned("same_speaker_excluding", *ids) is not one
+        assert candidate_set("same_speaker_excluding", *ids) is not one
     with pytest.raises(ValueError, match="needs the speaker of every sequence"):
-        planned("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
-    assert planned("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is planned("mixed", [0, 1, 0, 9])
+        candidate_set("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
+    assert candidate_set("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is candidate_set("mixed", [0, 1, 0, 9])
 
 
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
-    assert not any(each.is_inference() for each in planned if isinstance(each, torch.Tensor))
+        candidate_set = candidate_set_of("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
+    assert not any(each.is_inference() for each in candidate_set if isinstance(each, torch.Tensor))

@@ -9,8 +9,8 @@ from torch import Tensor
 from cpc.candidates import STRATEGIES, LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, contrast, info_nce
-from cpc.losses.slopes import accuracy_of, tie_width
-from cpc.losses.tiles import GATHER_BEYOND
+from cpc.losses.engine.score_gradients import accuracy_of, tie_width
+from cpc.losses.engine.tiles import GATHER_BEYOND
 
 M, R = 4, 3
 PLACES = torch.arange(M)

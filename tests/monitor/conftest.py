@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.made_runs import write_run
+from benchmarks.synthetic_runs import write_run
 
 if TYPE_CHECKING:
     from cpc.monitor.library import Library

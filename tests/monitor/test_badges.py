@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import NUM_CANDIDATES, bound_record, event_record, health_record
+from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, event_record, health_record
 from cpc.data.store.records import append_record
-from cpc.monitor.badges import badges, silence_seconds, words_of_seconds
+from cpc.monitor.badges import badges, format_seconds, seconds_since_write
 from cpc.monitor.run import Run
 
 NOW = time.time()
@@ -99,7 +99,7 @@ def test_how_it_ended_and_what_has_ended_is_not_stale(tmp_path: Path, ending: st
 def test_stale_after_two_minutes_or_five_intervals(tmp_path: Path) -> None:
     fast = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 1, 2)]
     assert "stale" not in found(tmp_path / "a", rising(), health=fast, after_seconds=100)
-    assert "no record for 3 min, and no word of an end" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
+    assert "no record for 3 min, and no event of an end" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
     slow = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 100, 200)]
     assert "stale" not in found(tmp_path / "b", rising(), health=slow, after_seconds=400)
     assert "stale" in found(tmp_path / "b", rising(), after_seconds=600)
@@ -110,7 +110,7 @@ def test_stale_after_two_minutes_or_five_intervals(tmp_path: Path) -> None:
 def test_a_run_whose_pace_is_not_known_has_ten_minutes(tmp_path: Path) -> None:
     first = [health_record(50)]
     assert "stale" not in found(tmp_path / "run", rising(1), health=first, after_seconds=590)
-    assert "its usual pace is not known yet" in found(tmp_path / "run", rising(1), after_seconds=610)["stale"]
+    assert "its usual interval is not known yet" in found(tmp_path / "run", rising(1), after_seconds=610)["stale"]
 
 
 def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_another_clock_makes_no_run_stale(tmp_path: Path) -> None:
             os.utime(folder / "health.jsonl", (NOW + skew + step, NOW + skew + step))
             run.refresh()
         assert "stale" not in {badge.name for badge in badges(run, time.monotonic())}
-        assert silence_seconds(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
+        assert seconds_since_write(run, time.monotonic() + 30) == pytest.approx(30, abs=5)
 
 
 def test_what_was_written_long_ago_is_stale_at_once(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_deleted(tmp_path: Path) -> None:
 
 
 def test_lengths_of_time_in_words() -> None:
-    assert [words_of_seconds(s) for s in (0.0, 119.0, 120.0, 7200.0, 200_000.0)] == [
+    assert [format_seconds(s) for s in (0.0, 119.0, 120.0, 7200.0, 200_000.0)] == [
         "0 s",
         "119 s",
         "2 min",

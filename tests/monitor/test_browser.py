@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.made_runs import NUM_CANDIDATES, add_step, write_run
+from benchmarks.synthetic_runs import NUM_CANDIDATES, add_step, write_run
 from cpc.data.store.records import read_records
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")

@@ -14,13 +14,13 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, write_run
 from cpc.data.store.records import append_record
 from cpc.monitor import cache
 from cpc.monitor import library as library_module
 from cpc.monitor import run as run_module
-from cpc.monitor.kinds import KINDS
 from cpc.monitor.library import Library
+from cpc.monitor.record_types import RECORD_TYPES
 from cpc.monitor.run import Run
 
 
@@ -139,7 +139,7 @@ def test_fields_of_another_type_in_a_cache_are_left_out(folder: Path) -> None:
     only_cache().write_bytes(content)
     run = Run(folder, "run")
     assert cache.load(run)
-    assert all("reading" not in table.last for table in run.tables(KINDS[0]))
+    assert all("reading" not in table.last for table in run.tables(RECORD_TYPES[0]))
 
 
 def test_a_cache_that_cannot_be_written_is_mentioned_once(
@@ -151,7 +151,7 @@ def test_a_cache_that_cannot_be_written_is_mentioned_once(
     library.read_all()
     library.close()
     assert capsys.readouterr().err.count("cpc monitor keeps no cache") == 1
-    assert not any(run.trouble for run in library.runs.values())
+    assert not any(run.error_message for run in library.runs.values())
 
 
 def test_two_monitors_write_the_same_cache_in_turn_and_both_are_right(folder: Path) -> None:
@@ -174,7 +174,7 @@ def test_much_is_read_by_several_processes(runs: Path, monkeypatch: pytest.Monke
         library = Library([runs])
         library.read_all()
     for run in library.runs.values():
-        assert not run.trouble
+        assert not run.error_message
         assert state(run) == state(opened(run.folder, with_cache=False))
     library.close()
     # The first process may read both runs. The other still has to start before it ends: seconds, on a busy machine.

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import NUM_CANDIDATES, bound_record, write_run
+from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.figure import Chart

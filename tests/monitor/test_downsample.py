@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cpc.monitor.downsample import extremes, moving_mean
+from cpc.monitor.downsample import extreme_indices, moving_mean
 
 
 @pytest.mark.parametrize("num", [1, 10, 99, 100, 101, 1000, 12345])
@@ -17,7 +17,7 @@ def test_extremes_ends_and_gaps_survive(num: int) -> None:
         values[num // 3] = -50
         values[num // 4] = math.nan
         values[num // 5] = math.inf
-    kept = extremes(values, 99)
+    kept = extreme_indices(values, 99)
     assert (np.diff(kept) > 0).all()
     assert (kept[0], kept[-1]) == (0, num - 1)
     assert len(kept) <= max(99 + 2, 1)
@@ -29,7 +29,7 @@ def test_extremes_ends_and_gaps_survive(num: int) -> None:
 
 def test_every_bucket_keeps_its_lowest_and_highest() -> None:
     values = np.random.default_rng(0).standard_normal(1000)
-    kept, width = set(extremes(values, 30).tolist()), 100
+    kept, width = set(extreme_indices(values, 30).tolist()), 100
     for start in range(0, 1000, width):
         bucket = values[start : start + width]
         assert {start + int(bucket.argmin()), start + int(bucket.argmax())} <= kept
@@ -38,14 +38,14 @@ def test_every_bucket_keeps_its_lowest_and_highest() -> None:
 def test_a_bucket_without_a_number_keeps_its_gap() -> None:
     values = np.ones(300)
     values[100:200] = math.nan
-    assert 100 in extremes(values, 9)
+    assert 100 in extreme_indices(values, 9)
 
 
 def test_few_points_all_stay_and_too_few_are_refused() -> None:
-    assert extremes(np.arange(5.0), 5).tolist() == [0, 1, 2, 3, 4]
-    assert extremes(np.zeros(0), 5).tolist() == []
+    assert extreme_indices(np.arange(5.0), 5).tolist() == [0, 1, 2, 3, 4]
+    assert extreme_indices(np.zeros(0), 5).tolist() == []
     with pytest.raises(AssertionError, match="a bucket keeps up to three points"):
-        extremes(np.arange(5.0), 2)
+        extreme_indices(np.arange(5.0), 2)
 
 
 @pytest.mark.parametrize("width", [1, 3, 7, 51])

@@ -14,18 +14,18 @@ import pytest
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record
 from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notice
 from cpc.monitor.export import write_export
-from cpc.monitor.kinds import BOUND, HEALTH, PROBE
-from cpc.monitor.legible import legible
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.overview import overview
+from cpc.monitor.record_types import BOUND, HEALTH, PROBE
 from cpc.monitor.run import MOST_TABLES
+from cpc.monitor.text import replace_surrogates
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -112,12 +112,12 @@ def test_an_error_in_one_run_or_in_the_search_ends_nothing(runs: Path, monkeypat
         patched.setattr(library_module, "run_folders", broken)
         library.start()
         add_step(runs / "deeper" / "second", 9000)
-        eventually(lambda: bool(library.trouble and library.runs["first"].trouble))
+        eventually(lambda: bool(library.error_message and library.runs["first"].error_message))
         told = _notice(library, overview(library))
         assert "cpc monitor cannot look for runs: ZeroDivisionError: unforeseen." in told
-        assert "something to know of the files of first" in told
+        assert "The files of first have problems" in told
         eventually(lambda: library.runs["deeper/second"].tables(BOUND)[0].last_mean("step") == 9000)
-    eventually(lambda: not library.trouble and not library.runs["first"].trouble)
+    eventually(lambda: not library.error_message and not library.runs["first"].error_message)
     assert not library.has_stopped
     library.close()
 
@@ -148,7 +148,10 @@ def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypa
     assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"].notes
     assert by_name["deeper/second"].cells["step"][0] == 2000
     assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
-    assert [run.trouble for run in library.runs.values()] == ["", "cannot be shown: ZeroDivisionError: unforeseen"]
+    assert [run.error_message for run in library.runs.values()] == [
+        "",
+        "cannot be shown: ZeroDivisionError: unforeseen",
+    ]
 
 
 def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path:
     assert 'cpc_mi_bound_nats{direction="",k="1",run="first",split="train",strategy="mixed"}' in text
     assert 'cpc_loss_nats{direction="",k="1",run="first",split="train"' not in text
     write_export(tmp_path / "page.html", library)
-    assert not any(run.trouble for run in library.runs.values())
+    assert not any(run.error_message for run in library.runs.values())
     library.close()
 
 
@@ -187,7 +190,7 @@ def test_names_that_are_not_utf_8_are_names_all_the_same(tmp_path: Path) -> None
     library.read_all()
     assert "run?" in library.runs
     assert len(set(library.runs)) == 3
-    assert all(name == legible(name) and "run?" in name for name in library.runs)
+    assert all(name == replace_surrogates(name) and "run?" in name for name in library.runs)
     prometheus_text(library)
     write_export(tmp_path / "page.html", library)
     library.close()

@@ -9,7 +9,7 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from cpc.data.store.records import read_records
 from cpc.monitor.library import Library
-from cpc.monitor.overview import COLUMNS, Row, arranged, differences, overview
+from cpc.monitor.overview import COLUMNS, Row, config_differences, overview, search_and_sort
 
 
 def row(name: str, bound: float = math.nan) -> Row:
@@ -17,19 +17,19 @@ def row(name: str, bound: float = math.nan) -> Row:
 
 
 def test_values_are_the_latest_in_the_unit_asked_for(library: Library) -> None:
-    (of_first,) = [row for row in overview(library, "bits") if row.name == "first"]
+    (first,) = [row for row in overview(library, "bits") if row.name == "first"]
     records = read_records(library.runs["first"].folder / "bound.jsonl")
     last = {record["split"]: record for record in records if record["strategy"] == "mixed"}
     for column, split in (("bound", "train"), ("held_out", "valid")):
         expected = sum(last[split]["mi_bound_nats"]) / 4 / math.log(2)
-        assert of_first.cells[column][0] == pytest.approx(expected, rel=1e-5)
-    assert of_first.cells["step"][0] == 2000
-    assert of_first.cells["probe"][0] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
-    assert of_first.words("probe") == "58.9 % phones/c"
+        assert first.cells[column][0] == pytest.approx(expected, rel=1e-5)
+    assert first.cells["step"][0] == 2000
+    assert first.cells["probe"][0] == pytest.approx(60 * (1 - math.exp(-4)), rel=1e-5)
+    assert first.text("probe") == "58.9 % phones/c"
     bound, held_out = (sum(last[split]["mi_bound_nats"]) / 4 / math.log(2) for split in ("train", "valid"))
-    assert of_first.words("bound") == f"{bound:.4g} \u00b1 0.072 of 7, mixed"  # 0.05 nats; log2 128
-    assert of_first.words("held_out") == f"{held_out:.4g} \u00b1 0.072 of 7, mixed"
-    assert of_first.words("age").endswith(" ago")
+    assert first.text("bound") == f"{bound:.4g} \u00b1 0.072 of 7, mixed"  # 0.05 nats; log2 128
+    assert first.text("held_out") == f"{held_out:.4g} \u00b1 0.072 of 7, mixed"
+    assert first.text("age").endswith(" ago")
 
 
 def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
@@ -38,22 +38,27 @@ def test_a_run_that_has_only_begun_has_empty_cells(tmp_path: Path) -> None:
     library = Library([tmp_path])
     library.read_all()
     (begun,) = overview(library)
-    assert [begun.words(column) for column in COLUMNS][:-1] == ["new", "", "", "", "", ""]
+    assert [begun.text(column) for column in COLUMNS][:-1] == ["new", "", "", "", "", ""]
     library.close()
 
 
 def test_search_takes_every_word_and_order_puts_the_unknown_last() -> None:
     rows = [row("speech/a", 1.0), row("speech/b"), row("image/a", 3.0), row("speech/c", 2.0)]
-    assert [r.name for r in arranged(rows, "SPEECH a", "name", False)] == ["speech/a"]
-    assert [r.name for r in arranged(rows, "", "name", True)] == ["speech/c", "speech/b", "speech/a", "image/a"]
-    assert [r.name for r in arranged(rows, "", "bound", False)] == ["speech/a", "speech/c", "image/a", "speech/b"]
-    assert [r.name for r in arranged(rows, "", "bound", True)] == ["image/a", "speech/c", "speech/a", "speech/b"]
+    assert [r.name for r in search_and_sort(rows, "SPEECH a", "name", False)] == ["speech/a"]
+    assert [r.name for r in search_and_sort(rows, "", "name", True)] == ["speech/c", "speech/b", "speech/a", "image/a"]
+    assert [r.name for r in search_and_sort(rows, "", "bound", False)] == [
+        "speech/a",
+        "speech/c",
+        "image/a",
+        "speech/b",
+    ]
+    assert [r.name for r in search_and_sort(rows, "", "bound", True)] == ["image/a", "speech/c", "speech/a", "speech/b"]
 
 
 def test_only_options_that_differ_are_listed(library: Library) -> None:
     runs = [library.runs["first"], library.runs["deeper/second"]]
     (runs[1].folder / "config.yaml").write_text("model:\n  learning_rate: 0.002\n  negatives: mixed\n  new: 1\n")
-    header, rows = differences(runs)
+    header, rows = config_differences(runs)
     assert header == ["option", "first", "deeper/second"]
     assert rows == [["model.learning_rate", "0.001", "0.002"], ["model.new", "", "1"]]
 

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from benchmarks.made_runs import add_step, bound_record, health_record, probe_record, write_run
+from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor import run as run_module
-from cpc.monitor.kinds import BOUND, EVENT, HEALTH, PROBE
-from cpc.monitor.parse import DRAWN_BY_STEP
+from cpc.monitor.parse import FIELDS_BY_STEP
+from cpc.monitor.record_types import BOUND, EVENT, HEALTH, PROBE
 from cpc.monitor.run import Run
 
 
@@ -43,7 +43,7 @@ def assert_holds_what_the_files_say(run: Run) -> None:
         assert table.means["step"].tolist() == [record["step"] for record in records]
         for name in BOUND.numbers:
             expected = np.array([record[name] for record in records], np.float64)
-            if name in DRAWN_BY_STEP:
+            if name in FIELDS_BY_STEP:
                 np.testing.assert_allclose(table.by_step[name], expected, rtol=1e-6)
             np.testing.assert_allclose(table.means[name], expected.mean(1), rtol=1e-6)
 
@@ -201,7 +201,7 @@ def test_grids_have_directions_and_a_change_of_steps_begins_another_table(tmp_pa
     grid = {"steps": [2, 3, 2, 3], "directions": ["down", "down", "up", "up"]}
     append_record(folder / "bound.jsonl", bound_record(100, **grid))
     run = opened(folder)
-    assert [table.key.step_words for table in run.tables(BOUND)] == [
+    assert [table.key.step_labels for table in run.tables(BOUND)] == [
         ["k = 1", "k = 2", "k = 3", "k = 4"],
         ["down, k = 2", "down, k = 3", "up, k = 2", "up, k = 3"],
     ]

@@ -97,7 +97,7 @@ def test_a_token_can_be_set_and_is_asked_for_on_loopback_too(app: flask.Flask) -
 def test_a_port_in_use_is_a_clear_message(local: Server, app: flask.Flask) -> None:
     with pytest.raises(ValueError, match=rf"cannot serve at 127.0.0.1, port {local.port}: .*; name another --port"):
         Server(app, port=local.port)
-    with pytest.raises(ValueError, match="port 70000 is none"):
+    with pytest.raises(ValueError, match="port=70000 must lie"):
         Server(app, port=70000)
 
 
@@ -216,4 +216,4 @@ def test_values_that_no_page_sends_are_refused_and_hurt_no_run(
     told = capfd.readouterr().err
     assert told.count("cpc monitor: a call of the page could not be answered") == 2 * len(malformed)
     assert "Traceback" not in told
-    assert not any(run.trouble for run in library.runs.values())
+    assert not any(run.error_message for run in library.runs.values())

@@ -31,7 +31,7 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.records import read_records
 from cpc.data.streams.uniform import UniformBatches
 from cpc.evaluation import evaluate
-from cpc.pretraining.command import _lost_worker, parse, pretrain
+from cpc.pretraining.command import _worker_error, parse, pretrain
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.run_folder import lock_run, step_of
@@ -612,7 +612,7 @@ def test_a_run_that_has_its_steps_says_so(
         ),
         (
             ["--model.loss.num_negatives=10000000"],
-            "draws of model.loss.init_args.num_negatives=10000000 34.6), and this machine has 9:",
+            "negatives of model.loss.init_args.num_negatives=10000000 34.6), and this machine has 9:",
         ),
     ],
 )
@@ -852,11 +852,11 @@ def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to
     theirs.close()
     with ours, pytest.raises(EOFError) as broken:
         ours.recv()
-    assert _lost_worker(broken.value) == "EOFError"
+    assert _worker_error(broken.value) == "EOFError"
     after = RuntimeError("Please call `iter(combined_loader)` first.")  # as Lightning's teardown has it
     after.__context__ = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
-    assert _lost_worker(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
-    assert _lost_worker(ConnectionError("of a source")) is None
+    assert _worker_error(after) == "DataLoader worker (pid(s) 7) exited unexpectedly"
+    assert _worker_error(ConnectionError("of a source")) is None
 
 
 @pytest.mark.parametrize("num_errors", [1, 2, 3])
@@ -866,7 +866,7 @@ def test_errors_that_cause_each_other_in_a_cycle_have_an_end(num_errors: int) ->
     for number, error in enumerate(errors):
         other = errors[(number + 1) % num_errors]
         error.__cause__, error.__context__ = (other, None) if number % 2 else (None, other)
-    assert _lost_worker(errors[0]) is None
+    assert _worker_error(errors[0]) is None
 
 
 def test_a_lock_whose_folder_is_gone_hides_no_error(tmp_path: Path) -> None:

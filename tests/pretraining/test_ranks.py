@@ -26,7 +26,7 @@ def work(rank: int, folder: Path, what: str, heard: Any) -> None:
     else:
         own = Failure(rank, "failed", "of rank 2" if rank == 2 else "a collective broke")
         if rank != 2:
-            ranks._heard.wait(20)
+            ranks._has_received.wait(20)
         heard.put((rank, ranks.first_failure(own)))
         ranks.disconnect()
     heard.close()
@@ -36,7 +36,7 @@ def work(rank: int, folder: Path, what: str, heard: Any) -> None:
 
 @pytest.mark.parametrize(
     ("what", "message"),
-    [("error", "of rank 2"), ("kill", "its process ended without a word: killed, or out of memory?"), ("end", None)],
+    [("error", "of rank 2"), ("kill", "its process ended without a message: killed, or out of memory?"), ("end", None)],
 )
 def test_what_befalls_one_rank_is_heard_by_all(
     tmp_path: Path, what: str, message: str | None, unchecked_types: None

@@ -200,11 +200,11 @@ def test_a_signal_on_one_rank_stops_both_at_the_same_step(
         ("raise FloatingPointError('the loss is nan')", 1, "FloatingPointError: the loss is nan"),
         ("raise ValueError('x.wav: cannot be decoded')", 1, "ValueError: x.wav: cannot be decoded"),
         ("raise KeyError('a fault of ours')", 1, "KeyError: 'a fault of ours'"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 0, "its process ended without a word"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 1, "its process ended without a word"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 0, "its process ended without a message"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1, "its process ended without a message"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", 1, "no sign of life for 20 s"),
         ("disk", 0, "OSError: could not save"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 2, "its process ended without a word"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 2, "its process ended without a message"),
     ],
 )
 def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(

@@ -88,10 +88,10 @@ def write_csv(path: Path, rows: list[list[str]]) -> None:
 def audio(model: cpc.CPC, manifest: Manifest, cache_dir: Path) -> Callable[..., AudioProbeData]:
     """Readouts of the tones, perhaps with other columns."""
 
-    def readouts(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioProbeData:
+    def probe_data(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioProbeData:
         corpus = Corpus(manifest.root, model.encoder, 4_000, cache_dir=cache_dir)
         corpus.manifest = Manifest(manifest.root, manifest.columns | (columns or {}))
         corpus.group_ids, corpus.speakers = corpus.manifest.codes("speaker")
         return AudioProbeData(corpus, **where)
 
-    return readouts
+    return probe_data

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cpc.probes import convex
 from cpc.probes.convex import Coordinates, Solution, solve
-from cpc.probes.penalty import NUM_FOLDS, PENALTIES, WITHOUT_CHOICE, choose_l2
+from cpc.probes.penalty import DEFAULT_L2, NUM_FOLDS, PENALTIES, choose_l2
 
 NUM_CLASSES = 4
 
@@ -50,8 +50,8 @@ def test_solution_is_that_of_scikit_learn(
     solution = solve(coordinates, labels, NUM_CLASSES, l2)
     standardised = (x.astype(np.float64) - x.mean(0)) * 2
     expected = oracle(standardised, labels, l2)
-    np.testing.assert_allclose(coordinates.in_features(solution.weight), expected.coef_, atol=2e-3)
-    scores = standardised @ coordinates.in_features(solution.weight).numpy().T + solution.bias.numpy()
+    np.testing.assert_allclose(coordinates.feature_weights(solution.weight), expected.coef_, atol=2e-3)
+    scores = standardised @ coordinates.feature_weights(solution.weight).numpy().T + solution.bias.numpy()
     np.testing.assert_allclose(softmax(scores, 1), expected.predict_proba(standardised), atol=1e-3)
 
 
@@ -141,7 +141,7 @@ def test_separable_classes_are_solved_as_far_as_others() -> None:
     best = oracle(standardised, labels, l2)
     least = objective(best.coef_, best.intercept_)
     assert 1 < least < 0.1 * 200
-    assert objective(coordinates.in_features(found.weight).numpy(), found.bias.numpy()) < 1.01 * least
+    assert objective(coordinates.feature_weights(found.weight).numpy(), found.bias.numpy()) < 1.01 * least
 
 
 @pytest.mark.parametrize("case", ["rare", "separable", "collinear", "offset", "tiny", "large", "two classes"])
@@ -163,7 +163,7 @@ def test_every_class_is_solved_to_the_optimum(case: str) -> None:
     found = solve(coordinates, labels, num_classes, l2)
     c = 2 / l2 if case == "two classes" else 1 / l2  # scikit-learn then has one vector, as the docstring says
     best = LogisticRegression(C=c, tol=1e-10, solver="newton-cholesky", max_iter=1000).fit(standardised, labels)
-    weight = coordinates.in_features(found.weight).double().numpy()
+    weight = coordinates.feature_weights(found.weight).double().numpy()
     if case == "two classes":
         weight = weight[1:] - weight[:1]
     off = np.linalg.norm(weight - best.coef_, axis=1) / np.linalg.norm(best.coef_, axis=1)
@@ -195,4 +195,4 @@ def test_more_noise_asks_for_a_larger_penalty() -> None:
 
 def test_one_example_of_each_class_leaves_no_choice() -> None:
     x, labels = problem(NUM_CLASSES, 6)
-    assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == (WITHOUT_CHOICE, None)
+    assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == (DEFAULT_L2, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpc.probes.curve import picture_label_efficiency
+from cpc.probes.curve import plot_label_efficiency
 from cpc.probes.report import _draw_curves
 
 CURVE = {
@@ -17,7 +17,7 @@ CURVE = {
 
 
 def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
-    figure = picture_label_efficiency(CURVE, "title")
+    figure = plot_label_efficiency(CURVE, "title")
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines) == ["supervised", "cpc"]  # the best with all labels first
@@ -35,7 +35,7 @@ def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) 
 
 def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
     curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0], "random": [60.0]}}
-    figure = picture_label_efficiency(curve, "title")
+    figure = plot_label_efficiency(curve, "title")
     assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
     figure.savefig(tmp_path / "curve.png")
 
@@ -54,6 +54,6 @@ def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
         "num_labels": [50],
         "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
     }
-    figure = picture_label_efficiency(curve, r"of $\nothing$")
+    figure = plot_label_efficiency(curve, r"of $\nothing$")
     figure.savefig(tmp_path / "curve.png")
     assert len(figure.legends[0].get_texts()) == 3

@@ -21,16 +21,16 @@ ProbeData = Callable[..., AudioProbeData]
 
 
 def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: ProbeData) -> None:
-    readouts = audio(train_split=None)
-    task = Task("phones", readouts, folds="speaker", num_folds=3)
+    probe_data = audio(train_split=None)
+    task = Task("phones", probe_data, folds="speaker", num_folds=3)
     extraction = Extraction(progress=False)
-    comparison = Comparison(readouts, [task], [task], ProbeProtocol(l2=3.0), extraction)
-    front_end = readouts.front_end(["c"], model)
-    comparison.probe({"c": "cpc"}, [front_end], 1)
+    comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=3.0), extraction)
+    extractor = probe_data.front_end(["c"], model)
+    comparison.probe({"c": "cpc"}, [extractor], 1)
     comparison.guess("majority", model)
     found = comparison.results["phones"]["cpc"]
 
-    store = FeatureStore.extract(front_end, task.rows, readouts.name, extraction)
+    store = FeatureStore.extract(extractor, task.rows, probe_data.name, extraction)
     examples = task.examples("train", store, "c")
     x, y, speakers = examples.values[examples.rows], examples.labels, examples.clusters
     assert len(set(speakers)) == 3
@@ -50,8 +50,8 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: P
 
 def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
     pairs = [f"{number % 4}" for number in range(36)]
-    readouts = audio({"pair": pairs}, train_split=None)
-    task = Task("first", readouts, folds="pair", num_folds=2)
+    probe_data = audio({"pair": pairs}, train_split=None)
+    task = Task("first", probe_data, folds="pair", num_folds=2)
     assert [sorted({pairs[row] for row in fold.test}) for fold in task.folds] == [["0", "1"], ["2", "3"]]
     for fold in task.folds:
         assert not set(fold.train) & set(fold.test)
@@ -63,10 +63,10 @@ def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
 
 def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: ProbeData) -> None:
     words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
-    readouts = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
-    task = Task("word", readouts, folds="speaker", num_folds=3)
-    comparison = Comparison(readouts, [task], [task], ProbeProtocol(l2=1.0), Extraction(progress=False))
-    comparison.probe({"c": "cpc"}, [readouts.front_end(["c"], model)], 1)
+    probe_data = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
+    task = Task("word", probe_data, folds="speaker", num_folds=3)
+    comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=1.0), Extraction(progress=False))
+    comparison.probe({"c": "cpc"}, [probe_data.front_end(["c"], model)], 1)
     assert comparison.results["word"]["cpc"].num_unseen == 4
 
 

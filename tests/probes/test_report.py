@@ -327,9 +327,9 @@ def test_files_as_a_whole_have_what_images_have(
             of_probes.append(task.train.tolist())
         return given(task, part, store, feature)
 
-    def train(model: Any, readouts: Any, task: Task, *others: Any, **options: Any) -> Any:
+    def train(model: Any, probe_data: Any, task: Task, *others: Any, **options: Any) -> Any:
         of_networks.append(task.train.tolist())
-        return train_supervised(model, readouts, task, *others, **options)
+        return train_supervised(model, probe_data, task, *others, **options)
 
     given = Task.examples
     monkeypatch.setattr(Task, "examples", examples)
@@ -399,9 +399,7 @@ def test_no_stage_is_silent_where_progress_is_shown(
 
 
 def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Manifest, extraction: Extraction) -> None:
-    with pytest.raises(
-        ValueError, match="neighbours are asked in a feature of the model: name one in `features`, c, z"
-    ):
+    with pytest.raises(ValueError, match="neighbours need a feature of the model: name one in `features`, c, z"):
         probe(
             model_folder, manifest.root, "first", features=("mfcc",), baselines=("neighbours",), extraction=extraction
         )

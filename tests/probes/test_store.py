@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import readouts as audio_readouts
+from cpc.data.audio import probe_data as audio_readouts
 from cpc.data.audio.features import Features
 from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
@@ -55,7 +55,7 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
     assert not isinstance(store.values["c"], np.memmap)
     assert store.num_empty == 1
     for row in (0, 2, 3):
-        np.testing.assert_allclose(store.of(row, "c"), features(audio.waves[row]), atol=1e-6)
+        np.testing.assert_allclose(store.vectors(row, "c"), features(audio.waves[row]), atol=1e-6)
 
 
 def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +88,13 @@ def test_a_memory_mapped_store_gives_identical_probes(
     monkeypatch.setattr("cpc.probes.hidden_layer.BLOCK_ROWS", 64)  # several blocks, several groups
     monkeypatch.setattr("cpc.probes.hidden_layer._GROUP_BYTES", 4 * 10 * 64 * 2)
     task = Task("phones", audio())
-    front_end = task.readouts.front_end(["z", "c"], model)
+    extractor = task.probe_data.front_end(["z", "c"], model)
     probes = []
     for max_ram_gb in (1.0, 0.0):
         store = FeatureStore.extract(
-            front_end,
+            extractor,
             task.rows,
-            task.readouts.name,
+            task.probe_data.name,
             Extraction(max_ram_gb=max_ram_gb, scratch_dir=tmp_path, progress=False),
         )
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())

@@ -26,11 +26,11 @@ BRIEF = SupervisedProtocol(seconds=None, num_steps=40, batch_size=8, window_late
 
 
 def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
-    head, num_steps = train_supervised(model, task.readouts, task, BRIEF)
+    head, num_steps = train_supervised(model, task.probe_data, task, BRIEF)
     assert num_steps == 40
     assert not model.training
     store = FeatureStore.extract(
-        task.readouts.front_end(["c"], model), task.test, task.readouts.name, Extraction(progress=False)
+        task.probe_data.front_end(["c"], model), task.test, task.probe_data.name, Extraction(progress=False)
     )
     test = task.examples("test", store, "c")
     return summarise([head.answer(test)], test, len(task.classes), 0)
@@ -39,8 +39,8 @@ def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
 @pytest.mark.parametrize(("name", "pool"), [("phones", "frames"), ("first", "mean"), ("speaker", "frames")])
 def test_learns_tones_and_levels(name: str, pool: str, manifest: Manifest, audio: Open, model: cpc.CPC) -> None:
     # `first` is a label of the whole file here: its loudness
-    readouts = audio({"first": manifest.column("speaker")} if name == "first" else None)
-    assert outcome(Task(name, readouts, pool=pool), model).accuracy_percent > 70  # of three classes
+    probe_data = audio({"first": manifest.column("speaker")} if name == "first" else None)
+    assert outcome(Task(name, probe_data, pool=pool), model).accuracy_percent > 70  # of three classes
 
 
 def test_repeats(audio: Open, model: cpc.CPC) -> None:
@@ -53,7 +53,7 @@ def test_a_budget_of_seconds_ends(audio: Open, model: cpc.CPC, monkeypatch: pyte
     clock = itertools.count(100.0, 0.25)
     monkeypatch.setattr("cpc.probes.supervised.time.monotonic", lambda: next(clock))
     task = Task("phones", audio())
-    _, num_steps = train_supervised(model, task.readouts, task, SupervisedProtocol(seconds=1.2, batch_size=2))
+    _, num_steps = train_supervised(model, task.probe_data, task, SupervisedProtocol(seconds=1.2, batch_size=2))
     assert num_steps == 5
 
 
@@ -102,7 +102,7 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
 
     monkeypatch.setattr(AudioProbeData, "batches", broken)
     with pytest.raises(FloatingPointError, match=r"network's loss is nan at step 0: lower its learning_rate \(0\.01\)"):
-        train_supervised(model, task.readouts, task, BRIEF)
+        train_supervised(model, task.probe_data, task, BRIEF)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_an_untrained_model_is_initialised_from_data_and_repeats(
     audio: Open, manifest: Manifest, model: cpc.CPC
 ) -> None:
     """By the training split's statistics; its own windows standardise every channel of the first layer."""
-    readouts, models = audio(), [copy.deepcopy(model) for _ in range(3)]
+    probe_data, models = audio(), [copy.deepcopy(model) for _ in range(3)]
     for network, seed in zip(models, (5, 5, 6), strict=True):
-        readouts.initialise(network, seed)
+        probe_data.initialise(network, seed)
     first, again, other = (network.encoder.layers[0] for network in models)
     assert torch.equal(first.scale, again.scale)
     assert not torch.equal(first.scale, other.scale)
@@ -140,7 +140,7 @@ def test_an_untrained_model_is_initialised_from_data_and_repeats(
     assert models[0].encoder.input_mean.item() == pytest.approx(mean, rel=1e-3, abs=1e-6)
     assert models[0].encoder.input_std.item() == pytest.approx(std, rel=1e-4)
     windows = initialisation_windows(
-        readouts.corpus.audio.subset(manifest.rows("train")), 4_000, NUM_INITIALISATION_WINDOWS, 5
+        probe_data.corpus.audio.subset(manifest.rows("train")), 4_000, NUM_INITIALISATION_WINDOWS, 5
     )
     with torch.no_grad():
         x = (windows[:, None] - models[0].encoder.input_mean) / models[0].encoder.input_std

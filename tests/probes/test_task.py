@@ -20,7 +20,7 @@ Open = Callable[..., AudioProbeData]
 
 def stored(task: Task, model: cpc.CPC) -> FeatureStore:
     return FeatureStore.extract(
-        task.readouts.front_end(["z"], model), task.rows, task.readouts.name, Extraction(progress=False)
+        task.probe_data.front_end(["z"], model), task.rows, task.probe_data.name, Extraction(progress=False)
     )
 
 
@@ -76,7 +76,7 @@ def test_frames_without_a_label_are_no_examples(
     store = stored(task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
-    frame = train.rows - np.array([store.place(row).start for row in train.clusters.tolist()])
+    frame = train.rows - np.array([store.span(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 
@@ -86,7 +86,7 @@ def test_means_are_over_the_frames_of_a_file(manifest: Manifest, audio: Open, mo
     train = task.examples("train", store, "z")
     assert train.values.shape == (12, 12)
     for example, row in enumerate(task.train.tolist()):
-        np.testing.assert_allclose(train.values[example], store.of(row, "z").mean(0), rtol=1e-5)
+        np.testing.assert_allclose(train.values[example], store.vectors(row, "z").mean(0), rtol=1e-5)
         assert task.classes[train.labels[example]] == manifest.column("speaker")[row]
 
 
@@ -156,16 +156,16 @@ def test_mistakes_are_named(
     manifest: Manifest, audio: Open, columns: dict[str, list[str]], arguments: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Task(readouts=audio(columns), **arguments)
+        Task(probe_data=audio(columns), **arguments)
 
 
 def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
-    readouts = audio()
-    readouts.corpus.manifest = Manifest(
+    probe_data = audio()
+    probe_data.corpus.manifest = Manifest(
         manifest.root, {name: values for name, values in manifest.columns.items() if name != "split"}
     )
     with pytest.raises(ValueError, match=r"no column 'split'.*--split_level"):
-        Task("speaker", readouts)
+        Task("speaker", probe_data)
 
 
 def test_labels_without_matching_audio(manifest: Manifest, audio: Open, tmp_path: Path) -> None:

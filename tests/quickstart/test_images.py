@@ -16,7 +16,7 @@ from PIL import Image
 from cpc.cli import main
 from cpc.config.description import build
 from cpc.data.synthetic import photographs
-from cpc.quickstart import budget, images
+from cpc.quickstart import images, time_budget
 
 pytestmark = pytest.mark.slow  # a minute; the engine itself is tested on prose
 
@@ -33,8 +33,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png", "text.png"))
         patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
         patch.setattr(images, "SUPERVISED_SECONDS", 1.0)
-        patch.setattr(budget, "MEASURING_SECONDS", 1e-3)
-        patch.setattr(images, "NUM_PICTURED", 30)
+        patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
+        patch.setattr(images, "NUM_FIGURE_IMAGES", 30)
         small = {name: replace(corpus, batch_size=16).study(name) for name, corpus in images.CORPORA.items()}
         patch.setattr(images, "RECIPE", replace(images.RECIPE, studies=small))
         arguments = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus"), "--steps", "6"]
@@ -151,7 +151,7 @@ def test_a_finished_quickstart_is_left_alone(finished: Path, capsys: pytest.Capt
 
 def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
     for corpus in images.CORPORA.values():
-        config = corpus.config(Path("images.npz"), 0, budget.FLOAT32)
+        config = corpus.config(Path("images.npz"), 0, time_budget.FLOAT32)
         encoder = build(config["model"]["encoder"])
         assert config["model"]["loss"]["init_args"]["skip_steps"] == encoder.overlapping_rows == 1
         assert encoder.grid == corpus.grid

@@ -13,7 +13,8 @@ import pytest
 
 from cpc.candidates import STRATEGIES, reading_of
 from cpc.data.synthetic.phones import CLASS_OF_MNEMONIC, SILENCE
-from cpc.pages.charts import STEP_COLOURS, STRATEGY_MARKS
+from cpc.pages.charts import STRATEGY_MARKS
+from cpc.pages.palette import STEP_COLOURS
 from cpc.quickstart.page import Chapter, write_page
 from cpc.quickstart.phone_map import BROAD_CLASSES, ContextsMap, broad_class, contexts_chart
 from cpc.quickstart.speech import RECIPE, REPRESENTATIONS, TASKS

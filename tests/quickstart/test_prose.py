@@ -10,8 +10,8 @@ import yaml
 
 from cpc.cli import main
 from cpc.data.text.lines import Text
-from cpc.quickstart import budget, prose
-from cpc.quickstart.budget import FLOAT32
+from cpc.quickstart import prose, time_budget
+from cpc.quickstart.time_budget import FLOAT32
 
 CONFIG = Path(__file__).parents[2] / "configs/text/cpu_small.yaml"
 
@@ -21,7 +21,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("plotly", reason="the extra 'dashboard' is not installed")
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(budget, "MEASURING_SECONDS", 1e-3)
+        patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
         places = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus")]
         main(["quickstart", "--modality", "text", *places, "--steps", "20"])
     return folder

@@ -16,7 +16,7 @@ from cpc.bounds.calibration.page import write_calibration_page
 from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
-from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, task_named
+from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, make_task
 from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
 from cpc.config.extras import install_hint
 from cpc.data.store.atomic import finite, write_json
@@ -141,7 +141,7 @@ def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out
     levels = []
     for information in informations_nats:
         try:
-            levels.append(task_named(name, information, dim))
+            levels.append(make_task(name, information, dim))
         except ValueError as error:
             print(f"left out: {error}", flush=True)
             left_out.append(str(error))

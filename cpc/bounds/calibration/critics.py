@@ -1,4 +1,4 @@
-"""Small critics, x and y -> scores of all pairs, and the baseline of a row.
+"""Small critics, which score all pairs of x and y, and a network for the baseline of a row.
 
 M rows, N candidates, Dx and Dy dimensions, E embedding, H hidden units.
 """
@@ -14,7 +14,7 @@ EMBEDDING_DIM = 32
 
 
 class Standardise(nn.Module):
-    """Shifts and scales each dimension to the mean 0 and deviation 1 of a sample."""
+    """A layer that shifts and scales each dimension to mean 0 and deviation 1 on a given sample."""
 
     def __init__(self, sample: Float[Tensor, "N D"]) -> None:
         super().__init__()
@@ -23,75 +23,76 @@ class Standardise(nn.Module):
         self.register_buffer("mean", sample.mean(0))
         self.register_buffer("deviation", sample.std(0).clamp(min=1e-6))
 
-    def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """The same values in deviations from the mean."""
+    def forward(self, values: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:  # noqa: D102
         return (values - self.mean) / self.deviation
 
 
 class Separable(nn.Module):
-    """f(x) . g(y), two networks of two hidden layers: N + N evaluations for N^2 scores."""
+    """A critic f(x) . g(y) of two networks with two hidden layers: 2 N evaluations for N^2 scores."""
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
         super().__init__()
-        self.of_x, self.of_y = (nn.Sequential(Standardise(sample), *self.layers(sample.shape[1])) for sample in (x, y))
+        self.x_network, self.y_network = (
+            nn.Sequential(Standardise(sample), *self.layers(sample.shape[1])) for sample in (x, y)
+        )
 
-    def layers(self, in_dim: int) -> list[nn.Module]:
-        """What stands between the standardised x or y and its embedding."""
-        return perceptron(in_dim, EMBEDDING_DIM)
+    def layers(self, input_dim: int) -> list[nn.Module]:
+        """Return the layers between the standardised x or y and its embedding."""
+        return perceptron(input_dim, EMBEDDING_DIM)
 
-    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
-        """Scores of all pairs."""
-        return self.of_x(x) @ self.of_y(y).T
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
+        return self.x_network(x) @ self.y_network(y).T
 
 
 class Concatenated(Separable):
-    """A network of x and y together, two hidden layers: N^2 evaluations. The first layer is a sum of two of N each."""
+    """A critic with two hidden layers on x and y together: N^2 evaluations.
+
+    The first layer is a sum of a layer of x and a layer of y, which are evaluated N times each.
+    """
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
         super().__init__(x, y)
-        self.of_pair = nn.Sequential(nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1))
+        self.pair_network = nn.Sequential(
+            nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, 1)
+        )
 
-    def layers(self, in_dim: int) -> list[nn.Module]:
-        """The half of the first layer."""
-        return [nn.Linear(in_dim, HIDDEN_DIM)]
+    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
+        return [nn.Linear(input_dim, HIDDEN_DIM)]
 
-    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
-        """Scores of all pairs."""
-        pairs = rearrange(self.of_x(x), "m h -> m 1 h") + rearrange(self.of_y(y), "n h -> 1 n h")
-        return rearrange(self.of_pair(pairs), "m n 1 -> m n")
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
+        pairs = rearrange(self.x_network(x), "m h -> m 1 h") + rearrange(self.y_network(y), "n h -> 1 n h")
+        return rearrange(self.pair_network(pairs), "m n 1 -> m n")
 
 
 class BilinearCritic(Separable):
-    """x^T W y, CPC's critic on x and y themselves: it cannot express a term of y alone.
+    """The critic x^T W y, which CPC uses; it cannot express a term that depends only on y.
 
-    W is a product of two factors, of no less than full rank: by itself it would move by the rate alone at each step.
+    W is a product of two factors and may have full rank. Adam would move each entry of a single W by about the learning
+    rate at each step.
     """
 
-    def layers(self, in_dim: int) -> list[nn.Module]:
-        """A factor of W."""
-        return [nn.Linear(in_dim, HIDDEN_DIM, bias=False)]
+    def layers(self, input_dim: int) -> list[nn.Module]:  # noqa: D102
+        return [nn.Linear(input_dim, HIDDEN_DIM, bias=False)]
 
-    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:
-        """Scores of all pairs."""
+    def forward(self, x: Float[Tensor, "M Dx"], y: Float[Tensor, "N Dy"]) -> Float[Tensor, "M N"]:  # noqa: D102
         return super().forward(x, y) / math.sqrt(HIDDEN_DIM)
 
 
 class Baseline(nn.Module):
-    """Log a(x), for estimators that divide by it."""
+    """A network for log a(x), the baseline that some estimators divide by."""
 
     def __init__(self, x: Float[Tensor, "N Dx"]) -> None:
         super().__init__()
-        self.of_x = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
+        self.x_network = nn.Sequential(Standardise(x), *perceptron(x.shape[1], 1))
 
-    def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:
-        """Log a(x) of each row."""
-        return rearrange(self.of_x(x), "m 1 -> m")
+    def forward(self, x: Float[Tensor, "M Dx"]) -> Float[Tensor, " M"]:  # noqa: D102
+        return rearrange(self.x_network(x), "m 1 -> m")
 
 
-def perceptron(in_dim: int, out_dim: int) -> list[nn.Module]:
-    """The layers of a network of two hidden ones."""
-    hidden = [nn.Linear(in_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
-    return [*hidden, nn.Linear(HIDDEN_DIM, out_dim)]
+def perceptron(input_dim: int, output_dim: int) -> list[nn.Module]:
+    """Return the layers of a perceptron with two hidden layers."""
+    hidden = [nn.Linear(input_dim, HIDDEN_DIM), nn.ReLU(), nn.Linear(HIDDEN_DIM, HIDDEN_DIM), nn.ReLU()]
+    return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
 
 
 CRITICS: dict[str, type[nn.Module]] = {

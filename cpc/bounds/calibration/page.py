@@ -10,22 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cpc.pages.charts import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Chart,
-    Table,
-    axis,
-    curve,
-    layout,
-    number,
-)
+from cpc.pages.charts import Chart, Table, axis, curve, layout, number
 from cpc.pages.page import sections, write_sections
+from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 Row = dict[str, Any]
 MARKS = {

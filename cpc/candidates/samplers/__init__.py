@@ -1,26 +1,26 @@
-"""Samplers Q: which classes of a pool a query meets, and how often each is expected.
+"""Samplers Q: they sample candidates from the classes, and return the expected count of each.
 
-What becomes of hits, drawn candidates that are the query's target:
+An accidental hit is a sampled candidate that is a target of its query. Treatment of hits by each sampler:
 
 | sampler | keep | remove | exclude |
 |---|---|---|---|
 | `All` | yes | yes | the same as remove |
-| `Bernoulli` | yes | yes | the same as remove: coins are independent |
+| `Bernoulli` | yes | yes | the same as remove: classes are included independently |
 | `Uniform`, `LogUniform`, `Unigram`, `LearnedUnigram`, `UniformMixture`, with `shared=False` | yes | yes | exact |
-| these, shared | yes | yes | refused, unless all queries of the batch have the same targets |
+| the samplers of the previous row, shared | yes | yes | only if all queries of the batch have the same targets |
 | `SoftmaxSampler`, `TwoLevel` | yes | yes | exact |
-| `Partition` | as these; parts drawn whole as `All` | | |
+| `Partition` | as the proposal samplers; as `All` if a whole part is taken | | |
 
-`cpc.losses.objectives` says which of them an objective takes, and with which corrections. What a correction is worth
-depends on the draw:
+`cpc.losses.objectives` lists the samplers and corrections that each objective accepts. Whether a correction is exact
+depends on the sampler:
 
-| correction | with hits | exact for | approximate for |
+| correction | treatment of hits | exact for | approximate for |
 |---|---|---|---|
 | `importance`: E[Z'] = Z | removed, excluded | `Bernoulli`; replacement; `counts="gumbel"` | other counts: biased. \
-`Partition`: blind to other parts |
-| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all else, at finite m |
-| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all else, at finite m |
-| `none` | any | where no log Q is wanted: negative sampling, InfoNCE | |
+`Partition`: ignores other parts |
+| `posterior`, softmax | removed | `Bernoulli`; `Uniform` without replacement | all others, at finite m |
+| `posterior`, logistic (NCE: kept) | removed, kept | `Bernoulli`; replacement | all others, at finite m |
+| `none` | any | objectives without log Q: negative sampling, InfoNCE | |
 """
 
 from cpc.candidates.samplers.all import All

@@ -1,4 +1,4 @@
-"""Draws of any discrete law in constant time each (Walker 1977), from tables that are built without a loop."""
+"""The alias method (Walker 1977): samples from a discrete distribution in constant time each."""
 
 import torch
 from jaxtyping import Float, Int
@@ -6,16 +6,17 @@ from torch import Tensor
 
 
 def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Thresholds and aliases: bucket i of n equal ones is class i's below its threshold, its alias's above.
+    """Return thresholds and aliases: bucket i of n equal buckets is class i below its threshold, its alias above.
 
-    Heavy classes (n q_i >= 1) fill what light ones leave of their buckets, in order. One that gave too much, down to
-    less than its own bucket, is filled up by the next heavy one. So the k-th heavy class serves while the sum D of
-    what light classes lack is below the sum E_k of what the first k heavy ones have to spare: two searches in
-    cumulative sums find every bucket (the sweep of Hübschle-Schneider and Sanders 2022, section 4, for all at once).
+    Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. A heavy class that has
+    filled so much that less than its own bucket remains is itself filled up by the next heavy class. The k-th heavy
+    class therefore fills buckets while the total free part of the light classes is below E_k, the total excess of the
+    first k heavy classes. Two searches in cumulative sums find every bucket (the sweep of Hübschle-Schneider and
+    Sanders 2022, section 4, for all classes at once).
     """
     num_classes = len(probabilities)
     weights = probabilities.double() / probabilities.double().sum() * num_classes
-    is_heavy = weights >= weights.max().clamp(max=1)  # rounding may leave none at 1 where all are equal
+    is_heavy = weights >= weights.max().clamp(max=1)  # if all are equal, rounding may leave none at 1
     heavy, light = is_heavy.nonzero()[:, 0], (~is_heavy).nonzero()[:, 0]
     lacking = (1 - weights[light]).cumsum(0)
     spare = (weights[heavy] - 1).cumsum(0)
@@ -31,10 +32,10 @@ def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor,
     return thresholds, aliases
 
 
-def alias_draws(
+def sample_alias_table(
     uniform: Float[Tensor, "..."], thresholds: Float[Tensor, " n"], aliases: Int[Tensor, " n"]
 ) -> Int[Tensor, "..."]:
-    """One draw for each number in [0, 1): its leading part picks the bucket, the remainder decides in it."""
+    """Return one class per number in [0, 1): the leading digits choose the bucket, the remainder the class in it."""
     scaled = uniform * len(aliases)
     bucket = scaled.long().clamp(max=len(aliases) - 1)
     return torch.where(scaled - bucket < thresholds[bucket], bucket, aliases[bucket])

@@ -1,11 +1,11 @@
-"""Drawing without replacement: the first m distinct classes of a stream of independent draws.
+"""Sampling without replacement: the first m distinct classes of a stream of independent samples.
 
-Let draws of a law q arrive as a Poisson process of rate 1. Class i arrives for the first time at T_i ~ Exp(q_i),
-independently of all others, so that -log T_i is the Gumbel key log q_i + G_i: the first m distinct arrivals, which
-rejection collects one by one, are the m largest keys (Gumbel top-k). Hence a few more than m draws give the keys of
-all n classes that matter, and a class that is not among the draws can be given an exact T_i afterwards.
+Let samples of a proposal q arrive as a Poisson process of rate 1. Class i first arrives at time T_i ~ Exp(q_i),
+independently of all other classes, so -log T_i is the Gumbel key log q_i + G_i. The first m distinct arrivals, which
+rejection would collect one by one, are the classes with the m largest keys (Gumbel top-k). A stream of a few more than
+m samples therefore contains all relevant keys, and a class outside the stream can be given an exact T_i afterwards.
 
-R rows that are drawn independently, m classes drawn per row, J draws in the stream, n classes, E classes excluded.
+R independent rows, m candidates per row, J samples in the stream, n classes, E excluded classes.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,19 +18,16 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from cpc.candidates.samplers.proposal import ProposalSampler
 
-if TYPE_CHECKING:
-    pass
-
-MOST_TABLE_ENTRIES = 2**24  # 64 MiB; beyond, first places are found by sorting
+MOST_TABLE_ENTRIES = 2**24  # 64 MiB; larger problems are sorted instead
 
 
 class Arrivals(NamedTuple):
     """The first m distinct classes of each row.
 
     Attributes:
-        ids: `[R, m]`, in the order in which they came.
-        until: `[R]`, the time at which one more class would have come; inf where there is none.
-        num_tries: `[R]`, the draws that it took to collect them, repeats and excluded ones included.
+        ids: `[R, m]`, in order of arrival.
+        until: `[R]`, the time at which the next class would arrive; inf if no class is left.
+        num_tries: `[R]`, the number of samples up to the last of the m classes, repeats and excluded classes included.
     """
 
     ids: Tensor
@@ -41,63 +38,63 @@ class Arrivals(NamedTuple):
 def first_arrivals(
     proposal: "ProposalSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
 ) -> Arrivals:
-    """The first `num` distinct classes of R streams, those excluded crossed out.
+    """Return the first `num` distinct classes of R streams, without excluded classes.
 
-    The cost is that of a little more than the draws which rejection needs. Where as many as there are classes are
-    not enough, the rest comes from n exponential clocks, which leaves the law as it is: the time until an unseen
-    class comes does not depend on how long one has waited.
+    This samples slightly more than rejection would. If a stream as long as the number of classes is too short, the
+    remaining classes come from n exponential clocks. The result has the same distribution, because the waiting time of
+    an unseen class does not depend on the time that has passed.
 
     Args:
-        proposal: of the draws.
-        num: m; every row must have as many classes of positive probability that are not excluded.
-        excluded: classes that cannot come, -1 where a row has fewer; its rows are the R streams.
-        generator: source of the draws, on the CPU.
+        proposal: sampler whose proposal is used.
+        num: m; every row needs at least m classes of positive probability that are not excluded.
+        excluded: excluded classes of the R streams, one row each, padded with -1.
+        generator: source of random numbers, on the CPU.
     """
     num_rows, device, num_possible = len(excluded), excluded.device, proposal.num_possible
 
-    def more(num_draws: int) -> Tensor:
-        uniform = torch.rand(num_rows, num_draws, generator=generator, dtype=torch.float64)
+    def sample(length: int) -> Tensor:
+        uniform = torch.rand(num_rows, length, generator=generator, dtype=torch.float64)
         return proposal.inverse_cdf(uniform.to(device))
 
-    stream = more(2 * num + 2)
+    stream = sample(2 * num + 2)
     while True:
-        num_draws = stream.shape[1]
-        is_first = first_places(stream, proposal.num_classes) == torch.arange(num_draws, device=device)
-        is_new = is_first & ~are_among(stream, excluded)
+        length = stream.shape[1]
+        is_first = first_occurrences(stream, proposal.num_classes) == torch.arange(length, device=device)
+        is_new = is_first & ~isin_rows(stream, excluded)
         num_new = is_new.cumsum(1)
         fewest = int(num_new[:, -1].min())
-        if fewest > num or num_draws >= num_possible:
+        if fewest > num or length >= num_possible:
             break
         missing = num + 1 - fewest
-        stream = torch.cat([stream, more(min(num_possible, 2 * missing * num_draws // max(fewest, 1) + 1))], dim=1)
+        stream = torch.cat([stream, sample(min(num_possible, 2 * missing * length // max(fewest, 1) + 1))], dim=1)
 
     if fewest <= num:
-        return _by_clocks(stream, proposal.probabilities(device), num, excluded, generator)
-    # The first m go where they are counted; a column that is cut off takes all others.
-    place = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
+        return _arrivals_from_clocks(stream, proposal.probabilities(device), num, excluded, generator)
+    # The k-th new class goes to column k - 1; all other samples go to an extra column, which is dropped.
+    column = (num_new - 1).masked_fill_(~is_new, num).clamp_(max=num)
     reached = torch.tensor([num, num + 1], device=device).expand(num_rows, 2).contiguous()
     num_tries, num_until = (torch.searchsorted(num_new, reached) + 1).unbind(1)
     return Arrivals(
-        ids=torch.empty_like(stream[:, : num + 1]).scatter_(1, place, stream)[:, :num],
-        # Draws come an exponential time after each other.
+        ids=torch.empty_like(stream[:, : num + 1]).scatter_(1, column, stream)[:, :num],
+        # The times between samples are exponential.
         until=torch._standard_gamma(num_until.double().cpu(), generator).to(device),
         num_tries=num_tries,
     )
 
 
-def _by_clocks(
+def _arrivals_from_clocks(
     stream: Int[Tensor, "R J"],
     probabilities: Float[Tensor, " n"],
     num: int,
     excluded: Int[Tensor, "R E"],
     generator: torch.Generator | None,
 ) -> Arrivals:
-    """Where a stream holds too few: each class that has not come yet has an exponential clock."""
+    """Return arrivals if the stream has too few classes: every class outside it gets an exponential clock."""
     num_classes = len(probabilities)
     times = exponentials(stream.shape, generator).to(stream.device).cumsum(1)
     waited = exponentials((len(stream), num_classes), generator).to(stream.device) / probabilities
     started = times[:, -1:]
-    clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column is for no class
+    clocks = F.pad(started + waited, (0, 1), value=torch.inf)  # the last column is padding
     clocks.scatter_reduce_(1, stream, times, "amin")
     is_excluded = torch.zeros_like(clocks, dtype=torch.bool)
     is_excluded.scatter_(1, torch.where(excluded < 0, num_classes, excluded), True)
@@ -106,7 +103,7 @@ def _by_clocks(
     first, ids = clocks.topk(num + 1, largest=False)
     first, until, ids = first[:, :num], first[:, num], ids[:, :num]
     last = first[:, -1:]
-    # Who has come, or is excluded, keeps coming while the clocks run; nothing remembers these draws but their number.
+    # Classes that arrived, or are excluded, keep arriving until the last clock; only the number of repeats is needed.
     since = torch.where(is_excluded, started, clocks.maximum(started))
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)
@@ -115,28 +112,28 @@ def _by_clocks(
 
 
 def exponentials(shape: tuple[int, ...], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
-    """Waiting times of mean 1, on the CPU; by inversion, which is four times faster than `Tensor.exponential_`."""
+    """Sample exponential times of mean 1 on the CPU; inversion is four times faster than `Tensor.exponential_`."""
     return torch.rand(shape, generator=generator, dtype=torch.float64).neg_().log1p_().neg_()
 
 
-def first_places(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"]:
-    """Where in its row each entry came first."""
-    num_rows, num_draws = ids.shape
-    places = torch.arange(num_draws, dtype=torch.int32, device=ids.device).expand_as(ids)
+def first_occurrences(ids: Int[Tensor, "R J"], num_classes: int) -> Int[Tensor, "R J"]:
+    """Return, for each entry, the index of its first occurrence in its row."""
+    num_rows, length = ids.shape
+    indices = torch.arange(length, dtype=torch.int32, device=ids.device).expand_as(ids)
     if num_rows * num_classes <= MOST_TABLE_ENTRIES:
         table = torch.empty(num_rows, num_classes, dtype=torch.int32, device=ids.device)
-        # Only what is looked up is written: n may be a million, J a thousand.
-        return table.scatter_reduce_(1, ids, places, "amin", include_self=False).gather(1, ids)
-    in_order, order = ids.sort(dim=1, stable=True)
-    is_first = F.pad(in_order[:, 1:] != in_order[:, :-1], (1, 0), value=True)
-    first_of_group = torch.where(is_first, places, 0).cummax(1).values.long()
+        # The table is not initialised: n may be a million and J a thousand, and only written entries are read.
+        return table.scatter_reduce_(1, ids, indices, "amin", include_self=False).gather(1, ids)
+    ascending, order = ids.sort(dim=1, stable=True)
+    is_first = F.pad(ascending[:, 1:] != ascending[:, :-1], (1, 0), value=True)
+    first_of_group = torch.where(is_first, indices, 0).cummax(1).values.long()
     return torch.empty_like(ids).scatter_(1, order, order.gather(1, first_of_group))
 
 
-def are_among(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tensor, "R J"]:
-    """Which entries of a row of `ids` are in the same row of `members`."""
+def isin_rows(ids: Int[Tensor, "R J"], members: Int[Tensor, "R E"]) -> Bool[Tensor, "R J"]:
+    """Return the mask of the entries of `ids` that are in the same row of `members`."""
     if members.shape[1] == 0:
         return torch.zeros_like(ids, dtype=torch.bool)
-    in_order = members.sort(dim=1).values
-    places = torch.searchsorted(in_order, ids.contiguous()).clamp(max=members.shape[1] - 1)
-    return in_order.gather(1, places) == ids
+    ascending = members.sort(dim=1).values
+    indices = torch.searchsorted(ascending, ids.contiguous()).clamp(max=members.shape[1] - 1)
+    return ascending.gather(1, indices) == ids

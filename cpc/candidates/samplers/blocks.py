@@ -1,6 +1,6 @@
-"""How classes are parted into blocks, for samplers that draw a block first.
+"""Partitions of the classes into blocks, for samplers that sample a block first.
 
-n classes, D dims, B blocks, P places in block order, R rows.
+n classes, D dims, B blocks, P positions in block order, R rows.
 """
 
 import math
@@ -14,36 +14,36 @@ from torch import Tensor
 BLOCKS = ("kmeans", "ids", "random")
 
 NUM_ITERATIONS = 10
-POINTS_PER_CENTROID = 64  # beyond so many, Lloyd's iterations see a random part of the points
+POINTS_PER_CENTROID = 64  # with more points, Lloyd's iterations use a random subset
 MOST_CENTROIDS_AT_ONCE = 512
 TILE_ELEMENTS = 2**24
 
 
-def part_into_blocks(kind: str, embeddings: Float[Tensor, "n D"], num_blocks: int, seed: int) -> Int[Tensor, " n"]:
-    """The block of each class.
+def assign_blocks(kind: str, embeddings: Float[Tensor, "n D"], num_blocks: int, seed: int) -> Int[Tensor, " n"]:
+    """Return the block of each class.
 
     Args:
-        kind: `kmeans` by nearest centroid, of any size, also empty; `ids`: neighbours in the table, of equal size;
-            `random`: of equal size.
-        embeddings: of all classes.
+        kind: `kmeans`: by nearest centroid, in blocks of any size, possibly empty. `ids`: consecutive classes, in
+            blocks of equal size. `random`: in blocks of equal size.
+        embeddings: embeddings of all classes.
         num_blocks: B.
-        seed: of what is random.
+        seed: seed of k-means and of random blocks.
     """
     num = len(embeddings)
-    in_turn = torch.arange(num, device=embeddings.device) * num_blocks // num
+    consecutive = torch.arange(num, device=embeddings.device) * num_blocks // num
     if kind == "ids":
-        return in_turn
+        return consecutive
     generator = torch.Generator().manual_seed(seed)
     if kind == "random":
-        return in_turn[torch.randperm(num, generator=generator).to(in_turn.device)]
+        return consecutive[torch.randperm(num, generator=generator).to(consecutive.device)]
     return k_means(embeddings, num_blocks, generator)
 
 
 def k_means(points: Float[Tensor, "n D"], num_clusters: int, generator: torch.Generator) -> Int[Tensor, " n"]:
-    """The cluster of each point, by Lloyd's iterations from random points.
+    """Return the cluster of each point, by Lloyd's iterations from random points.
 
-    Beyond 512 clusters, their square root is found first, and each of those is parted again, in proportion to its
-    size: O(n sqrt(B) D) instead of O(n B D).
+    For more than 512 clusters, the points are first clustered into sqrt(B) clusters, and each of these is clustered
+    again into a number of clusters in proportion to its size. The cost is O(n sqrt(B) D) instead of O(n B D).
     """
     if num_clusters <= MOST_CENTROIDS_AT_ONCE:
         return _lloyd(points, num_clusters, generator)
@@ -54,21 +54,21 @@ def k_means(points: Float[Tensor, "n D"], num_clusters: int, generator: torch.Ge
     first = num_fine.cumsum(0) - num_fine
     members = coarse.argsort(stable=True).split(sizes.tolist())
     clusters = torch.empty_like(coarse)
-    for start, num, inside in zip(first.tolist(), num_fine.tolist(), members, strict=True):
-        if len(inside):
-            clusters[inside] = start + k_means(points[inside], num, generator)
+    for start, num, points_inside in zip(first.tolist(), num_fine.tolist(), members, strict=True):
+        if len(points_inside):
+            clusters[points_inside] = start + k_means(points[points_inside], num, generator)
     return clusters
 
 
 def _lloyd(points: Float[Tensor, "n D"], num_clusters: int, generator: torch.Generator) -> Int[Tensor, " n"]:
     shuffled = torch.randperm(len(points), generator=generator).to(points.device)
-    seen = points[shuffled[: POINTS_PER_CENTROID * num_clusters]]
-    centroids = seen[:num_clusters]
+    sample = points[shuffled[: POINTS_PER_CENTROID * num_clusters]]
+    centroids = sample[:num_clusters]
     for _ in range(NUM_ITERATIONS):
-        nearest = _nearest(seen, centroids)
+        nearest = _nearest(sample, centroids)
         num = torch.bincount(nearest, minlength=len(centroids))
-        sums = torch.zeros_like(centroids).index_add_(0, nearest, seen)
-        # A cluster that has lost its points stays where it was.
+        sums = torch.zeros_like(centroids).index_add_(0, nearest, sample)
+        # A cluster without points keeps its centroid.
         centroids = torch.where(
             rearrange(num > 0, "b -> b 1"), sums / rearrange(num.clamp(min=1), "b -> b 1"), centroids
         )
@@ -82,17 +82,17 @@ def _nearest(points: Float[Tensor, "n D"], centroids: Float[Tensor, "B D"]) -> I
 
 
 class Members(NamedTuple):
-    """The places of several blocks, one block after the other."""
+    """The classes of several blocks as positions in block order, one block after the other."""
 
-    place: Tensor  # [P]
-    row: Tensor  # [P]: which of the blocks asked for
-    end: Tensor  # [R]: where each block ends among them
+    position: Tensor  # [P]
+    row: Tensor  # [P]: index of the block in the request
+    end: Tensor  # [R]: end of each block in `position`
 
 
-def members_of(blocks: Int[Tensor, " R"], offsets: Int[Tensor, " B1"]) -> Members:
-    """Places of the blocks' members, where block b holds places offsets[b] to offsets[b + 1]."""
+def block_members(blocks: Int[Tensor, " R"], offsets: Int[Tensor, " B1"]) -> Members:
+    """Return the members of these blocks; block b holds the positions from offsets[b] to offsets[b + 1]."""
     sizes = offsets[blocks + 1] - offsets[blocks]
     end = sizes.cumsum(0)
     row = torch.repeat_interleave(sizes)
-    within = torch.arange(len(row), device=row.device) - (end - sizes)[row]
-    return Members(offsets[blocks][row] + within, row, end)
+    index_in_block = torch.arange(len(row), device=row.device) - (end - sizes)[row]
+    return Members(offsets[blocks][row] + index_in_block, row, end)

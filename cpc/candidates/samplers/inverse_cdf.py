@@ -1,6 +1,6 @@
-"""Draws with replacement from unnormalised weights.
+"""Sampling with replacement from unnormalised weights.
 
-K weights, R draws of each row.
+K weights, R samples per row.
 """
 
 import torch
@@ -13,14 +13,15 @@ CHUNK = 512
 
 
 def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) -> Int[Tensor, "*M R"]:
-    """The places at which uniform numbers fall in the cumulated weights, never one of weight zero.
+    """Return the indices at which uniform numbers fall in the cumulative weights; weight 0 is never sampled.
 
-    The sums are in float64, and so should be the numbers: in float32 a class of probability below 6e-8 would come
-    never, or far too often.
+    Sums are in float64, and `uniform` should be too: in float32 a class of probability below 6e-8 would be sampled
+    never
+    or far too often.
 
     Args:
-        weights: not negative, with a positive sum.
-        uniform: in [0, 1).
+        weights: weights that are not negative, with a positive sum.
+        uniform: numbers in [0, 1).
     """
     cumulated = weights.cumsum(-1, dtype=torch.float64)
     total = cumulated[..., -1:]
@@ -28,15 +29,16 @@ def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) 
     return torch.searchsorted(cumulated, below, right=True)
 
 
-def inverse_cdf_of_many(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "two M R"]) -> Int[Tensor, "M R"]:
-    """The same for large K and few draws, in two stages: a chunk of weights by its sum, then one of the chunk.
+def chunked_inverse_cdf(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "two M R"]) -> Int[Tensor, "M R"]:
+    """Return samples as `inverse_cdf` does, faster for large K and few samples.
 
-    Sums of chunks cost a pass over the weights; cumulating all of them costs several and the memory of float64.
+    A chunk of weights is sampled by its sum, then a weight of the chunk. Sums of chunks take one pass over the weights;
+    cumulative sums of all weights take several passes, in float64.
     """
     if 8 * CHUNK * uniform.shape[2] > weights.shape[1]:
         return inverse_cdf(weights, uniform[0])
     chunks = rearrange(F.pad(weights, (0, -weights.shape[1] % CHUNK)), "m (c k) -> m c k", k=CHUNK)
     chunk = inverse_cdf(chunks.sum(-1), uniform[0])  # [M, R]
-    chunk_draws = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]
-    place = inverse_cdf(chunk_draws, rearrange(uniform[1], "m r -> m r 1"))
-    return chunk * CHUNK + rearrange(place, "m r 1 -> m r")
+    chunk_weights = chunks.take_along_dim(rearrange(chunk, "m r -> m r 1"), dim=1)  # [M, R, CHUNK]
+    index = inverse_cdf(chunk_weights, rearrange(uniform[1], "m r -> m r 1"))
+    return chunk * CHUNK + rearrange(index, "m r 1 -> m r")

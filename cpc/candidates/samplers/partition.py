@@ -1,4 +1,4 @@
-"""Parts of a corpus with few words each."""
+"""A sampler over the words of the current part of a corpus."""
 
 from collections.abc import Callable
 
@@ -6,24 +6,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.all import all_of
+from cpc.candidates.samplers.all import sample_all
 from cpc.candidates.samplers.proposal import ProposalSampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
 
 
 class Partition(ProposalSampler):
-    """The vocabulary of the part of the corpus at hand (Jean et al. 2015, "On using very large target vocabulary").
+    """A sampler over the vocabulary of the current part of the corpus.
 
-    The corpus is cut, in the order in which training meets its targets, into consecutive parts of whole batches with at
-    most tau unique words each. Within a part q is uniform over its words and 0 elsewhere. With `num` >= tau every word
-    of the part is a candidate once, expected once, whatever the part's size: the paper's method. A smaller `num` draws
-    from the part.
+    The method is that of Jean et al. 2015, "On using very large target vocabulary". The corpus is cut, in the order of
+    training, into consecutive parts of whole batches with at most tau distinct words each. Within a part q is uniform
+    over its words and 0 elsewhere. With `num` >= tau every word of the part is a candidate once, as in the paper. A
+    smaller `num` samples from the part.
 
-    Two things make it work, which pretraining on text does: `look_ahead` once, so that it can read what is to come, and
-    `set_step(batch)` before each batch. Targets outside the part are an error. Parts follow from the corpus
-    and tau only, so there is no state to be saved: a resumed run finds its part again.
+    Call `look_ahead` once before training, and `set_step(batch)` before each batch; pretraining on text does both.
+    Targets outside the part raise an error. Parts depend only on the corpus and on tau, so no state is saved: a resumed
+    run finds its part again.
 
-    Z' never sees the words of other parts in this batch, so `importance` is not unbiased here, for any count.
+    The estimate Z' of a batch never includes the words of other parts, so `importance` is biased for all `counts`.
 
     Args:
         num_classes: n.
@@ -34,7 +34,7 @@ class Partition(ProposalSampler):
         ValueError: unless tau is at least 1 and below n.
     """
 
-    remedy = "call set_step(number of the batch) before each batch"
+    remedy = "call set_step(index of the batch) before each batch"
 
     def __init__(
         self,
@@ -52,68 +52,68 @@ class Partition(ProposalSampler):
                 "there is nothing to cut; take All, or a full objective"
             )
         self.max_words = max_words
-        self._targets_of: Callable[[int], Tensor] | None = None
+        self._batch_targets: Callable[[int], Tensor] | None = None
         self._num_batches = 0
-        self._begin()
+        self._reset()
 
     @property
     def num_possible(self) -> int:
-        """How many words the part at hand has."""
+        """The number of words in the current part."""
         return len(self.words_of_part())
 
     @property
     def part(self) -> tuple[int, int]:
-        """The first batch of the part at hand, and the first one after it."""
+        """The index of the first batch of the current part, and the index of the first batch after it."""
         return self._start, self._end
 
     def words_of_part(self) -> Int[Tensor, " m"]:
-        """The words of the part at hand, in order.
+        """Return the words of the current part in ascending order.
 
         Raises:
             ValueError: before `look_ahead` and `set_step`.
         """
-        if self._targets_of is None or not self._end:
+        if self._batch_targets is None or not self._end:
             raise ValueError(
-                "Partition is in no part yet: call look_ahead(targets_of, num_batches) and set_step(batch)"
+                "Partition has no current part yet: call look_ahead(targets_of, num_batches) and set_step(batch)"
             )
         return self._words
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Learn what is to come; see `Sampler.look_ahead`. No part is longer than an epoch.
+        """Receive the order of the targets; see `Sampler.look_ahead`. No part is longer than an epoch.
 
         Raises:
-            ValueError: if there is no batch, or one of them has ids out of range or more than tau unique words.
+            ValueError: if there is no batch, or a batch has ids out of range or more than tau distinct words.
         """
         if num_batches < 1:
             raise ValueError("an empty corpus has no parts")
-        self._targets_of, self._num_batches = targets_of, num_batches
-        self._begin()
-        for number in range(num_batches):
-            self._words_of(number)
+        self._batch_targets, self._num_batches = targets_of, num_batches
+        self._reset()
+        for batch in range(num_batches):
+            self._batch_words(batch)
 
     def set_step(self, batch: int) -> None:
-        """Go to the part that holds the batch of this number.
+        """Move to the part that contains the batch with this index.
 
         Raises:
             ValueError: before `look_ahead`.
         """
-        if self._targets_of is None:
+        if self._batch_targets is None:
             raise ValueError("Partition knows no corpus: call look_ahead(targets_of, num_batches)")
         if batch < self._start:
-            self._begin()
+            self._reset()
         while batch >= self._end:
             self._next_part()
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> None:
-        """Not the same from part to part."""
+        """Return None: counts differ from part to part."""
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """As a law does, but a part of no more than `num` words is drawn whole; before the first part, nothing."""
+        """Raise ValueError if too few words remain; parts of at most `num` words are taken whole and always valid."""
         if self._end and (self.replacement or num < self.num_possible):
             super().check_left(num, num_excluded)
 
     def excludes_per_query(self, num: int) -> bool:
-        """Also where parts are drawn whole."""
+        """Return True if candidates are not shared, or every part is taken whole."""
         return not self.shared or (num >= self.max_words and not self.replacement)
 
     def sample(
@@ -124,39 +124,41 @@ class Partition(ProposalSampler):
         hits: Hits = "keep",
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """See `ProposalSampler.sample`; without replacement, a part of no more than `num` words is drawn whole."""
+        """Sample candidates; without replacement, a part of at most `num` words is taken whole.
+
+        See `ProposalSampler.sample`.
+        """
         if self.replacement or num < self.num_possible:
             return super().sample(queries, num, targets, hits, generator)
         self.check(num, targets, hits)
-        self._log_probability_of_targets(targets.reshape(len(targets), -1))
-        return all_of(self.words_of_part().to(targets.device), targets, hits)
+        self._target_log_probability(targets.reshape(len(targets), -1))
+        return sample_all(self.words_of_part().to(targets.device), targets, hits)
 
-    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """Each word of the part is an equal part of [0, 1)."""
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:  # noqa: D102
         words = self.words_of_part().to(uniform.device)
         return words[(uniform * len(words)).long().clamp(max=len(words) - 1)]
 
     def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """-log of the part's number of words, for those."""
+        """Return -log of the number of words of the part; -inf for other words."""
         words = self.words_of_part().to(ids.device)
         is_word = words[torch.searchsorted(words, ids.contiguous()).clamp(max=len(words) - 1)] == ids
         return torch.where(is_word, -torch.tensor(float(len(words)), dtype=torch.float64).log(), -torch.inf)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._start = self._end = 0
         self._words = torch.empty(0, dtype=torch.long)
 
     def _next_part(self) -> None:
-        """Take as many more batches as their unique words allow."""
+        """Start the next part, with as many batches as `max_words` distinct words allow."""
         self._start = self._end
-        words = self._words_of(self._start)
+        words = self._batch_words(self._start)
         while len(words) <= self.max_words and self._end < self._start + self._num_batches:
             self._words, self._end = words, self._end + 1
-            words = torch.cat([words, self._words_of(self._end)]).unique()
+            words = torch.cat([words, self._batch_words(self._end)]).unique()
 
-    def _words_of(self, batch: int) -> Int[Tensor, " w"]:
-        assert self._targets_of is not None
-        targets = self._targets_of(batch).flatten()
+    def _batch_words(self, batch: int) -> Int[Tensor, " w"]:
+        assert self._batch_targets is not None
+        targets = self._batch_targets(batch).flatten()
         self.check_targets(targets)
         words = targets[targets != NO_TARGET].unique()
         if len(words) > self.max_words:

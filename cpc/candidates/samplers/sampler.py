@@ -1,6 +1,6 @@
-"""What every sampler of candidates promises.
+"""The interface of samplers of candidates.
 
-M queries, D dims, n classes, m candidates drawn, T targets per query.
+M queries, D dims, n classes, m sampled candidates, T targets per query.
 """
 
 from abc import ABC, abstractmethod
@@ -17,18 +17,18 @@ from cpc.data.tensors import check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
-NO_TARGET = -1  # fills up rows of `targets` that have fewer than T
+NO_TARGET = -1  # pads rows of `targets` with fewer than T targets
 
 
 class Draw(NamedTuple):
-    """Candidates drawn from a pool of classes.
+    """A sample of candidates from the classes.
 
     Attributes:
-        ids: `[m]` where all queries share them, `[M, m]` otherwise; a valid id, 0, in a place that was left empty.
-        log_count_sampled: log of how often each is expected in the drawn set, of the shape of `ids`, or `[M, m]` where
-            hits were removed from shared ones: +inf for a removed hit, or for a place that was left empty.
-        log_count_targets: of the shape of `targets`: how often each target is expected in the same draw, whatever
-            became of its hits.
+        ids: `[m]` if all queries share the candidates, `[M, m]` otherwise; empty positions hold 0, a valid id.
+        log_count_sampled: log of the expected count of each candidate in the sample. It has the shape of `ids`, or
+            `[M, m]` if hits were removed from shared candidates; +inf for a removed hit or an empty position.
+        log_count_targets: log of the expected count of each target in the same sample, whether hits were kept, removed
+            or excluded; has the shape of `targets`.
     """
 
     ids: Tensor
@@ -37,20 +37,21 @@ class Draw(NamedTuple):
 
 
 class Sampler(FixedDtype, ABC):
-    """Draws classes with known expected counts; its state is in buffers, and so in every checkpoint.
+    """A sampler of classes with known expected counts.
 
-    A cast of the model leaves the law as it is: see `FixedDtype`.
+    Its state is in buffers, so every checkpoint holds it. A cast of the model does not change the proposal
+    distribution: see `FixedDtype`.
 
     Args:
         num_classes: n.
 
     Raises:
-        ValueError: if there is no class.
+        ValueError: if `num_classes` is below 1.
     """
 
-    hits: tuple[str, ...] = HITS  # those that it can be asked for
+    hits: tuple[str, ...] = HITS  # treatments of accidental hits that this sampler supports
     needs_queries = False
-    is_open = False  # the law waits for the frequencies of a corpus: see `follow`
+    is_open = False  # the proposal still needs the frequencies of a corpus: see `follow`
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -67,69 +68,72 @@ class Sampler(FixedDtype, ABC):
         hits: Hits = "keep",
         generator: torch.Generator | None = None,
     ) -> Draw:
-        """Draw candidates for a batch of queries.
+        """Sample candidates for a batch of queries.
 
         Args:
-            queries: what the candidates are drawn for; None where the law does not depend on it.
+            queries: query vectors; may be None if the proposal does not depend on them.
             num: m.
-            targets: the classes of each query, -1 where a row has fewer than the widest.
-            hits: a drawn target is kept, removed after the draw (its count becomes +inf), or excluded before it.
-            generator: source of the draws, on the CPU.
+            targets: target classes of each query, padded with -1.
+            hits: treatment of accidental hits: keep them, remove them after sampling (their log count becomes +inf), or
+                exclude them before sampling.
+            generator: source of random numbers, on the CPU.
 
         Raises:
-            ValueError: on targets out of range, hits that this sampler does not offer, or a `num` that it cannot draw.
+            ValueError: if targets are out of range, the sampler does not support `hits`, or it cannot sample `num`
+                candidates.
         """
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Learn in which order training meets its targets, where the law depends on it. Most do not.
+        """Receive the order of the targets in training; most samplers ignore it.
 
         Args:
-            targets_of: all targets of a batch by its number, on all processes together, -1 for none; without end.
-            num_batches: of an epoch.
+            targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
+                processes together, padded with -1.
+            num_batches: batches in an epoch.
 
         Raises:
-            ValueError: if the law cannot serve one of the batches.
+            ValueError: if the sampler cannot serve one of the batches.
         """
 
     def set_step(self, batch: int) -> None:
-        """Learn which batch comes next, by its number."""
+        """Receive the index of the next batch."""
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
-        """How often each class is expected among `num` drawn; None where queries or batches differ in it."""
+        """Return the expected count of each class among `num` candidates; None if it differs by query or batch."""
         return None
 
     def follow(self, counts: Int[Tensor, " n"]) -> None:
-        """Take the frequencies of the corpus trained on, if the law was left open. Most laws are not."""
+        """Use the class frequencies of the training corpus, if the sampler was built without counts."""
         if self.is_open:
             self.set_counts(counts)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Follow these counts from now on; only for laws that are made of counts.
+        """Set the counts that define the proposal; only for samplers that are built from counts.
 
         Raises:
-            ValueError: on counts that are negative, not finite or all zero, or not one for each class.
+            ValueError: if a count is negative or not finite, all are zero, or there is not one for each class.
         """
-        raise ValueError(f"{type(self).__name__} is not made of counts")
+        raise ValueError(f"{type(self).__name__} has no counts: its proposal is not defined by them")
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        self.is_open = False  # a sampler that is built again is open: the law that was saved stays
+        self.is_open = False  # a loaded sampler keeps its saved proposal
 
     def excludes_per_query(self, num: int) -> bool:
-        """Whether such a draw can exclude each query's own targets, where they differ."""
+        """Return whether a sample of `num` candidates can exclude the targets of each query if they differ."""
         return True
 
     def check_left(self, num: int, num_excluded: int) -> None:
-        """Raise ValueError if `num` cannot be drawn where so many classes are excluded for a query."""
+        """Raise ValueError if `num` candidates cannot be sampled while `num_excluded` classes are excluded."""
 
     def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
-        """Raise ValueError on what no sampler can do."""
+        """Raise ValueError if the arguments of `sample` are invalid."""
         self.check_request(num, hits)
         self.check_kind(targets)
         self.check_targets(targets)
 
     def check_request(self, num: int, hits: str) -> None:
-        """The part of `check` that looks at no tensor."""
+        """Check the arguments that are not tensors."""
         if hits not in HITS:
             raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
         if hits not in self.hits:
@@ -138,33 +142,33 @@ class Sampler(FixedDtype, ABC):
             raise ValueError(f"num_sampled={num} must be at least 1")
 
     def check_kind(self, targets: Int[Tensor, "M ..."]) -> None:
-        """Raise ValueError if targets are no tensor of integers `[M]` or `[M, T]`; their values are not read."""
+        """Raise ValueError unless targets are an integer tensor `[M]` or `[M, T]`; the values are not read."""
         check_tensor("targets", targets, "integers", ("M", "T") if getattr(targets, "ndim", 1) > 1 else ("M",))
 
     def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
-        """Raise ValueError if a target is no class."""
+        """Raise ValueError if a target is not the index of a class."""
         check_range("targets", targets, NO_TARGET, self.num_classes, "classes")
 
 
-def counts_given(counts: Tensor | Sequence[float | int] | int) -> Tensor:
-    """The counts that a law is made of; all the same if only the number of classes is given."""
+def counts_tensor(counts: Tensor | Sequence[float | int] | int) -> Tensor:
+    """Return the counts as a tensor; equal counts if `counts` is the number of classes."""
     return torch.ones(max(counts, 0)) if isinstance(counts, int) else torch.as_tensor(counts)
 
 
 def drop_hits(
     ids: Int[Tensor, "*M m"], log_count: Float[Tensor, "*M m"], targets: Int[Tensor, "M ..."]
 ) -> Float[Tensor, "M m"]:
-    """The counts with +inf wherever a candidate is one of its query's targets."""
-    one_each = rearrange(ids, "... m -> ... 1 m")
-    of_row = targets.reshape(len(targets), -1, 1)
-    is_hit = (one_each == of_row).any(-2)
+    """Return the log counts, with +inf for each candidate that is a target of its query."""
+    candidates = rearrange(ids, "... m -> ... 1 m")
+    row_targets = targets.reshape(len(targets), -1, 1)
+    is_hit = (candidates == row_targets).any(-2)
     return torch.where(is_hit, torch.inf, log_count)
 
 
 def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
-    """The targets of each row once each, in ascending order, after as many -1 as are needed."""
+    """Return the distinct targets of each row in ascending order, padded with -1 at the front."""
     if targets.shape[1] < 2:
         return targets
     ascending = targets.sort(dim=1).values
-    again = ascending[:, 1:] == ascending[:, :-1]
-    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(again, NO_TARGET)], dim=1).sort(dim=1).values
+    is_repeat = ascending[:, 1:] == ascending[:, :-1]
+    return torch.cat([ascending[:, :1], ascending[:, 1:].masked_fill(is_repeat, NO_TARGET)], dim=1).sort(dim=1).values

@@ -1,6 +1,6 @@
-"""Draws from the softmax itself.
+"""Sampling from the softmax itself.
 
-M queries, D dims, n classes, m candidates drawn, T targets per query, U updated classes.
+M queries, D dims, n classes, m sampled candidates, T targets per query, U updated classes.
 """
 
 import math
@@ -9,24 +9,25 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.inverse_cdf import inverse_cdf_of_many
+from cpc.candidates.samplers.inverse_cdf import chunked_inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
 
 
 class SoftmaxSampler(QuerySampler):
-    """q(i) = softmax_i(h . c_i / temperature): "Exp", the ideal proposal of sampled softmax, at O(n D) a query.
+    """A sampler with q(i) = softmax_i(h . c_i / temperature), the ideal proposal of sampled softmax ("Exp").
 
-    If targets are excluded and the table has not moved, the loss with `importance` equals the full softmax's, whatever
-    is drawn. It saves no time against the full softmax; it is what the others are measured by. O(M n) in memory.
+    If targets are excluded and the table has not changed since the last `refresh` or `update`, the loss with
+    `importance` equals the loss of the full softmax for every sample. A sample costs O(n D) per query and O(M n)
+    memory, as much as the full softmax: this sampler is the reference for the others.
 
     Args:
         num_classes: n.
         dim: D.
-        temperature: of the scores.
+        temperature: divides the scores.
 
     Raises:
-        ValueError: unless the temperature is positive.
+        ValueError: if the temperature is not positive.
     """
 
     embeddings: Tensor
@@ -52,17 +53,16 @@ class SoftmaxSampler(QuerySampler):
         hits: Hits,
         generator: torch.Generator | None,
     ) -> Draw:
-        """With replacement, by the two-stage inverse of the law."""
         self.check_values(queries, targets)
         scores = self._scores(queries)
         target_scores = scores.gather(1, targets.clamp(min=0))
         if hits == "exclude":
-            row, place = (targets != NO_TARGET).nonzero(as_tuple=True)
-            scores[row, targets[row, place]] = -torch.inf
+            row, column = (targets != NO_TARGET).nonzero(as_tuple=True)
+            scores[row, targets[row, column]] = -torch.inf
         highest = scores.amax(1, keepdim=True)
         weights = scores.sub_(highest).exp_()
         uniform = torch.rand(2, len(scores), num, generator=generator, dtype=torch.float64).to(scores.device)
-        ids = inverse_cdf_of_many(weights, uniform)
+        ids = chunked_inverse_cdf(weights, uniform)
         log_num = math.log(num) - weights.sum(1, keepdim=True).log()
         return Draw(ids, log_num + weights.gather(1, ids).log(), log_num + target_scores - highest)
 

@@ -1,4 +1,4 @@
-"""The uniform law."""
+"""The uniform proposal."""
 
 import math
 
@@ -10,12 +10,10 @@ from cpc.candidates.samplers.proposal import ProposalSampler
 
 
 class Uniform(ProposalSampler):
-    """q_i = 1 / n. The arguments are those of `ProposalSampler`."""
+    """A sampler with q_i = 1 / n. The arguments are those of `ProposalSampler`."""
 
-    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """Each of n equal parts of [0, 1) is a class."""
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:  # noqa: D102
         return (uniform * self.num_classes).long().clamp(max=self.num_classes - 1)
 
-    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """-log n."""
+    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:  # noqa: D102
         return torch.full(ids.shape, -math.log(self.num_classes), dtype=torch.float64, device=ids.device)

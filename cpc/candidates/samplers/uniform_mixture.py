@@ -1,4 +1,4 @@
-"""A law mixed with the uniform one."""
+"""A mixture of a proposal with the uniform distribution."""
 
 import math
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from cpc.candidates.samplers.proposal import ProposalSampler
 
 
 class UniformMixture(ProposalSampler):
-    """(1 - share) q + share / n: no class is further than log(share) below uniform, so no weight 1 / q explodes.
+    """A sampler with the proposal (1 - share) q + share / n, whose weights 1 / q are at most n / share.
 
     Args:
-        proposal: q; how candidates are drawn (shared, replacement, counts) is taken over from it.
-        share: of the uniform law, in (0, 1).
+        proposal: the sampler of q, which also sets `shared`, `replacement` and `counts`.
+        share: share of the uniform distribution, in (0, 1).
 
     Raises:
-        ValueError: on another share.
+        ValueError: if the share is not in (0, 1).
     """
 
     def __init__(self, proposal: ProposalSampler, share: float = 0.1) -> None:
@@ -26,37 +26,32 @@ class UniformMixture(ProposalSampler):
             proposal.num_classes, shared=proposal.shared, replacement=proposal.replacement, counts=proposal.counts
         )
         if not 0 < share < 1:
-            raise ValueError(f"share={share} must lie between 0 and 1: that of the uniform law")
+            raise ValueError(f"share={share} must lie between 0 and 1: the share of the uniform distribution")
         self.proposal = proposal
         self.share = share
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
-        """None where the law inside has none."""
+        """Return the expected counts; None if the inner proposal has none."""
         return None if self.proposal.expected_counts(num, device) is None else super().expected_counts(num, device)
 
-    def follow(self, counts: Int[Tensor, " n"]) -> None:
-        """What the law inside follows."""
+    def follow(self, counts: Int[Tensor, " n"]) -> None:  # noqa: D102
         self.proposal.follow(counts)
 
-    def observe(self, targets: Int[Tensor, "M ..."]) -> None:
-        """What the law inside learns."""
+    def observe(self, targets: Int[Tensor, "M ..."]) -> None:  # noqa: D102
         self.proposal.observe(targets)
 
-    def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """For the law inside."""
+    def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:  # noqa: D102
         self.proposal.look_ahead(targets_of, num_batches)
 
-    def set_step(self, batch: int) -> None:
-        """Likewise."""
+    def set_step(self, batch: int) -> None:  # noqa: D102
         self.proposal.set_step(batch)
 
     def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """The first `share` of [0, 1) is the uniform law's, the rest the other's."""
-        even = (uniform / self.share * self.num_classes).long().clamp(max=self.num_classes - 1)
+        """Map the first `share` of [0, 1) to the uniform distribution, the rest to the inner proposal."""
+        uniform_ids = (uniform / self.share * self.num_classes).long().clamp(max=self.num_classes - 1)
         rest = ((uniform - self.share) / (1 - self.share)).clamp(0, 1)
-        return torch.where(uniform < self.share, even, self.proposal.inverse_cdf(rest))
+        return torch.where(uniform < self.share, uniform_ids, self.proposal.inverse_cdf(rest))
 
-    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """The logarithm of the sum of both."""
-        log_even = torch.tensor(math.log(self.share / self.num_classes), dtype=torch.float64, device=ids.device)
-        return torch.logaddexp(math.log1p(-self.share) + self.proposal.log_probability(ids), log_even)
+    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:  # noqa: D102
+        log_uniform = torch.tensor(math.log(self.share / self.num_classes), dtype=torch.float64, device=ids.device)
+        return torch.logaddexp(math.log1p(-self.share) + self.proposal.log_probability(ids), log_uniform)

@@ -1,4 +1,4 @@
-"""A fixed law from counts."""
+"""A fixed proposal from class counts."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.alias_table import alias_draws, build_alias_table
+from cpc.candidates.samplers.alias_table import build_alias_table, sample_alias_table
 from cpc.candidates.samplers.proposal import ProposalSampler
-from cpc.candidates.samplers.sampler import counts_given
+from cpc.candidates.samplers.sampler import counts_tensor
 
 
 class Unigram(ProposalSampler):
-    """q_i proportional to count_i ** distortion: TensorFlow's `fixed_unigram_candidate_sampler`, word2vec's at 0.75.
+    """A sampler with q_i proportional to count_i ** distortion: TensorFlow's `fixed_unigram_candidate_sampler`.
+
+    word2vec uses distortion 0.75.
 
     Args:
-        counts_of_classes: `[n]`, how often each class occurs, or its probability; 0 for one that is never drawn. Or n
-            alone: a law left open, uniform until `set_counts` or `follow` (which pretraining on text calls).
-        distortion: 1 keeps the counts' proportions, 0 makes the law uniform (over what has a count).
+        counts_of_classes: `[n]`, count or probability of each class; 0 for a class that is never sampled. An integer n
+            gives a uniform proposal until `set_counts` or `follow` is called, as pretraining on text does.
+        distortion: 1 keeps the proportions of the counts, 0 makes q uniform over the classes with a positive count.
         shared: see `ProposalSampler`, also for `replacement` and `counts`.
 
     Raises:
-        ValueError: on counts that are negative, not finite or all zero.
+        ValueError: if a count is negative or not finite, or all are zero.
     """
 
     log_q: Tensor
@@ -38,17 +40,19 @@ class Unigram(ProposalSampler):
         replacement: bool = False,
         counts: str | None = None,
     ) -> None:
-        given = counts_given(counts_of_classes)
-        super().__init__(given.numel(), shared=shared, replacement=replacement, counts=counts)
-        self.counts_of_classes = self.num_classes  # what builds it again: the law itself is in the buffers
+        tensor = counts_tensor(counts_of_classes)
+        super().__init__(tensor.numel(), shared=shared, replacement=replacement, counts=counts)
+        self.counts_of_classes = (
+            self.num_classes
+        )  # argument that rebuilds the sampler from a checkpoint: q is in the buffers
         self.distortion = distortion
         for name in ("log_q", "num_positive", "thresholds", "aliases"):
             self.register_buffer(name, None)
-        self.set_counts(given)
+        self.set_counts(tensor)
         self.is_open = isinstance(counts_of_classes, int)
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
-        """Follow these counts, distorted, from now on."""
+        """Set q from these counts."""
         weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
         if weights.shape != (self.num_classes,) or not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(
@@ -58,7 +62,8 @@ class Unigram(ProposalSampler):
         weights = torch.where(weights > 0, weights**self.distortion, 0.0)
         if not 0 < float(weights.sum()) < torch.inf:
             raise ValueError(
-                f"count ** distortion (distortion={self.distortion}) sums to {float(weights.sum())}: no law"
+                f"count ** distortion (distortion={self.distortion}) has the sum {float(weights.sum())}, which must be "
+                "positive and finite"
             )
         probabilities = weights / weights.sum()
         self.log_q, self.num_positive = probabilities.log(), (probabilities > 0).sum()
@@ -67,13 +72,11 @@ class Unigram(ProposalSampler):
 
     @property
     def num_possible(self) -> int:
-        """How many classes have a count."""
+        """The number of classes with a positive count."""
         return int(self.num_positive)
 
-    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:
-        """By the alias method."""
-        return alias_draws(uniform, self.thresholds, self.aliases)
+    def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:  # noqa: D102
+        return sample_alias_table(uniform, self.thresholds, self.aliases)
 
-    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """From the table of all classes."""
+    def log_probability(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "..."]:  # noqa: D102
         return self.log_q[ids]

@@ -2,9 +2,11 @@
 
 import re
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
@@ -117,6 +119,13 @@ def index_folder(
         raise ValueError(f"{out if labels is None else labels}: {error}") from error
     manifest.write(out)
     return read_manifest(out, check_files=False)
+
+
+def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    splits = Counter(manifest.columns.get("split", []))
+    counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
+    return f"{len(manifest)} files indexed ({counts})"
 
 
 def _labels(

@@ -1,9 +1,9 @@
 """Items of ABX tests, made from the alignments of a corpus."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -78,6 +78,12 @@ def write_items(
     items = Items(files, np.array(onsets), np.array(offsets), *labels)
     items.write(out)
     return items
+
+
+def describe_result(items: Items, options: Mapping[str, Any]) -> str:
+    """Return the line that the command line prints."""
+    counts = f"{len(set(items.phones))} phones of {len(set(items.speakers))} speakers in {len(set(items.files))}"
+    return f"{len(items)} items of {counts} files written to {options['out']}"
 
 
 def _items(

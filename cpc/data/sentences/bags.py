@@ -1,4 +1,4 @@
-"""Bags of words: sentences as sparse counts, which know no order and nothing but the labelled text."""
+"""Bags of words: sentences as sparse counts, without word order, from the labelled text only."""
 
 import warnings
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ KINDS = {
 
 
 def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
-    """Counts of words (`bow`), or of words and pairs of them, weighted by how few sentences have them (`tfidf`).
+    """Return word counts (`bow`), or counts of words and word pairs weighted by inverse document frequency (`tfidf`).
 
-    A column stands for a word of one set: no set sees the words or the weights of another. Words that a probe's
-    training part lacks get no weight from it, so that leaving them out would change nothing. Counts are divided by the
-    root mean square length of a set's rows, which only moves the penalty's grid.
+    A column stands for a word of one set, so that the features of a set do not depend on other sets. The columns
+    include words that a probe's training part lacks; the probe gives them no weight. Counts are divided by the root
+    mean square length of a set's rows, which only shifts the grid of penalties.
 
     Args:
-        kind: `bow` or `tfidf` (scikit-learn's, rows of length 1).
+        kind: `bow` or `tfidf` (as in scikit-learn, rows of length 1).
         sets: the sentences of each set.
     """
-    counted = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
-    return csr_array(block_diag([unit_rows(each) for each in counted], format="csr"))
+    counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
+    return csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))
 
 
 def unit_rows(x: csr_array) -> csr_array:
-    """Rows divided by one number, so that their squares have a mean sum of 1."""
+    """Return the rows divided by one number, so that their mean square length is 1."""
     return x * np.float32((x.shape[0] / max(x.multiply(x).sum(), 1e-12)) ** 0.5)
 
 
 class SparseRows:
-    """Rows of a sparse matrix, as probes read them.
+    """Rows of a sparse matrix, which indexing returns as a tensor.
 
     Args:
         x: `[n, D]` float32.
@@ -52,8 +52,8 @@ class SparseRows:
         self.shape = x.shape
 
     def __getitem__(self, chosen: np.ndarray) -> Float[Tensor, "m D"]:
-        """These rows as a CSR tensor."""
-        found = self.x[chosen]
-        with warnings.catch_warnings(action="ignore"):  # that CSR is in beta
-            indptr, indices, data = map(torch.from_numpy, (found.indptr, found.indices, found.data))
-            return torch.sparse_csr_tensor(indptr, indices, data, size=found.shape, check_invariants=False)
+        """Return these rows as a CSR tensor."""
+        rows = self.x[chosen]
+        with warnings.catch_warnings(action="ignore"):  # torch warns that CSR is in beta
+            indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+            return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)

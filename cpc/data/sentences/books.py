@@ -1,4 +1,4 @@
-"""Books: the plain text files of a folder, each a document of consecutive sentences, cut by split."""
+"""Books: the plain text files of a folder, each with consecutive sentences and a split."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,29 +10,29 @@ from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import Encoding
 
-FEWEST_SENTENCES = 2  # one to know, one to predict
+FEWEST_SENTENCES = 2  # one predicts the other
 
 
 class Books:
     """The `*.txt` files below a folder, at any depth; each is a book.
 
-    A book belongs to the split that a word of its path says (`train/emma.txt`, `valid.txt`; `validation` and `dev` are
-    `valid`). Where none says one, whole books are held out, by a hash of their names.
+    A word in the path of a book names its split (`train/emma.txt`, `valid.txt`; `validation` and `dev` mean `valid`).
+    If no path names a split, whole books are held out by a hash of their names.
 
     Args:
         source: the folder.
         valid_share: expected share of the books in `valid`.
-        test_share: likewise, in `test`.
-        encoding: of the files, `UTF-8`, `latin-1` or `windows-1252`.
-        skip_bad: go on without books that are not in this encoding or have fewer than two sentences, and say how many.
+        test_share: expected share of the books in `test`.
+        encoding: encoding of the files, `UTF-8`, `latin-1` or `windows-1252`.
+        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and print how many.
 
     Attributes:
-        names: of the books, sorted; those skipped left out.
-        splits: of each.
+        names: sorted names of the books, without skipped books.
+        splits: split of each book.
 
     Raises:
-        ValueError: if the folder holds no text file, a book cannot be used, some books name a split and others do not,
-            or there are too few to hold some out.
+        ValueError: if the folder holds no text file, a book cannot be used, only some paths name a split, or there are
+            too few books to hold some out.
     """
 
     def __init__(
@@ -58,39 +58,39 @@ class Books:
         if bad:
             print(f"{len(bad)} of {len(names)} books skipped:\n{name_a_few(list(bad.values()))}")
         self.names = [name for name in names if name not in bad]
-        named = {name: split_named(name) for name in self.names}
-        nameless = [name for name, split in named.items() if split is None]
-        if 0 < len(nameless) < len(named):
-            one = next(name for name, split in named.items() if split)
+        named_splits = {name: split_named(name) for name in self.names}
+        unnamed = [name for name, split in named_splits.items() if split is None]
+        if 0 < len(unnamed) < len(named_splits):
+            first_named = next(name for name, split in named_splits.items() if split)
             raise ValueError(
-                f"{one} names its split, but {nameless[0]} does not: put train, valid or test in every book's path, or "
-                "in none"
+                f"{first_named} names its split, but {unnamed[0]} does not: put train, valid or test in every book's "
+                "path, or in none"
             )
         self.splits = (
             draw_splits(self.names, valid_share=valid_share, test_share=test_share)
-            if nameless
-            else [split for split in named.values() if split is not None]
+            if unnamed
+            else [split for split in named_splits.values() if split is not None]
         )
         say_contents(source, "books", self.splits)
 
     @property
     def digest(self) -> str:
         """SHA-256 of names and contents, in hexadecimal."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for name in self.names:
-            found.update(f"{name}\n".encode("utf-8", "surrogateescape"))
+            sha256.update(f"{name}\n".encode("utf-8", "surrogateescape"))
             with (self.root / name).open("rb") as stream:
-                found.update(hashlib.file_digest(stream, "sha256").digest())
-        return found.hexdigest()
+                sha256.update(hashlib.file_digest(stream, "sha256").digest())
+        return sha256.hexdigest()
 
     def sentences(self, name: str) -> list[str]:
-        """Of a book, in order; raises a ValueError on bytes that are not in the encoding."""
+        """Return the sentences of a book in order; bytes that are not in the encoding are refused."""
         return read_sentences(self.root / name, self.encoding)
 
     def split_books(self, split: str) -> Iterator[str]:
-        """The sentences of all books of a split."""
-        for name, own in zip(self.names, self.splits, strict=True):
-            if own == split:
+        """Yield the sentences of all books of a split."""
+        for name, book_split in zip(self.names, self.splits, strict=True):
+            if book_split == split:
                 yield from self.sentences(name)
 
     def _problem(self, name: str) -> str | None:

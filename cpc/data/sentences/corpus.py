@@ -1,4 +1,4 @@
-"""Books as classes of tokens: encoded once into memory maps, and cut into passages, from which windows are drawn."""
+"""Books as token ids: encoded once into memory maps, and cut into passages, from which windows are taken."""
 
 import hashlib
 from array import array
@@ -17,22 +17,22 @@ from cpc.data.store.atomic import json_text, write_json
 from cpc.data.text.corpus import write_once
 from cpc.data.text.vocabulary import Vocabulary
 
-_FORMAT = 2  # 1 cut sentences and words at the letters and marks of English
+_FORMAT = 2  # format 1 split sentences and words by English letters and punctuation only
 _INDEX = "index.json"
 
 
 class SentenceCorpus(DrawnCorpus):
-    """The books of a source in a vocabulary. They are read when they are first asked for: probes ask for none.
+    """The books of a source, encoded by a vocabulary. Books are read on first use: probes need none.
 
-    A passage, some consecutive sentences of a book, is what a file is to audio: windows of one share a sequence id. The
-    book is the speaker: same-speaker strategies compare sentences of one book.
+    A passage is a run of consecutive sentences of a book, and corresponds to a file of audio: its windows share a
+    sequence id. The book corresponds to the speaker: same-speaker strategies compare sentences of one book.
 
     Args:
         options: a `cpc.data.Sentences`.
-        vocabulary: to encode with.
+        vocabulary: the vocabulary.
     """
 
-    nouns = ("speaker", "passage")  # in messages: the options are called so
+    nouns = ("speaker", "passage")  # messages use the words of the options
 
     def __init__(self, options: Any, vocabulary: Vocabulary) -> None:
         self.options = options
@@ -40,16 +40,16 @@ class SentenceCorpus(DrawnCorpus):
 
     @cached_property
     def books(self) -> Books:
-        """The source's."""
+        """The books of the source."""
         return self.options.books()
 
     @property
     def speakers(self) -> list[str]:  # type: ignore[override]
-        """The books' names."""
+        """Names of the books, which are the groups."""
         return self.books.names
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse a split without a book; each passage's book is known."""
+        """Refuse a split without a book; the book (speaker) of every passage is known."""
         for split in splits:
             if split is not None and split not in self.books.splits:
                 raise ValueError(
@@ -59,7 +59,7 @@ class SentenceCorpus(DrawnCorpus):
 
     @cached_property
     def passages(self) -> Passages:
-        """Of all books; encoded here, if they are not yet."""
+        """Passages of all books; the first access encodes the books and writes them to the cache."""
         options, books = self.options, self.books
         made_from = [_FORMAT, books.digest, books.encoding, self.vocabulary.description, options.max_tokens]
         name = hashlib.sha256(json_text(made_from).encode()).hexdigest()[:16]
@@ -70,14 +70,14 @@ class SentenceCorpus(DrawnCorpus):
         return Passages.build(tokens, ends, num_sentences, options.passage_sentences)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> SentenceWindows:
-        """The windows of a split, None of all."""
+        """Return the windows of a split; None: of all splits."""
         self.check(split)
-        chosen = [split in (None, own) for own in self.books.splits]
-        rows = np.flatnonzero(np.array(chosen)[self.passages.book])
+        has_split = [split in (None, book_split) for book_split in self.books.splits]
+        rows = np.flatnonzero(np.array(has_split)[self.passages.book])
         return SentenceWindows(self.passages, rows, self.options.window_sentences, self.options.max_tokens, split)
 
     def statistics(self, split: str | None) -> tuple[float, float]:
-        """Tokens have none."""
+        """Raise NotImplementedError, since tokens have no statistics."""
         raise NotImplementedError
 
     def _pack(self, folder: Path) -> None:
@@ -93,10 +93,10 @@ class SentenceCorpus(DrawnCorpus):
         (folder / "tokens.raw").unlink()
         np.save(folder / "ends.npy", np.array(ends, np.int64))
         np.save(folder / "num_sentences.npy", np.array(num_sentences, np.int64))
-        write_json({"books": self.books.names}, folder / _INDEX)  # last: it says that the rest is there
+        write_json({"books": self.books.names}, folder / _INDEX)  # written last: it marks the folder as complete
 
     def _pieces(self, name: str) -> Iterator[Int[np.ndarray, " n"]]:
-        """The sentences of a book; one that is too long gives several, about as long as each other."""
+        """Yield the token ids of a book's sentences; a long sentence is cut into parts of similar length."""
         for sentence in self.books.sentences(name):
             tokens = np.array(self.vocabulary.encode(sentence))
             yield from np.array_split(tokens, -(-len(tokens) // self.options.max_tokens))

@@ -1,4 +1,4 @@
-"""Labelled sentences: files with a label and a sentence in every line, which are the tasks of probes."""
+"""Labelled sentences, the tasks of probes: files with a label and a sentence in every line."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.segmentation import normal_form
 
 SUFFIXES = (".all", ".tsv", ".txt")
-WHOLE = "all"  # the split of a file whose name says none: it is read by cross-validation
-PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # what papers call the sets in these files
+WHOLE = "all"  # split of a file whose name has no split: it is probed by cross-validation
+PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of these files' sets in papers
 MOST_LABELS = 1000
 _ADVICE = (
     "write each line as a label, a tab and a sentence, without quotes around them (Python's csv.reader reads the rows "
@@ -28,14 +28,14 @@ _ADVICE = (
 
 @dataclass(eq=False)
 class LabelledSentences:
-    """The sentences of one or several sets; those of a set stand together.
+    """The sentences of one or several sets, grouped by set.
 
     Attributes:
-        source: where they lie.
-        sentences: `[n]`.
-        labels: `[n]`.
-        sets: `[n]` the name of the set of each.
-        splits: `[n]` `train`, `valid` or `test`, or `all`.
+        source: file or folder of the sentences.
+        sentences: `[n]` sentences.
+        labels: `[n]` label of each sentence.
+        sets: `[n]` name of the set of each sentence.
+        splits: `[n]` split of each sentence: `train`, `valid`, `test` or `all`.
     """
 
     source: Path
@@ -49,26 +49,24 @@ class LabelledSentences:
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the sets."""
+        """Names of the sets, each once."""
         return list(dict.fromkeys(self.sets))
 
     def bags(self, kind: str) -> csr_array:
-        """`[n, D]` the bags of words of all sentences (`cpc.data.sentences.bags`); counted once."""
+        """Return the bags of words of all sentences, `[n, D]` (`cpc.data.sentences.bags`); they are cached."""
         if kind not in self._bags:
-            of_sets = [
-                [s for s, own in zip(self.sentences, self.sets, strict=True) if own == name] for name in self.names
-            ]
-            self._bags[kind] = bags(kind, of_sets)
+            pairs = list(zip(self.sentences, self.sets, strict=True))
+            self._bags[kind] = bags(kind, [[s for s, set_name in pairs if set_name == name] for name in self.names])
         return self._bags[kind]
 
     def rows(self, task: str) -> np.ndarray:
-        """Of the set that a task names: by its name, its file's, or the path of its file.
+        """Return the rows of the set that a task names: by the name of the set, of its file, or the path of its file.
 
         Raises:
-            ValueError: if there is none, naming those there are.
+            ValueError: if there is no such set; the message names the sets.
         """
-        asked = {task, set_and_split(Path(task).name)[0]}
-        rows = np.flatnonzero([name in asked for name in self.sets])
+        names = {task, set_and_split(Path(task).name)[0]}
+        rows = np.flatnonzero([name in names for name in self.sets])
         if not len(rows):
             raise ValueError(f"task={task!r}: {self.source} has no such set; it has {', '.join(self.names)}")
         return rows
@@ -77,18 +75,18 @@ class LabelledSentences:
 def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledSentences:
     """Read a file, or all files in a folder, in which every line is a label, a tab or space, and a sentence.
 
-    A label alone labels the empty sentence: MPQA has three.
+    A line with a label and nothing else is the empty sentence with this label: MPQA has three.
 
-    Files that differ in a word of their name that says the split are one set: `TREC.train.all` and `TREC.test.all` are
-    TREC with its official split. A file that says none is of split `all`, for cross-validation.
+    Files whose names differ only in the word of the split form one set: `TREC.train.all` and `TREC.test.all` are TREC
+    with its official split. A file without such a word has the split `all`, for cross-validation.
 
     Args:
         source: the file; or the folder, whose `*.all`, `*.tsv` and `*.txt` files are read.
-        encoding: of the files.
+        encoding: encoding of the files.
 
     Raises:
-        ValueError: if there is no such file, one is not in this encoding or is a table of another format, such as a
-            CSV, holds no line, or labels hardly ever come again.
+        ValueError: if there is no such file, or a file is not in this encoding, is a table of another format, such as a
+            CSV, holds no line, or has hardly any label twice.
     """
     path = Path(source)
     if not path.exists():
@@ -97,7 +95,7 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
     if path.is_dir():
         names = find_files(path, SUFFIXES, "labelled sentences", f"; of a CSV, {_ADVICE}")
         files = [path / name for name in names]
-    found: list[tuple[str, str, str, str]] = []
+    examples: list[tuple[str, str, str, str]] = []
     for file in files:
         name, split = set_and_split(file.name)
         if file.suffix.lower() == ".csv":
@@ -109,15 +107,15 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
                 f"{file} has {len(lines)} lines with {num_labels} labels: a line is a label, a tab or space, and a "
                 "sentence, and labels come again"
             )
-        found += [(name, split, label, sentence) for label, sentence in lines]
-    found.sort(key=lambda line: line[0])  # stable: the order within a file stays
-    sets, splits, labels, sentences = zip(*found, strict=True)
+        examples += [(name, split, label, sentence) for label, sentence in lines]
+    examples.sort(key=lambda example: example[0])  # stable: the order within a file stays
+    sets, splits, labels, sentences = zip(*examples, strict=True)
     say_contents(source, "sentences", splits, sets=set(sets), labels=set(labels))
     return LabelledSentences(path, sentences, labels, sets, splits)
 
 
 def set_and_split(name: str) -> tuple[str, str]:
-    """The set and the split that a file's name says."""
+    """Return the set and the split that the name of a file gives."""
     split = split_named(name)
     words = [word for word in name.removesuffix(Path(name).suffix).split(".") if split_named(word) is None]
     stem = re.sub(r"\s+", "_", ".".join(words)) or name
@@ -125,11 +123,11 @@ def set_and_split(name: str) -> tuple[str, str]:
 
 
 def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
-    """The lines that are not blank, parted at their tab, or in a file without tabs at their first space.
+    """Split the lines that are not blank at their tab, or in a file without tabs at their first space.
 
     Raises:
-        ValueError: naming the line, on what a table of another format has: quotes around a label, a comma after it, an
-            object of JSON, a second tab, or a line without the tab of the others.
+        ValueError: if a line looks like another format: quotes around a label, a comma after it, a JSON object, a
+            second tab, or no tab although others have one. The message names the line.
     """
     separator = "\t" if "\t" in text else " "
     for number, line in enumerate(text.split("\n"), start=1):

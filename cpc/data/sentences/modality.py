@@ -15,29 +15,29 @@ from cpc.data.text.vocabulary import Vocabulary, build_vocabulary, encoder_vocab
 
 @dataclass(kw_only=True)
 class Sentences(Drawn):
-    """Windows of consecutive sentences, whose vectors predict those of the sentences that follow.
+    """Windows of consecutive sentences; the vectors of sentences predict those of the sentences that follow.
 
     Args:
-        source: a folder, whose `*.txt` files are a book each (`cpc.data.sentences.books` says which is of which split).
-        encoding: of the files: `UTF-8`, `latin-1` or `windows-1252`; a byte-order mark overrules it.
-        max_tokens: of a sentence; a longer one is cut into several.
+        source: a folder, in which each `*.txt` file is a book (`cpc.data.sentences.books` describes its splits).
+        encoding: encoding of the files: `UTF-8`, `latin-1` or `windows-1252`; a byte-order mark overrides it.
+        max_tokens: largest number of tokens of a sentence; a longer one is cut into several.
         window_sentences: consecutive sentences of an observation.
-        passage_sentences: of a stretch of a book whose windows share a sequence: sequence_only negatives come from it,
-            the excluding strategies leave it out. The book is the speaker: same_speaker negatives come from the book.
+        passage_sentences: length of a passage of a book, whose windows share a sequence: sequence_only negatives come
+            from the passage, the excluding strategies exclude it. The book is the speaker of same_speaker negatives.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` books.
-        speakers_per_batch: for `same_speaker`.
-        train_split: the books to train on.
-        eval_split: the held-out books that the bound is measured on.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
-        valid_share: of the books, held out as split `valid` where none is named so.
-        test_share: likewise, as `test`.
+        speakers_per_batch: books in the batch of all devices together, for `same_speaker`.
+        train_split: split of the books to train on.
+        eval_split: held-out split, on which the bound is measured.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        valid_share: share of the books that is held out as split `valid`, if no path names a split.
+        test_share: share of the books that is held out as split `test`, if no path names a split.
         num_workers: loader processes; 0 loads in the training process.
-        cache_dir: where the packed tokens go; null: `.cpc_cache` in the source.
-        skip_bad: go on without books that cannot be used, and say how many.
+        cache_dir: folder for packed tokens; null: `.cpc_cache` in the source.
+        skip_bad: leave out books that cannot be used, and print how many.
         text: books from which probes of `expanded` features learn vectors of words that the vocabulary lacks: the
             folder that the model was trained on.
-        seed: of the batches.
+        seed: seed of the batches.
     """
 
     name = "sentences"
@@ -77,16 +77,16 @@ class Sentences(Drawn):
 
     @property
     def cache(self) -> Path:
-        """Where packs go."""
+        """Folder for packed tokens."""
         return Path(self.source) / ".cpc_cache" if self.cache_dir is None else Path(self.cache_dir)
 
     def books(self, source: str | None = None) -> Books:
-        """The books of the source, or of another one."""
+        """Return the books of the source, or of another folder."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
         return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
 
     def check(self, model: Any) -> None:
-        """Also refuse windows that are too short for the model's predictions."""
+        """Refuse, too, windows that are too short for the model's predictions."""
         super().check(model)
         furthest = model.steps[-1].k
         if self.window_sentences <= furthest:
@@ -96,13 +96,13 @@ class Sentences(Drawn):
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
-        """The source's books: in the vocabulary of a trained encoder, or in one made for an encoder to train."""
+        """Return the corpus, in the vocabulary of a trained encoder, or in a new one built for an untrained encoder."""
         if not to_train:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
         books = self.books()
         if self.train_split not in books.splits:
             raise ValueError(
-                f"{self.source} has no book of split {self.train_split!r}: the vocabulary is that of these"
+                f"{self.source} has no book of split {self.train_split!r}, from which the vocabulary is built"
             )
         vocabulary = build_vocabulary(
             books.split_books(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
@@ -113,9 +113,8 @@ class Sentences(Drawn):
         return corpus
 
     def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
-        """Tokens have no statistics."""
+        """Set nothing, since tokens have no statistics."""
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:
-        """Labelled sentences."""
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:  # noqa: D102
         text = None if self.text is None else self.books(self.text)
         return SentenceProbeData(corpus, self.encoding, text, **where)

@@ -1,4 +1,4 @@
-"""Labelled sentences' features, tasks and baselines: latents and contexts of single sentences, words, bags of words.
+"""Probe data of sentences: latents and contexts of single sentences, means of words, bags of words, and labels.
 
 B sentences of a batch, D feature dim.
 """
@@ -32,20 +32,21 @@ EXPANDED = "_expanded"
 
 
 class LearntSentences(FeatureExtractor):
-    """What a model says about single sentences.
+    """Features of single sentences from a model.
 
-    `z` is the latent, `c` the context of the sentence alone, `words` the mean of its words' embeddings. `z_expanded`
-    and `words_expanded` are those of a model with more words (`expand`). `z_bow` is z beside the bag of words: both
-    standardised or scaled over a set's sentences, so that their rows have a mean square length of 1.
+    `z` is the latent of a sentence, `c` its context without other sentences, `words` the mean of the embeddings of its
+    words. `z_expanded` and `words_expanded` come from a model with a larger vocabulary (`expand`). `z_bow` is the
+    concatenation of `z`, standardised over a set's sentences, and of the scaled bag of words; rows of both parts have a
+    mean square length of 1.
 
     Args:
-        features: of these.
-        model: in eval mode.
-        labelled: the sentences; None: only files outside a corpus are read.
-        vectors: of words; None: no feature is expanded.
-        encoding: of files outside a corpus.
-        device: where the model is.
-        precision: of the model's products.
+        features: names of the features to compute.
+        model: the model in eval mode.
+        labelled: the sentences; None if only files outside a corpus are read.
+        vectors: word vectors; None if no feature is expanded.
+        encoding: encoding of files outside a corpus.
+        device: device of the model.
+        precision: precision of the model's matrix products.
     """
 
     def __init__(
@@ -65,37 +66,37 @@ class LearntSentences(FeatureExtractor):
         self.dims = {name: dims[name.removesuffix(EXPANDED)] for name in features if name != "z_bow"}
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Sentences of about the same length."""
-        by_length = rows[np.argsort([len(self._sentence(row)) for row in rows.tolist()], kind="stable")]
-        return [by_length[i : i + _BATCH_SENTENCES] for i in range(0, len(rows), _BATCH_SENTENCES)]
+        """Return batches of sentences of about the same length."""
+        sorted_rows = rows[np.argsort([len(self._sentence(row)) for row in rows.tolist()], kind="stable")]
+        return [sorted_rows[i : i + _BATCH_SENTENCES] for i in range(0, len(rows), _BATCH_SENTENCES)]
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Each sentence by itself."""
-        found = self._features([[self._sentence(row)] for row in rows.tolist()], self.dims)
+        """Yield each sentence and its features, which do not depend on other sentences."""
+        features = self._features([[self._sentence(row)] for row in rows.tolist()], self.dims)
         for i, row in enumerate(rows.tolist()):
-            yield row, {name: values[i] for name, values in found.items()}
+            yield row, {name: values[i] for name, values in features.items()}
 
     def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:
-        """`z_bow`, if it is asked for."""
+        """Return `z_bow` if it is one of the features."""
         if "z_bow" not in self.features:
             return {}
         assert self.labelled is not None
         latents = np.empty((len(rows), self.models[""].encoder.dim), np.float32)
         for group in self.groups(rows):
-            (found,) = self._features([[self._sentence(row)] for row in group.tolist()], ["z"]).values()
-            latents[np.searchsorted(rows, group)] = found[:, 0]
+            (group_latents,) = self._features([[self._sentence(row)] for row in group.tolist()], ["z"]).values()
+            latents[np.searchsorted(rows, group)] = group_latents[:, 0]
         sets = np.array(self.labelled.sets)[rows]
         for name in dict.fromkeys(sets.tolist()):
             latents[sets == name] = StandardScaler().fit_transform(latents[sets == name])
-        beside = [csr_array(latents / latents.shape[1] ** 0.5), self.labelled.bags("bow")[rows]]
-        return {"z_bow": SparseRows(hstack(beside, format="csr", dtype=np.float32))}
+        parts = [csr_array(latents / latents.shape[1] ** 0.5), self.labelled.bags("bow")[rows]]
+        return {"z_bow": SparseRows(hstack(parts, format="csr", dtype=np.float32))}
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Of `z_bow` the name says it all."""
+        """Return the name and the dimension of a feature; `z_bow` has no dimension of its own."""
         return {"features": feature} if feature == "z_bow" else super().geometry(feature)
 
     def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
-        """Every sentence of a book, with its context."""
+        """Return the features of every sentence of a book; contexts depend on the sentences before."""
         sentences = read_sentences(path, self.encoding)
         if not sentences:
             raise ValueError(f"{path}: is empty, it has no sentence")
@@ -109,16 +110,16 @@ class LearntSentences(FeatureExtractor):
     def _features(
         self, windows: Sequence[Sequence[str]], names: Iterable[str]
     ) -> dict[str, Float[np.ndarray, "B T D"]]:
-        found: dict[str, np.ndarray] = {}
-        for version, model in self.models.items():
+        features: dict[str, np.ndarray] = {}
+        for suffix, model in self.models.items():
             vocabulary = encoder_vocabulary(model.encoder)
             tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
             x = stacked(tokens, len(windows[0])).to(self.device)
             with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
                 latents, contexts, _ = model.encode(x)
             values = {"z": latents, "c": contexts, "words": model.encoder.mean_of_words(x)}
-            found |= {name + version: value.float().cpu().numpy() for name, value in values.items()}
-        return {name: found[name] for name in names}
+            features |= {name + suffix: value.float().cpu().numpy() for name, value in values.items()}
+        return {name: features[name] for name in names}
 
 
 class BagsOfWords(FeatureExtractor):
@@ -135,30 +136,28 @@ class BagsOfWords(FeatureExtractor):
         self.kind, self.labelled = kind, labelled
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Nothing is read row by row."""
+        """Return no groups, since bags of words are computed for all rows at once."""
         return []
 
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Nothing."""
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # noqa: D102
         return iter(())
 
-    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:
-        """Of all rows at once."""
+    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:  # noqa: D102
         return {self.kind: SparseRows(self.labelled.bags(self.kind)[rows])}
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Its words and pairs."""
+        """Return the name of the feature and its number of columns, which stand for words and pairs of words."""
         return {"features": feature, "dim": self.labelled.bags(self.kind).shape[1]}
 
 
 class SentenceProbeData(ProbeData):
-    """Features of labelled sentences, each alone. Tasks are the sets that lie in the source (`read_labelled`).
+    """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`).
 
     Args:
-        corpus: names the source; None: only files outside a corpus are read.
-        encoding: of files.
-        text: that the model was trained on, for expanded features; None: there are none.
-        where: as `ProbeData` takes it.
+        corpus: corpus whose source holds the labelled sentences; None if only files outside a corpus are read.
+        encoding: encoding of the files.
+        text: the text on which the model was trained, for expanded features; None: there are no expanded features.
+        where: other arguments of `ProbeData`.
     """
 
     unit = "sentence"
@@ -184,30 +183,30 @@ class SentenceProbeData(ProbeData):
 
     @cached_property
     def labelled(self) -> LabelledSentences:
-        """All sets of the source."""
+        """All sets of labelled sentences of the source."""
         assert self._corpus is not None
         return read_labelled(self._corpus.options.source, self.encoding)
 
     @property
     def splits(self) -> Sequence[str]:
-        """By the files' names."""
+        """Split of every sentence, from the name of its file."""
         return self.labelled.splits
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """Those of a set; or `sentence`, a number of each, in random order, for folds."""
+        """Return the labels of a set; for the task `sentence`, a different random number per sentence, for folds."""
         if task == "sentence":
             order = np.random.default_rng(0).permutation(len(self.splits))
             return Labels({row: str(order[row]) for row in rows.tolist()})
-        of_task = np.intersect1d(self.labelled.rows(task), rows)
-        return Labels({row: self.labelled.labels[row] for row in of_task.tolist()})
+        task_rows = np.intersect1d(self.labelled.rows(task), rows)
+        return Labels({row: self.labelled.labels[row] for row in task_rows.tolist()})
 
     def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
-        """Ten, of a set without an official split."""
+        """Return `sentence` and ten folds for a set without an official split, else no folds."""
         splits = {self.splits[row] for row in self.labelled.rows(task).tolist()}
         return ("sentence", num_folds or NUM_FOLDS) if splits == {WHOLE} else (None, num_folds)
 
     def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """Of a model, in one pass; or bags of words."""
+        """Return an extractor of a model's features, all in one pass, or of bags of words."""
         if model is None:
             return BagsOfWords(features[0], self.labelled)
         is_expanded = any(name.endswith(EXPANDED) for name in features)
@@ -221,28 +220,26 @@ class SentenceProbeData(ProbeData):
 
     @cached_property
     def word_vectors(self) -> WordVectors:
-        """Of the words of the text's training part."""
+        """Vectors of the words in the training split of the text."""
         assert self.text is not None
         return learn_vectors(self.text.split_books("train"))
 
-    def find_files(self, folder: Path) -> list[str]:
-        """Books."""
+    def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, {".txt"}, "text")
 
     def name(self, row: int) -> str:
-        """Its beginning."""
+        """Return the first 60 characters of a sentence."""
         return repr(self.labelled.sentences[row][:60])
 
     def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
-        """Latents and contexts."""
+        """Return the latents and contexts among the probed features, else only the latents."""
         return [name for name in learnt if name in ("z", "c")] or ["z"]
 
     def initialise(self, model: Any, seed: int) -> None:
-        """The vocabulary is the trained model's; the convolution is initialised from labelled sentences."""
+        """Initialise the convolution from labelled sentences; the vocabulary remains that of the trained model."""
         chosen = np.random.default_rng(seed).permutation(len(self.labelled.sentences))[:_BATCH_SENTENCES]
         encode = encoder_vocabulary(model.encoder).encode
         model.initialise_from(stacked([[encode(self.labelled.sentences[row])] for row in chosen.tolist()], 1))
 
-    def record(self) -> dict[str, Any]:
-        """The sets."""
+    def record(self) -> dict[str, Any]:  # noqa: D102
         return {"sets": self.labelled.names}

@@ -1,4 +1,4 @@
-"""Plain text to sentences."""
+"""Read plain text files and split them into paragraphs and sentences."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,13 +8,13 @@ from cpc.data.text.segmentation import split_sentences
 
 
 def read_sentences(path: Path, encoding: Encoding) -> list[str]:
-    """The sentences of a text file, in order; raises a ValueError as `cpc.data.store.text_files.decode` does."""
+    """Return the sentences of a text file in order; raises a ValueError as `cpc.data.store.text_files.decode` does."""
     text = read_text(path, encoding)
-    return [sentence for each in paragraphs(text.splitlines()) for sentence in split_sentences(each)]
+    return [sentence for paragraph in paragraphs(text.splitlines()) for sentence in split_sentences(paragraph)]
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Lines joined by a space, up to a blank one."""
+    """Yield the paragraphs, which blank lines separate; the lines of a paragraph are joined by spaces."""
     joined: list[str] = []
     for line in lines:
         if words := line.split():

@@ -14,19 +14,19 @@ from torch.utils.data import Dataset
 from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 
-NO_TOKEN = -1  # what shorter sentences are filled up with
+NO_TOKEN = -1  # padding of shorter sentences
 
 
 @dataclass(eq=False)
 class Passages:
-    """Passages of consecutive sentences; none reaches from one book into another.
+    """Passages of consecutive sentences; no passage spans two books.
 
     Attributes:
-        tokens: of all sentences, one after the other.
-        ends: `[num_sentences + 1]` where each sentence ends in `tokens`, 0 before the first.
+        tokens: tokens of all sentences, one sentence after the other.
+        ends: `[num_sentences + 1]` end of each sentence in `tokens`, with a leading 0.
         first: `[n]` first sentence of each passage.
-        num_sentences: `[n]`.
-        book: `[n]` the book of each.
+        num_sentences: `[n]` number of sentences of each passage.
+        book: `[n]` book of each passage.
     """
 
     tokens: Int[np.ndarray, " N"]
@@ -36,23 +36,23 @@ class Passages:
     book: Int[np.ndarray, " n"]
 
     def digest(self, rows: Int[np.ndarray, " n"]) -> str:
-        """A hash of the tokens of these passages and of where their sentences end."""
-        found = hashlib.sha256()
+        """Return a hash of the tokens of these passages and of the ends of their sentences."""
+        sha256 = hashlib.sha256()
         for row in rows.tolist():
             ends = self.ends[self.first[row] : self.first[row] + self.num_sentences[row] + 1]
-            found.update(np.asarray(ends - ends[0], "<i8").tobytes())
-            found.update(np.asarray(self.tokens[ends[0] : ends[-1]], "<i4").tobytes())
-        return found.hexdigest()[:16]
+            sha256.update(np.asarray(ends - ends[0], "<i8").tobytes())
+            sha256.update(np.asarray(self.tokens[ends[0] : ends[-1]], "<i4").tobytes())
+        return sha256.hexdigest()[:16]
 
     @staticmethod
     def build(
         tokens: np.ndarray, ends: np.ndarray, num_sentences: Int[np.ndarray, " m"], passage_sentences: int
     ) -> "Passages":
-        """Cut every book into passages of about `passage_sentences`, as long as each other."""
+        """Cut every book into passages of equal length, about `passage_sentences` long."""
         num_parts = np.maximum(1, np.round(num_sentences / passage_sentences)).astype(int)
         books = np.split(np.arange(num_sentences.sum()), np.cumsum(num_sentences)[:-1])
         parts = [part for book, num in zip(books, num_parts, strict=True) for part in np.array_split(book, num)]
-        first, lengths = (np.array([each(part) for part in parts]) for each in (np.min, len))
+        first, lengths = (np.array([function(part) for part in parts]) for function in (np.min, len))
         return Passages(tokens, ends, first, lengths, np.repeat(np.arange(len(num_parts)), num_parts))
 
 
@@ -60,14 +60,14 @@ class Passages:
 class SentenceWindows(Dataset[Batch]):
     """Windows of `window_sentences` sentences; an index is a pair (position in `rows`, first sentence).
 
-    Where the passage ends before the window does, sentences without a token follow, and `num_valid` says so.
+    A window that is longer than its passage is padded with empty sentences, which `num_valid` excludes.
 
     Args:
-        passages: of all books.
-        rows: `[n]` of the passages.
+        passages: passages of all books.
+        rows: `[n]` passages of the windows.
         window_sentences: T.
-        max_tokens: W, at most.
-        split: of the corpus, for messages.
+        max_tokens: largest W.
+        split: split of the corpus, for messages.
     """
 
     passages: Passages
@@ -84,7 +84,7 @@ class SentenceWindows(Dataset[Batch]):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """A passage of n sentences has max(1, n // T) windows in a pass, each at a random start."""
+        """Arguments of the stream: a passage of n sentences gives max(1, n // T) windows a pass, at random starts."""
         starts = self.passages.ends[self.passages.first[self.rows]]
         return {
             "num_slots": np.maximum(self.num_sentences // self.window_sentences, 1),
@@ -94,10 +94,10 @@ class SentenceWindows(Dataset[Batch]):
         }
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
-        """All windows of a batch."""
+        """Return the batch of these windows."""
         num_valid = self.num_valid(drawn)
         sentences = [
-            [self._tokens(row, start + place) for place in range(num)]
+            [self._tokens(row, start + offset) for offset in range(num)]
             for (row, start), num in zip(drawn, num_valid.tolist(), strict=True)
         ]
         chosen = [row for row, _ in drawn]
@@ -110,19 +110,19 @@ class SentenceWindows(Dataset[Batch]):
         )
 
     def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Sentences of each window."""
+        """Return the number of sentences of each window without padding."""
         return torch.from_numpy(self.num_sentences[[row for row, _ in drawn]].clip(max=self.window_sentences))
 
-    def _tokens(self, row: int, place: int) -> np.ndarray:
-        sentence = self.passages.first[self.rows[row]] + place
+    def _tokens(self, row: int, offset: int) -> np.ndarray:
+        sentence = self.passages.first[self.rows[row]] + offset
         return self.passages.tokens[self.passages.ends[sentence] : self.passages.ends[sentence + 1]]
 
 
 def stacked(sentences: Sequence[Sequence[Sequence[int] | np.ndarray]], num_sentences: int) -> Int[Tensor, "B T W"]:
-    """The tokens of B windows of at most T sentences, as wide as the longest, `NO_TOKEN` where there is none."""
+    """Return the tokens of B windows of at most T sentences, padded with `NO_TOKEN` to the longest sentence."""
     width = max(len(tokens) for window in sentences for tokens in window)
     x = np.full((len(sentences), num_sentences, width), NO_TOKEN, np.int64)
-    for of_window, window in zip(x, sentences, strict=True):
-        for out, tokens in zip(of_window, window, strict=False):
+    for window_out, window in zip(x, sentences, strict=True):
+        for out, tokens in zip(window_out, window, strict=False):
             out[: len(tokens)] = tokens
     return torch.from_numpy(x)

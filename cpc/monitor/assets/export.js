@@ -17,7 +17,7 @@ function draw(plot) {
     }
   });
 }
-// Hundreds of charts at once would keep the reader waiting: those of a run are drawn when its part is opened.
+// Hundreds of charts at once would be slow: the charts of a run are plotted when its section is opened.
 const isFolded = (plot) => plot.closest("details:not([open])") !== null;
 plots.filter((plot) => !isFolded(plot)).forEach(draw);
 for (const part of document.querySelectorAll("details")) {

@@ -1,7 +1,7 @@
-// Shows the tables and lists that the server writes as nodes [tag, attributes, words or nodes] (markup.py). What stays
-// the same stays in place, with its focus, its scroll position and a click that has only begun.
+// Shows the tables and lists that the server sends as nodes [tag, attributes, text or nodes] (cpc/pages/html.py).
+// Elements that do not change stay in place, and keep the focus, the scroll position and a click that has begun.
 (function () {
-  const shown = {}; // by the id of the part: its content, as JSON
+  const shown = {}; // by the id of the parent: its content, as JSON
 
   function fill(parent, content) {
     if (typeof content === "string") {
@@ -9,8 +9,8 @@
       return;
     }
     if (!parent.children.length) parent.textContent = "";
-    content.forEach(([tag, attributes, inside], place) => {
-      const element = elementAt(parent, place, tag, attributes.id);
+    content.forEach(([tag, attributes, inside], index) => {
+      const element = elementAt(parent, index, tag, attributes.id);
       for (const name of element.getAttributeNames()) {
         if (!(name in attributes)) element.removeAttribute(name);
       }
@@ -22,9 +22,9 @@
     while (parent.children.length > content.length) parent.lastElementChild.remove();
   }
 
-  // The child at that place; moved or made if it is not there.
-  function elementAt(parent, place, tag, id) {
-    const there = parent.children[place];
+  // Return the child at an index; it is moved there or created if necessary.
+  function elementAt(parent, index, tag, id) {
+    const there = parent.children[index];
     if (there && there.localName === tag && there.id === (id || "")) return there;
     const known = id && document.getElementById(id);
     const element = known && known.parentElement === parent ? known : document.createElement(tag);
@@ -32,7 +32,7 @@
     return element;
   }
 
-  let numAsked = 0; // so that asking for the same again is something new
+  let numAsked = 0; // makes a second press of the same button a new value
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-show], [data-sort]");
     if (!button) return;
@@ -43,7 +43,7 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.markup = {
-    // Of every part by its id.
+    // Show the nodes of every parent by its id.
     show: function (parts) {
       const focused = document.activeElement;
       for (const [id, node] of Object.entries(parts || {})) {
@@ -52,7 +52,7 @@
         fill(document.getElementById(id), [node]);
         shown[id] = written;
       }
-      // A row that moved has lost it.
+      // A row loses the focus when it moves.
       if (document.activeElement !== focused && focused.isConnected) focused.focus({ preventScroll: true });
     },
   };

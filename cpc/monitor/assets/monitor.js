@@ -1,8 +1,8 @@
-// What the page decides by itself: the theme of the system, one zoom for all charts, which of them are in sight, and
-// whether anybody answers.
+// Callbacks that run in the browser: the theme of the system, one zoom for all charts, the charts on the screen, and
+// whether the server answers.
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.monitor = {
-  // The training steps in view after a zoom in any chart; null once a double click shows everything again.
+  // Return the range of training steps after a zoom in any chart; null after a double click, which shows all steps.
   zoom: function (relayouts, scale) {
     const context = window.dash_clientside.callback_context;
     const keep = window.dash_clientside.no_update;
@@ -16,14 +16,14 @@ window.dash_clientside.monitor = {
     }
     return keep;
   },
-  // The names of the charts on the screen, or half a screen away.
+  // Return the names of the charts on the screen, or at most half a screen away.
   inView: function (_, known) {
     const isNear = ({ top, bottom }) => bottom > -0.5 * window.innerHeight && top < 1.5 * window.innerHeight;
     const sections = [...document.querySelectorAll(".chart")];
     const names = sections.filter((each) => isNear(each.getBoundingClientRect())).map((each) => each.id.replace("section-", ""));
     return String(names) === String(known) ? window.dash_clientside.no_update : names;
   },
-  // Of every chart, as a double click in each would; one that is empty in view offers nothing to click on.
+  // Reset the zoom of every chart, like a double click in each; an empty chart cannot be clicked on.
   showAllSteps: function () {
     for (const plot of document.querySelectorAll(".js-plotly-plot")) {
       window.Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": true });
@@ -40,7 +40,7 @@ window.dash_clientside.monitor = {
   },
 };
 
-// A page whose server is gone looks like one whose runs are silent: say so.
+// Without an alarm, a page whose server has stopped would look like a page of runs without new records.
 (function () {
   const PATIENCE = 5000; // milliseconds
   const alarm = document.createElement("p");
@@ -48,11 +48,11 @@ window.dash_clientside.monitor = {
   alarm.setAttribute("role", "alert");
   let visibleSince = Date.now();
   document.addEventListener("visibilitychange", () => {
-    visibleSince = Date.now(); // a browser lets pages that nobody sees sleep
+    visibleSince = Date.now(); // a browser suspends hidden pages
   });
   let lookedAt = Date.now();
   setInterval(() => {
-    if (Date.now() - lookedAt > 2000) visibleSince = Date.now(); // the page was busy itself, or asleep
+    if (Date.now() - lookedAt > 2000) visibleSince = Date.now(); // the page was busy or suspended
     lookedAt = Date.now();
     const last = window.cpcMonitorAnswered;
     const isSilent = Boolean(last) && Date.now() - Math.max(last, visibleSince) > PATIENCE;
@@ -60,8 +60,8 @@ window.dash_clientside.monitor = {
     document.documentElement.toggleAttribute("data-silent", isSilent);
     if (!isSilent) return alarm.remove();
     alarm.textContent =
-      `No answer from cpc monitor since ${new Date(last).toLocaleTimeString()}: it has ended, is out of reach, or asks ` +
-      "for another token. This page shows what was known then.";
+      `No answer from cpc monitor since ${new Date(last).toLocaleTimeString()}: it has ended, cannot be reached, or needs ` +
+      "another token. This page shows the state at that time.";
     document.body.prepend(alarm);
   }, 1000);
 })();

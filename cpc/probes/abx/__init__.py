@@ -1,7 +1,7 @@
-"""ABX tests: is X, said to be the same phone as A, closer to A than to B (Schatz et al. 2013)?
+"""ABX tests: is X, which has the same label as A, closer to A than to B (Schatz et al. 2013)?
 
-`files.py` and `spans.py` find the frames of items, `alignment.py` measures how far two items are apart, `cells.py` says
-which are compared, `errors.py` counts and averages, `protocol.py` puts these together, `command.py` is `cpc abx`.
+`files.py` and `spans.py` find the frames of items, `alignment.py` measures the distance of two items, `cells.py` lists
+the triplets, `errors.py` counts and averages errors, `protocol.py` combines these steps, `command.py` is `cpc abx`.
 """
 
 from cpc.probes.abx.errors import ABXError

@@ -1,6 +1,6 @@
-"""How far two stretches of frames are apart: the mean angle along the cheapest alignment of the two.
+"""Distances between spans of frames: the mean angle along the cheapest alignment of two spans.
 
-P pairs, S T frames of the two stretches of a pair, D feature dim, R stored vectors, n stretches.
+P pairs, S T frames of the two spans of a pair, D feature dim, R stored vectors, n spans.
 """
 
 import math
@@ -14,55 +14,57 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-_BATCH_VALUES = 2**20  # of a batch's frames and angles: they stay in the processor's cache
-# Angles are multiples of 2^-20: equal frames are at 0 and not at 1e-8, sums are exact, and so ties are ties.
+_BATCH_VALUES = 2**20  # frames and angles of a batch, which then fit in the processor's cache
+# Angles are rounded to multiples of 2^-20: equal frames have distance 0 instead of 1e-8, sums are exact, and ties stay.
 _GRID = 2**20
 
 
 def angles(x: Float[Tensor, "P S D"], y: Float[Tensor, "P T D"]) -> Float[Tensor, "P S T"]:
-    """arccos(cosine) / pi of every frame of x and every frame of y: 0 one direction, 0.5 orthogonal, 1 opposite.
+    """Return arccos(cosine) / pi of every frame of x and every frame of y, rounded to 2^-20.
 
-    Rounded to 2^-20. A frame of zeros has no direction: as in libri-light it is at 0 from another such frame, and at 1
-    from all others.
+    It is 0 for equal directions, 0.5 for orthogonal and 1 for opposite ones. A frame of zeros has no direction: as in
+    libri-light its distance is 0 to another frame of zeros and 1 to all other frames.
     """
     norms = [frames.norm(dim=2, keepdim=True) for frames in (x, y)]
     x, y = (frames / norm.where(norm > 0, 1) for frames, norm in zip((x, y), norms, strict=True))
     num_zeros = (norms[0] == 0).int() + rearrange(norms[1] == 0, "p t 1 -> p 1 t").int()
-    cosine = (x @ rearrange(y, "p t d -> p d t")).where(num_zeros == 0, 2 * num_zeros - 3)  # -1 of one, 1 of two zeros
+    cosine = x @ rearrange(y, "p t d -> p d t")
+    cosine = cosine.where(num_zeros == 0, 2 * num_zeros - 3)  # -1 for one frame of zeros, 1 for two
     return (cosine.clamp(-1, 1).arccos() * (_GRID / math.pi)).round() / _GRID
 
 
 def mean_along_alignment(
     distances: Float[Tensor, "P S T"], num_x: Int[Tensor, " P"], num_y: Int[Tensor, " P"]
 ) -> Float[Tensor, " P"]:
-    """Dynamic time warping: the cheapest path from the first frames to the last, its cost divided by its length.
+    """Return the cost of the cheapest path from the first frames to the last, divided by its length.
 
-    A path goes on by one frame of x, of y, or of both. Of predecessors that cost the same the one of both is taken,
-    then that of y: paths of one cost may differ in length. All as in libri-light's `dtw.pyx`.
+    This is dynamic time warping as in libri-light's `dtw.pyx`. A step of a path advances one frame of x, of y, or of
+    both. Paths of equal cost may differ in length, so ties between predecessors have an order: a step of both comes
+    first, then a step of y.
 
     Args:
-        distances: between frames, padded behind the ends.
+        distances: distances between frames, padded at the ends.
         num_x: S of each pair, at least 1.
         num_y: T of each pair, at least 1.
     """
     num_rows = distances.shape[1]
-    # Each row begins one place after the row before, so that cells which do not need each other make a column.
+    # Each row is shifted by one more column, so that each column holds an antidiagonal of independent cells.
     padded = rearrange(F.pad(distances, (0, num_rows), value=math.inf), "p s w -> p (s w)")
     diagonals = rearrange(padded[:, :-num_rows], "p (s d) -> d p s", s=num_rows).contiguous()
-    shape = (len(distances), num_rows + 1)  # row 0 stands before the first frame of x
+    shape = (len(distances), num_rows + 1)  # row 0 is before the first frame of x
     cost, length = distances.new_full(shape, math.inf), distances.new_zeros(shape)
     cost_before, length_before = cost.clone(), length.clone()
     cost_before[:, 0] = 0  # where paths start
     mean = distances.new_empty(len(distances))
-    for number, added in enumerate(diagonals):
-        both, of_x, of_y = cost_before[:, :-1], cost[:, :-1], cost[:, 1:]
-        single = torch.minimum(of_x, of_y)
-        steps = torch.where(of_y <= of_x, length[:, 1:], length[:, :-1])
+    for index, added in enumerate(diagonals):
+        both, x_step, y_step = cost_before[:, :-1], cost[:, :-1], cost[:, 1:]
+        single = torch.minimum(x_step, y_step)
+        steps = torch.where(y_step <= x_step, length[:, 1:], length[:, :-1])
         steps = torch.where(both <= single, length_before[:, :-1], steps) + 1
         cheapest = torch.minimum(both, single) + added
         cost_before, length_before = cost, length
         cost, length = F.pad(cheapest, (1, 0), value=math.inf), F.pad(steps, (1, 0))
-        (ended,) = torch.nonzero(num_x + num_y - 2 == number, as_tuple=True)
+        (ended,) = torch.nonzero(num_x + num_y - 2 == index, as_tuple=True)
         mean[ended] = cost[ended, num_x[ended]] / length[ended, num_x[ended]]
     return mean
 
@@ -70,22 +72,22 @@ def mean_along_alignment(
 def alignment_distances(
     vectors: Any, starts: np.ndarray, lengths: np.ndarray, pairs: np.ndarray, *, device: str = "cpu", progress: bool
 ) -> np.ndarray:
-    """How far pairs of stretches are apart, from 0 to 1.
+    """Return the distances of pairs of spans, from 0 to 1.
 
     Args:
-        vectors: `[R, D]` frames, an array.
-        starts: `[n]` first frame of each stretch.
-        lengths: `[n]` frames of each, at least 1.
-        pairs: `[P, 2]` which stretches, x and y.
-        device: where to compute, in float64.
+        vectors: `[R, D]` array of frames.
+        starts: `[n]` first frame of each span.
+        lengths: `[n]` number of frames of each span, at least 1.
+        pairs: `[P, 2]` indices of the spans x and y.
+        device: device of the computation, in float64.
         progress: show a progress bar.
 
     Returns:
         `[P]` float64.
     """
     longest = lengths[pairs].max(1, initial=0)
-    order = np.lexsort((lengths[pairs[:, 0]], longest))[::-1]  # those of like lengths together, the longest first
-    found = np.empty(len(pairs))
+    order = np.lexsort((lengths[pairs[:, 0]], longest))[::-1]  # batches have similar lengths, the longest first
+    result = np.empty(len(pairs))
     start = 0
     with tqdm(total=len(pairs), desc="alignments", unit="pair", disable=not progress) as bar:
         while start < len(order):
@@ -93,13 +95,13 @@ def alignment_distances(
             chosen = order[start : start + max(1, _BATCH_VALUES // (frames * (frames + 2 * vectors.shape[1])))]
             x, y = (_gathered(vectors, starts[side], lengths[side], device) for side in pairs[chosen].T)
             num_x, num_y = (torch.from_numpy(lengths[side]).to(device) for side in pairs[chosen].T)
-            found[chosen] = mean_along_alignment(angles(x, y), num_x, num_y).cpu().numpy()
+            result[chosen] = mean_along_alignment(angles(x, y), num_x, num_y).cpu().numpy()
             start += len(chosen)
             bar.update(len(chosen))
-    return found
+    return result
 
 
 def _gathered(vectors: Any, starts: np.ndarray, lengths: np.ndarray, device: str) -> Float[Tensor, "P S D"]:
-    """Stretches side by side, each padded with its last frame."""
-    places = starts[:, None] + np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
-    return torch.from_numpy(vectors[places]).to(device).double()
+    """Return spans as a batch, each padded with its last frame."""
+    indices = starts[:, None] + np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
+    return torch.from_numpy(vectors[indices]).to(device).double()

@@ -1,10 +1,10 @@
-"""Who is compared with whom: groups of like items, and cells of three groups for A, B and X.
+"""The triplets of an ABX test, as cells of three groups of items for A, B and X.
 
 n items, g groups, m cells.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, permutations
 from typing import Any, NamedTuple
 
@@ -14,13 +14,13 @@ from cpc.data.audio.item_files import Items
 
 
 class Groups(NamedTuple):
-    """Items of one context (the phones before and after, or any), speaker and phone each.
+    """Groups of items with equal context (the phones before and after, or any), speaker and phone.
 
     Attributes:
         contexts: `[g]` int64, ascending.
         speakers: `[g]` int64, ascending within a context.
         phones: `[g]` int64, ascending within a speaker.
-        members: the items of each.
+        members: the indices of the items of each group.
     """
 
     contexts: np.ndarray
@@ -30,17 +30,17 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, items: Items, is_any_context: bool, max_size: int, rng: np.random.Generator) -> "Groups":
-        """Group items; of a larger group so many are drawn, for the effort grows with the cube."""
+        """Group items; a larger group keeps `max_size` random items, since the work grows with the cube of its size."""
         contexts: Sequence[Any] = list(zip(items.previous, items.following, strict=True))
         columns = ([""] * len(items) if is_any_context else contexts, items.speakers, items.phones)
         codes = np.stack([_codes(column) for column in columns])
         labels, group = np.unique(codes, axis=1, return_inverse=True)
         members = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
-        return cls(labels[0], labels[1], labels[2], [_at_most(max_size, of_group, rng) for of_group in members])
+        return cls(labels[0], labels[1], labels[2], [_subsample(max_size, items, rng) for items in members])
 
     @property
     def blocks(self) -> Iterator[list[int]]:
-        """Groups of one context and speaker, where there are several."""
+        """Lists of at least two groups with equal context and speaker."""
         keys = list(zip(self.contexts.tolist(), self.speakers.tolist(), strict=True))
         for _, block in groupby(range(len(keys)), keys.__getitem__):
             groups = list(block)
@@ -49,12 +49,12 @@ class Groups(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Triples of groups: every A, B and X of them is a triplet, but for X that is A itself.
+    """Triples of groups; every A, B and X of their items is a triplet, unless X is A itself.
 
     Attributes:
-        a: `[m]` int64.
-        b: `[m]` of A's context and speaker, and another phone.
-        x: `[m]` of A's context and phone.
+        a: `[m]` int64 group of A.
+        b: `[m]` int64 group of B, with A's context and speaker and another phone.
+        x: `[m]` int64 group of X, with A's context and phone.
     """
 
     a: np.ndarray
@@ -63,27 +63,27 @@ class Cells(NamedTuple):
 
 
 def cells_within(groups: Groups) -> Cells:
-    """X is of A's group: one speaker says all three."""
+    """Return the cells within speakers: A and X are in one group."""
     return _cells((a, b, a) for block in groups.blocks for a, b in permutations(block, 2) if len(groups.members[a]) > 1)
 
 
 def cells_across(groups: Groups, max_speakers: int, rng: np.random.Generator) -> Cells:
-    """X is of another speaker than A and B; of more speakers so many are drawn for each A."""
-    alike = defaultdict(list)
+    """Return the cells across speakers: X is of another speaker than A and B, of at most `max_speakers` random ones."""
+    groups_of_phone = defaultdict(list)
     keys = list(zip(groups.contexts.tolist(), groups.phones.tolist(), strict=True))
     for group, key in enumerate(keys):
-        alike[key].append(group)
-    found = []
+        groups_of_phone[key].append(group)
+    triples = []
     for block in groups.blocks:
         for a in block:
-            others = np.array([group for group in alike[keys[a]] if group != a], np.int64)
-            xs = _at_most(max_speakers, others, rng).tolist()
-            found += [(a, b, x) for x in xs for b in block if b != a]
-    return _cells(found)
+            others = np.array([group for group in groups_of_phone[keys[a]] if group != a], np.int64)
+            xs = _subsample(max_speakers, others, rng).tolist()
+            triples += [(a, b, x) for x in xs for b in block if b != a]
+    return _cells(triples)
 
 
-def _cells(found: Iterator[tuple[int, int, int]] | list[tuple[int, int, int]]) -> Cells:
-    return Cells(*np.array(list(found), np.int64).reshape(-1, 3).T)
+def _cells(triples: Iterable[tuple[int, int, int]]) -> Cells:
+    return Cells(*np.array(list(triples), np.int64).reshape(-1, 3).T)
 
 
 def _codes(labels: Sequence[Any]) -> np.ndarray:
@@ -91,5 +91,5 @@ def _codes(labels: Sequence[Any]) -> np.ndarray:
     return np.array([code_of[label] for label in labels], np.int64)
 
 
-def _at_most(size: int, members: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _subsample(size: int, members: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return members if len(members) <= size else np.sort(rng.choice(members, size, replace=False))

@@ -1,4 +1,4 @@
-"""`cpc abx`: how well features tell phones apart, without a probe."""
+"""`cpc abx`: ABX errors of features, which need no probe."""
 
 import hashlib
 import sys
@@ -22,7 +22,7 @@ from cpc.probes.abx.files import locate
 from cpc.probes.abx.protocol import ABXProtocol, abx_errors
 from cpc.probes.abx.spans import frames_of_items
 from cpc.probes.clock import Clock
-from cpc.probes.open import build_untrained, check_names, open_readouts
+from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.store import Extraction, FeatureStore
 
@@ -44,34 +44,34 @@ def abx(
     out: OutFile | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
 ) -> dict[str, Any]:
-    """`cpc abx`: print how often features confuse two phones, and write it into probe.json beside the probes.
+    """`cpc abx`: print how often features confuse two phones, and add the errors to probe.json.
 
-    A, B and X are items of one context, A and X the same phone, B another: X is confused where it is closer to B than
-    to A. Within speakers one speaker says all three; across, X is another speaker's. Recordings are encoded whole.
-    Distance, alignment and averages are those of libri-light and ZeroSpeech 2021 (Kahn et al. 2020, arXiv:1912.07875);
-    `cpc.probes.abx.spans` says where the frames of an item differ.
+    A, B and X are items of one context. A and X are the same phone, B is another one. X is confused if it is closer to
+    B than to A. Within speakers all three have one speaker; across speakers X has another speaker than A and B.
+    Recordings are encoded whole. Distance, alignment and averages are those of libri-light and ZeroSpeech 2021 (Kahn et
+    al. 2020, arXiv:1912.07875), except for the last frame of an item (see `cpc.probes.abx.spans`).
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
-        items: item file, of `cpc data items`, libri-light or ZeroSpeech.
+        items: item file of `cpc data items`, libri-light or ZeroSpeech.
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
-        features: of the model (c, z) or hand-made (mfcc, logmel); if not given, c z mfcc.
+        features: features of the model (c, z) and hand-made ones (mfcc, logmel); c z mfcc if not given.
         baselines: random (the architecture untrained) and hand-made features; none with an empty list.
-        train_split: where hand-made features and untrained models take their statistics; all files if not given.
-        protocol: which triplets are compared.
+        train_split: split for the statistics of hand-made features and untrained models; all files if not given.
+        protocol: the choice of triplets.
         extraction: how features are computed and kept.
         out: JSON file; probe.json in the model's folder if not given.
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
-        The whole report. `abx[NAME]["results"]` has by features the records of `ABXError` `within` and `across`, None
-        where there is no such triplet. NAME is the stem of the item file and what differs from the default protocol,
-        such as `dev` or `dev, context any`.
+        The whole report. `abx[NAME]["results"]` has the records of `ABXError` by feature, `within` and `across`; a
+        record is None without a triplet. NAME is the stem of the item file with the settings that differ from the
+        default protocol, such as `dev` or `dev, context any`.
 
     Raises:
-        ValueError: before anything is computed, if the item file is damaged, names files that the data lack, or holds
-            no triplet; on unknown names; if an item begins or ends after its file's end; if the report has the errors
-            of other items under the same name.
+        ValueError: before features are computed, if the item file is damaged, names files that the data lack, or has
+            no triplet; on unknown names; if an item begins or ends after its file's end; if the report has errors of
+            other items under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -86,22 +86,23 @@ def abx(
         "bound": config["provenance"].get("held_out", []),
         "tasks": {},
     }
-    measured = {
+    item_file = {
         "file": str(items),
         "sha256": hashlib.sha256(items.read_bytes()).hexdigest(),
     }
     earlier = {_name(each["items"], each["protocol"]): each for each in report.get("abx", {}).values()}
-    name_here = _name(measured, asdict(protocol))
-    if name_here in earlier and earlier[name_here]["items"]["sha256"] != measured["sha256"]:
+    name_of_test = _name(item_file, asdict(protocol))
+    if name_of_test in earlier and earlier[name_of_test]["items"]["sha256"] != item_file["sha256"]:
         raise ValueError(
-            f"{out} has {name_here!r} of other items, {earlier[name_here]['items']['file']}: rename the item file, or "
+            f"{out} has {name_of_test!r} of other items, {earlier[name_of_test]['items']['file']}: rename the item "
+            "file, or "
             "name another report with `out`"
         )
     if data is None and not (is_manifest(items.parent) or is_sharded(items.parent)):
         raise ValueError(f"there is no manifest beside {items}: name the folder of the audio with `data`")
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted)
     data = items.parent if data is None else data
-    readouts = open_readouts(
+    probe_data = open_probe_data(
         config,
         model,
         data,
@@ -112,50 +113,51 @@ def abx(
         device=extraction.device,
         precision=extraction.precision,
     )
-    assert isinstance(readouts, AudioProbeData)
-    features = readouts.default_features if features is None else features
-    check_names("features", features, [*readouts.features, *readouts.hand_made])
-    check_names("baselines", baselines, [*BASELINES, *readouts.hand_made])
+    assert isinstance(probe_data, AudioProbeData)
+    features = probe_data.default_features if features is None else features
+    check_names("features", features, [*probe_data.features, *probe_data.hand_made])
+    check_names("baselines", baselines, [*BASELINES, *probe_data.hand_made])
     if not (features or baselines):
         raise ValueError("`features` and `baselines` are empty: name something to measure")
     num_listed = len(listed)
-    listed, rows, num_cut = locate(listed, items, readouts, extraction.skip_bad)
+    listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
     results: dict[str, Any] = {}
     geometries, device, clock = {}, extraction.device, Clock()
 
     def passes() -> Iterator[tuple[dict[str, str], AudioFrontEnd]]:
-        """The names of results by feature, and the pass over the recordings that gives these features."""
-        of_model = [name for name in features if name in readouts.features]
-        if of_model:
-            yield {name: f"cpc{readouts.features[name]}" for name in of_model}, readouts.front_end(of_model, model)
-        for name in readouts.hand_made:
+        """Yield the names of results by feature, and an extractor of these features."""
+        learned = [name for name in features if name in probe_data.features]
+        if learned:
+            yield {name: f"cpc{probe_data.features[name]}" for name in learned}, probe_data.front_end(learned, model)
+        for name in probe_data.hand_made:
             if name in (*features, *baselines):
-                yield {name: name}, readouts.front_end([name])
+                yield {name: name}, probe_data.front_end([name])
         if "random" in baselines:
-            read = readouts.untrained_names(of_model)
-            untrained = build_untrained(config, readouts, trusted, 0)
-            yield {name: f"random{readouts.features[name]}" for name in read}, readouts.front_end(read, untrained)
+            untrained_names = probe_data.untrained_names(learned)
+            untrained = build_untrained(config, probe_data, trusted, 0)
+            names = {name: f"random{probe_data.features[name]}" for name in untrained_names}
+            yield names, probe_data.front_end(untrained_names, untrained)
 
-    for names, front_end in passes():
+    for names, extractor in passes():
         with clock("features"):
-            store = FeatureStore.extract(front_end, np.unique(rows), readouts.name, extraction)
+            store = FeatureStore.extract(extractor, np.unique(rows), probe_data.name, extraction)
         spans = frames_of_items(listed, rows, store)
         for feature, name in names.items():
             with clock("triplets"):
                 errors = abx_errors(
                     store.values[feature], spans, listed, protocol, device=device, progress=extraction.progress
                 )
-            found = {mode: None if error is None else asdict(error) for mode, error in errors.items()}
-            results[name] = {**found, "num_without_frames": int((spans.lengths == 0).sum())}
-            geometries[name] = front_end.geometry(feature)
+            records = {mode: None if error is None else asdict(error) for mode, error in errors.items()}
+            results[name] = {**records, "num_without_frames": int((spans.lengths == 0).sum())}
+            geometries[name] = extractor.geometry(feature)
     record = {
         "items": {
-            **measured,
+            **item_file,
             "num_items": len(listed),
             "num_left_out": num_listed - len(listed),
             "num_cut": num_cut,
         },
-        "data": {"source": str(data), **readouts.record()},
+        "data": {"source": str(data), **probe_data.record()},
         "protocol": {
             "distance": "angle between frames, mean along the alignment of two items",
             **asdict(protocol),
@@ -168,9 +170,9 @@ def abx(
         "results": results,
         "seconds": clock.seconds,
     }
-    if name_here in earlier:
-        print(f"{out} had {name_here!r} before: replaced", file=sys.stderr)
-    report = finite({**report, "abx": {**earlier, name_here: record}})
+    if name_of_test in earlier:
+        print(f"{out} had {name_of_test!r} before: replaced", file=sys.stderr)
+    report = finite({**report, "abx": {**earlier, name_of_test: record}})
     table = format_abx(record)
     write_json(report, out)
     print(f"{table}\nwritten to {out}")
@@ -178,24 +180,25 @@ def abx(
 
 
 def format_abx(record: Mapping[str, Any]) -> str:
-    """One item file's record as a table for people."""
-    told = ", ".join(f"{option} {record['protocol'][option]}" for option in asdict(ABXProtocol()))
+    """Return the record of an item file as a readable table."""
+    settings = ", ".join(f"{option} {record['protocol'][option]}" for option in asdict(ABXProtocol()))
     lines = [
-        f"{record['items']['file']}: {record['items']['num_items']} items, {told}",
+        f"{record['items']['file']}: {record['items']['num_items']} items, {settings}",
         f"  {'ABX error':14}" + "".join(f" {mode:>9}  {'95 % interval':>15}" for mode in MODES),
     ]
     for name, result in record["results"].items():
         line = f"  {name:14}"
-        for found in (result[mode] for mode in MODES):
-            interval = None if found is None else found["interval_percent"]
-            error = "none" if found is None else f"{found['error_percent']:.2f} %"
-            line += f" {error:>9}  {'' if interval is None else f'{interval[0]:.2f} to {interval[1]:.2f}':>15}"
+        for error in (result[mode] for mode in MODES):
+            interval = None if error is None else error["interval_percent"]
+            percent = "none" if error is None else f"{error['error_percent']:.2f} %"
+            line += f" {percent:>9}  {'' if interval is None else f'{interval[0]:.2f} to {interval[1]:.2f}':>15}"
         lines.append(line)
-    for mode, found in ((mode, next(iter(record["results"].values()))[mode]) for mode in MODES):
-        if found is not None:
+    first = next(iter(record["results"].values()))
+    for mode in MODES:
+        if (error := first[mode]) is not None:
             lines.append(
-                f"  {mode} speakers: {found['num_triplets']} triplets of {found['num_phone_pairs']} pairs of phones; "
-                f"interval over {found['num_speakers']} speakers"
+                f"  {mode} speakers: {error['num_triplets']} triplets of {error['num_phone_pairs']} pairs of phones; "
+                f"interval over {error['num_speakers']} speakers"
             )
     too_short = {name: result["num_without_frames"] for name, result in record["results"].items()}
     if any(too_short.values()):
@@ -211,15 +214,15 @@ def format_abx(record: Mapping[str, Any]) -> str:
 
 
 def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
-    """The item file's stem, and what differs from the default protocol."""
+    """Return the item file's stem with the settings that differ from the default protocol."""
     default = asdict(ABXProtocol())
-    other = [f"{option} {protocol[option]}" for option in default if protocol[option] != default[option]]
-    return ", ".join([Path(items["file"]).stem, *other])
+    changes = [f"{option} {protocol[option]}" for option in default if protocol[option] != default[option]]
+    return ", ".join([Path(items["file"]).stem, *changes])
 
 
 def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:
     _, cells = protocol.cells(items)
-    if not any(len(of_mode.a) for of_mode in cells.values()):
+    if not any(len(mode_cells.a) for mode_cells in cells.values()):
         raise ValueError(
             f"{path}: its {len(items)} items make no triplet: A and B are two phones of one speaker between the same "
             "neighbours, and X is A's phone there again; list the items of more speech"

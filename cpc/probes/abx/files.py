@@ -1,4 +1,7 @@
-"""Which recording of a corpus each item lies in. n items."""
+"""The recordings of ABX items.
+
+n items.
+"""
 
 import warnings
 from collections import defaultdict
@@ -13,29 +16,32 @@ from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
 
-_ROUNDING_SECONDS = 1e-3  # an item that ends after its recording by less is not cut: times are rounded
+_ROUNDING_SECONDS = 1e-3  # times are rounded: an item that ends after its recording by less is not counted as cut
 
 
-def locate(items: Items, source: Path, readouts: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
-    """The items with a recording, `[n]` the row of each, and how many end up to 50 ms after their recording.
+def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
+    """Find the recordings of items.
 
     Args:
-        items: of an item file.
-        source: that file, for messages.
-        readouts: of the corpus; its audio is opened after the names are known to fit.
+        items: the items.
+        source: their item file, for messages.
+        probe_data: the corpus; its audio is opened only after all names are found.
         skip_bad: leave out items without a recording, and warn how many.
 
+    Returns:
+        The items with a recording, the `[n]` row of each, and how many of them end up to 50 ms after their recording.
+
     Raises:
-        ValueError: if recordings are missing or called ambiguously, or an item begins after its recording's end,
-            or ends more than 50 ms after it.
+        ValueError: if recordings are missing or ambiguous, or an item begins after its recording's end, or ends more
+            than 50 ms after it.
     """
-    manifest = readouts.corpus.manifest
+    manifest = probe_data.corpus.manifest
     row_of = rows_of_names(items.files, manifest.paths)
     rows = np.array([row_of.get(name, -1) for name in items.files], np.int64)
     absent = list(dict.fromkeys(name for name in items.files if name not in row_of))
     problem = f"are of {len(absent)} files that the manifest in {manifest.root} does not list:\n{name_a_few(absent)}"
     items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
-    ends_seconds = 60 * np.asarray(readouts.minutes(rows))
+    ends_seconds = 60 * np.asarray(probe_data.minutes(rows))
     is_within = items.onset_seconds < ends_seconds
     is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_AUDIO
     late = np.flatnonzero(~is_within).tolist()
@@ -56,10 +62,12 @@ def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Which path each name means: itself, or the only one that ends so, suffixes aside; left out where there is none.
+    """Return the row of the path of each name: the same path, or the only path that ends with the name.
+
+    File suffixes are ignored. Names without a path are left out.
 
     Raises:
-        ValueError: if it may be several; they are named.
+        ValueError: naming the paths, if several end with a name.
     """
     row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
     rows_of_stem = defaultdict(list)
@@ -67,13 +75,13 @@ def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
         rows_of_stem[path.rpartition("/")[2]].append(row)
     row_of: dict[str, int] = {}
     for name in dict.fromkeys(names):
-        of_name = bare_path(name)
-        rows = [row for row in rows_of_stem[of_name.rpartition("/")[2]] if is_end_of(bare[row], of_name)]
+        bare_name = bare_path(name)
+        rows = [row for row in rows_of_stem[bare_name.rpartition("/")[2]] if is_end_of(bare[row], bare_name)]
         rows = [row_of_path[name]] if name in row_of_path else rows
         if len(rows) > 1:
-            found = name_a_few([paths[row] for row in rows])
+            listed = name_a_few([paths[row] for row in rows])
             raise ValueError(
-                f"items of {name!r} may be of {len(rows)} files:\n{found}\nwrite the paths of the manifest into "
+                f"items of {name!r} may be of {len(rows)} files:\n{listed}\nwrite the paths of the manifest into "
                 "the item file"
             )
         if rows:

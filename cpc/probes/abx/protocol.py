@@ -1,4 +1,4 @@
-"""An ABX test of features within and across speakers: which triplets are drawn, and their errors.
+"""An ABX test of features within and across speakers: the choice of triplets, and their errors.
 
 R stored vectors, D feature dim, n items.
 """
@@ -21,17 +21,17 @@ Context = Literal["within", "any"]
 
 @dataclass(frozen=True)
 class ABXProtocol:
-    """Which triplets are compared; the defaults are libri-light's.
+    """The choice of triplets; the defaults are libri-light's.
 
     Attributes:
-        context: `within` compares phones between the same neighbours, `any` whatever theirs: a harder test, for corpora
-            too small for the other one (Hallap et al. 2022, arXiv:2210.15775).
-        max_size_group: items of one context, speaker and phone, two at least, A and X; of more so many are drawn.
-        max_x_across: across speakers, speakers of X for each group of A; of more so many are drawn.
-        seed: of these draws.
+        context: `within` compares phones between the same neighbours, `any` between any neighbours, which is harder
+            and works for smaller corpora (Hallap et al. 2022, arXiv:2210.15775).
+        max_size_group: maximum items of one context, speaker and phone, at least 2; larger groups are subsampled.
+        max_x_across: across speakers, maximum speakers of X for each group of A; more speakers are subsampled.
+        seed: seed of the subsampling.
 
     Raises:
-        ValueError: if a group has no room for A and X, or there is to be no speaker of X.
+        ValueError: if `max_size_group` is below 2, or `max_x_across` below 1.
     """
 
     context: Context = "within"
@@ -45,7 +45,7 @@ class ABXProtocol:
             raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
 
     def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
-        """The groups of some items, and the triplets `within` and `across` speakers."""
+        """Return the groups of the items, and their cells `within` and `across` speakers."""
         rng = np.random.default_rng(self.seed)
         groups = Groups.of(items, self.context == "any", self.max_size_group, rng)
         return groups, {"within": cells_within(groups), "across": cells_across(groups, self.max_x_across, rng)}
@@ -60,34 +60,34 @@ def abx_errors(
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[str, ABXError | None]:
-    """How often features confuse two phones.
+    """Return how often features confuse two phones.
 
     Args:
-        vectors: `[R, D]` frames, an array of finite numbers.
+        vectors: `[R, D]` array of frames.
         spans: the frames of each item; items without frames are left out.
-        items: n of them.
-        protocol: which triplets are drawn.
-        device: where to compute, in float64.
+        items: n items.
+        protocol: the choice of triplets.
+        device: device of the computation, in float64.
         progress: show progress bars.
 
     Returns:
-        The errors `within` and `across` speakers; None where there is no triplet.
+        The errors `within` and `across` speakers; None without a triplet.
 
     Raises:
-        ValueError: if there is not one span for each item, or a span holds frames that are not there, or not finite.
+        ValueError: if there is not one span for each item, or a span has frames that do not exist or are not finite.
     """
     if not len(spans.starts) == len(spans.lengths) == len(items):
         raise ValueError(f"{len(spans.starts)} spans are not one for each of {len(items)} items")
     for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
         if not 0 <= start <= start + length <= len(vectors):
-            raise ValueError(f"item {row} has the frames {start} to {start + length}, of {len(vectors)} that there are")
+            raise ValueError(f"item {row} has the frames {start} to {start + length}, but there are {len(vectors)}")
         if not np.isfinite(vectors[start : start + length]).all():
             raise ValueError(f"item {row} has frames that are not finite, at {start} to {start + length}")
     kept = np.flatnonzero(spans.lengths)
     if not len(kept):
         return {"within": None, "across": None}
     groups, cells = (protocol or ABXProtocol()).cells(items.take(kept))
-    of_pairs = partial(
+    distances = partial(
         alignment_distances, vectors, spans.starts[kept], spans.lengths[kept], device=device, progress=progress
     )
-    return {mode: abx_error(groups, of_mode, of_pairs) for mode, of_mode in cells.items()}
+    return {mode: abx_error(groups, mode_cells, distances) for mode, mode_cells in cells.items()}

@@ -1,4 +1,4 @@
-"""Which frames are an item's."""
+"""The frames of ABX items."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from cpc.probes.store import FeatureStore
 
 
 class Spans(NamedTuple):
-    """Stretches of frames in a store, n of them.
+    """The frames of n items in a store.
 
     Attributes:
-        starts: `[n]` int64, the first frame of each.
-        lengths: `[n]` int64, how many frames; 0 where no frame's centre lies in the item.
+        starts: `[n]` int64 first frame of each item.
+        lengths: `[n]` int64 number of frames of each item; 0 if no frame's centre is in the item.
     """
 
     starts: np.ndarray
@@ -22,26 +22,26 @@ class Spans(NamedTuple):
 
 
 def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Spans:
-    """The frames whose centres lie in an item; its onset belongs to it, its offset does not.
+    """Return the frames of each item, those with onset <= centre < offset.
 
-    An item that ends after its observation has the frames up to its end; `cpc abx` counts these items.
-
-    libri-light leaves out the last of these frames, by mistake; so do figures that were published with it.
+    An item that ends after its observation gets the frames up to the observation's end; `cpc abx` counts such items.
+    libri-light drops the last of these frames by mistake, and so do published results that use it.
 
     Args:
-        items: n of them.
-        rows: `[n]` the observation that each lies in.
-        store: holds these observations.
+        items: n items.
+        rows: `[n]` observation of each item.
+        store: the features of these observations.
     """
-    times: FrameTimes = store.front_end.times
+    times: FrameTimes = store.extractor.times
     first, end = (_frames_before(seconds, times) for seconds in (items.onset_seconds, items.offset_seconds))
-    places = [store.place(row) for row in rows.tolist()]
-    starts, stops = (np.array([getattr(place, name) for place in places], np.int64) for name in ("start", "stop"))
+    slices = [store.span(row) for row in rows.tolist()]
+    starts, stops = (np.array([getattr(each, name) for each in slices], np.int64) for name in ("start", "stop"))
     end = np.minimum(starts + end, stops)
     return Spans(starts + first, np.maximum(end - starts - first, 0))
 
 
 def _frames_before(seconds: np.ndarray, times: FrameTimes) -> np.ndarray:
-    """How many frames of a file have their centre before these times."""
+    """Return how many frames of a file have their centre before each time."""
     hops = (seconds * times.sample_rate_hz - times.first_centre_samples) / times.hop_samples
-    return np.maximum(np.ceil(hops.round(6)), 0).astype(np.int64)  # times are decimal: a centre may miss one by 1e-9
+    # Decimal times may differ from a centre by a rounding error of 1e-9.
+    return np.maximum(np.ceil(hops.round(6)), 0).astype(np.int64)

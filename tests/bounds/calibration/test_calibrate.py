@@ -11,7 +11,7 @@ from cpc.bounds.calibration import training
 from cpc.bounds.calibration.calibrate import calibrate
 from cpc.bounds.calibration.training import Measured, measure_exact, train, trainable
 from cpc.bounds.estimators import ESTIMATORS
-from cpc.bounds.tasks import task_named
+from cpc.bounds.tasks import make_task
 from cpc.cli import main
 
 
@@ -89,7 +89,7 @@ def test_bias_and_variance_of_given_estimates() -> None:
 @pytest.mark.usefixtures("unchecked_types")  # of 400 matrices
 def test_exact_critics_lie_on_their_side() -> None:
     """In the mean over 400 matrices of 64, at 2 nats: below, above, or for DV above by Jensen."""
-    task, generator = task_named("gaussian", 2.0, 5), torch.Generator().manual_seed(0)
+    task, generator = make_task("gaussian", 2.0, 5), torch.Generator().manual_seed(0)
     found = measure_exact(task, ESTIMATORS, 64, 400, generator).measured
     for name, each in found.items():
         if ESTIMATORS[name].side == "lower":
@@ -105,7 +105,7 @@ def test_exact_critics_lie_on_their_side() -> None:
 @pytest.mark.parametrize(("critic", "short_nats"), [("separable", 0.3), ("concatenated", 0.3), ("bilinear", 0.45)])
 def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, short_nats: float) -> None:
     """InfoNCE on correlated Gaussians: near the exact critic (x^T W y less so), not above it by 3 standard errors."""
-    task = task_named("gaussian", 1.0, 2)
+    task = make_task("gaussian", 1.0, 2)
     (level,) = train([task], ["info_nce"], critic, 48, 200, 60, seed=0)
     found = level.measured["info_nce"]
     exact = measure_exact(task, ["info_nce"], 48, 200, torch.Generator().manual_seed(1)).measured["info_nce"]
@@ -118,7 +118,7 @@ def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, shor
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("names", trainable(list(ESTIMATORS)))
 def test_every_objective_teaches(names: list[str]) -> None:
-    task = task_named("gaussian", 1.0, 2)
+    task = make_task("gaussian", 1.0, 2)
     (level,) = train([task], names, "separable", 32, 150, 60, seed=0)
     for name in names:
         found = level.measured[name]
@@ -135,7 +135,7 @@ def test_training_is_the_seeds() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     runs = [
-        [level.measured for level in train([task_named("cubic", 1.0, 2)], ["dv"], "separable", 8, 5, 4, seed)]
+        [level.measured for level in train([make_task("cubic", 1.0, 2)], ["dv"], "separable", 8, 5, 4, seed)]
         for seed in (0, 0, 1)
     ]
     assert runs[0] == runs[1] != runs[2]

@@ -8,7 +8,7 @@ import torch
 
 from cpc.bounds.calibration.training import measure_exact
 from cpc.bounds.estimators import info_nce
-from cpc.bounds.tasks import task_named
+from cpc.bounds.tasks import make_task
 
 FACTS = {  # true nats: mean and standard error for N = 16, 129, 512
     2.0: ((1.495, 0.038), (1.890, 0.018), (1.989, 0.019)),
@@ -25,7 +25,7 @@ NUMS_MATRICES = {16: 300, 129: 60, 512: 12}
 def test_the_exact_critic(task: str, seed: int, information_nats: float, tabled: Sequence[tuple[float, float]]) -> None:
     """Within 3 combined standard errors; bent variables have the same exact critic."""
     generator = torch.Generator().manual_seed(seed)
-    exact = task_named(task, information_nats, 20)
+    exact = make_task(task, information_nats, 20)
     for (num_candidates, num_matrices), (mean, error) in zip(NUMS_MATRICES.items(), tabled, strict=True):
         found = measure_exact(exact, ["info_nce"], num_candidates, num_matrices, generator).measured["info_nce"]
         assert abs(found.mean_nats - mean) < 3 * math.hypot(error, found.standard_error_nats)
@@ -38,7 +38,7 @@ def test_a_converged_critic_does_not_beat_the_exact_one(num_candidates: int) -> 
 
     Read on the same pairs as the exact critic, whose optimality a hundredth of a nat is then enough to contradict.
     """
-    task, generator = task_named("gaussian", 4.0, 20), torch.Generator().manual_seed(0)
+    task, generator = make_task("gaussian", 4.0, 20), torch.Generator().manual_seed(0)
     rho = (-math.expm1(-2 * task.mutual_information_nats / 20)) ** 0.5
     weight = (rho / (1 - rho**2) * torch.eye(20, dtype=torch.float64)).requires_grad_()
     square = torch.full((20,), -(rho**2) / (2 - 2 * rho**2), dtype=torch.float64, requires_grad=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cpc.candidates.samplers import blocks as blocks_module
-from cpc.candidates.samplers.blocks import k_means, members_of, part_into_blocks
+from cpc.candidates.samplers.blocks import assign_blocks, block_members, k_means
 from cpc.native.compiled import compiled
 
 
@@ -47,16 +47,16 @@ def test_k_means_in_two_stages_keeps_to_its_number(generator: torch.Generator, m
 def test_blocks_of_equal_size(generator: torch.Generator) -> None:
     embeddings = torch.randn(103, 4, generator=generator)
     for kind in ("ids", "random"):
-        sizes = torch.bincount(part_into_blocks(kind, embeddings, 7, seed=0), minlength=7)
+        sizes = torch.bincount(assign_blocks(kind, embeddings, 7, seed=0), minlength=7)
         assert set(sizes.tolist()) <= {14, 15}
-    in_order = part_into_blocks("ids", embeddings, 7, seed=0)
+    in_order = assign_blocks("ids", embeddings, 7, seed=0)
     assert (in_order.diff() >= 0).all()
 
 
 def test_members_with_empty_blocks() -> None:
     offsets = torch.tensor([0, 2, 2, 5])
-    members = members_of(torch.tensor([2, 1, 0, 2]), offsets)
-    assert members.place.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
+    members = block_members(torch.tensor([2, 1, 0, 2]), offsets)
+    assert members.position.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
     assert members.row.tolist() == [0, 0, 0, 2, 2, 3, 3, 3]
     assert members.end.tolist() == [3, 3, 5, 8]
 

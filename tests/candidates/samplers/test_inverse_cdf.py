@@ -7,7 +7,7 @@ import torch
 from scipy.stats import chisquare
 
 from cpc.candidates.samplers import inverse_cdf as module
-from cpc.candidates.samplers.inverse_cdf import inverse_cdf, inverse_cdf_of_many
+from cpc.candidates.samplers.inverse_cdf import chunked_inverse_cdf, inverse_cdf
 
 
 @pytest.mark.parametrize("chunk", [4, 1000])
@@ -17,7 +17,7 @@ def test_frequencies(chunk: int, generator: torch.Generator, monkeypatch: pytest
     for expected, row in zip(weights, weights, strict=True):
         many = row.expand(5000, -1)  # two draws each: so few that large tables are done in two stages
         uniform = torch.rand(2, 5000, 2, generator=generator, dtype=torch.float64)
-        counts = torch.bincount(inverse_cdf_of_many(many, uniform).flatten(), minlength=12)
+        counts = torch.bincount(chunked_inverse_cdf(many, uniform).flatten(), minlength=12)
         proposal = expected / expected.sum()
         assert counts[proposal == 0].sum() == 0
         assert chisquare(counts[proposal > 0], proposal[proposal > 0] * 10_000, sum_check=False).pvalue > 1e-4

@@ -73,7 +73,7 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
         (lambda: Partition(4, 4), "max_words=4 is not from 1 to 3"),
         (lambda: Partition(4, 0), "max_words=0"),
         (lambda: Partition(4, 2).set_step(0), "knows no corpus: call look_ahead"),
-        (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "in no part yet"),
+        (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "no current part yet"),
         (lambda: partition(4, [], 2), "empty corpus"),
         (lambda: partition(4, [4], 2), "targets run from 4 to 4"),
         (lambda: partition(4, [1, 1, 1, 0, 1, 2], 2, 3), "batch 1 has 3 unique words, more than max_words=2"),
@@ -87,5 +87,5 @@ def test_what_cannot_be_cut_is_named(call: Callable[[], object], message: str) -
 def test_a_target_outside_the_part_is_no_guess() -> None:
     sampler = partition(4, [2, 3, 0], 2)
     sampler.set_step(0)
-    with pytest.raises(ValueError, match=r"class 0 is a target.*call move_to"):
+    with pytest.raises(ValueError, match=r"class 0 is a target.*call set_step"):
         sampler.sample(None, 2, torch.tensor([0]), "keep")

@@ -498,7 +498,7 @@ def test_everything_but_one_class_can_be_excluded(name: str, path: str, generato
     draw = drawn(path, sampler, queries, 30, targets, "exclude", generator)
     assert (draw.ids == torch.tensor([[0], [20], [36]])).all()
     torch.testing.assert_close(draw.log_count_sampled, torch.full((3, 30), math.log(30)), atol=2e-3, rtol=0)
-    with pytest.raises(ValueError, match="of which 37 are excluded"):
+    with pytest.raises(ValueError, match="37 of 37 classes are excluded"):
         sampler.sample(queries, 30, torch.arange(NUM_CLASSES).expand(3, -1), "exclude", generator)
 
 
@@ -549,7 +549,7 @@ def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: to
 def test_refused(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
     for arguments, message in (
-        ((None, 5, TARGETS), "draws for queries: give them"),
+        ((None, 5, TARGETS), "samples by query: pass `queries`"),
         ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
         ((queries, 0, TARGETS), "num_sampled=0"),
         ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
@@ -566,7 +566,7 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         sampler.refresh(classes / 0)
     with pytest.raises(ValueError, match="ids run from 3 to 37"):
         sampler.update(torch.tensor([3, 37]), classes[:2])
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match="ids repeat"):
         sampler.update(torch.tensor([3, 3]), classes[:2])
 
 

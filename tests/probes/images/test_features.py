@@ -11,7 +11,7 @@ import torch
 
 import cpc
 from cpc.contexts.grid import orient, restore
-from cpc.data.images import readouts
+from cpc.data.images import probe_data
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import HandMadeImageFeatures, ImageProbeData
 from cpc.probes import Extraction, FeatureStore, Task
@@ -60,7 +60,7 @@ def by_plain_loops(model: cpc.CPC, images: np.ndarray) -> tuple[np.ndarray, np.n
 def test_features_are_those_of_plain_loops(
     model: cpc.CPC, corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)  # 14 images: the last batch is not full
+    monkeypatch.setattr(probe_data, "_BATCH_IMAGES", 4)  # 14 images: the last batch is not full
     found = read(corpus, "z", "z_grid", "c", "c_grid", model=model)
     latents, contexts = by_plain_loops(model, pixels_of("test"))
     assert {name: values.dtype.name for name, values in found.items()} == {
@@ -85,7 +85,7 @@ def test_rounded_products_are_near(model: cpc.CPC, corpus: ImageCorpus) -> None:
 def test_pixels_are_the_middle_of_the_images(
     corpus: ImageCorpus, pixels_of: PixelsOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)
+    monkeypatch.setattr(probe_data, "_BATCH_IMAGES", 4)
     found = read(corpus, "pixels")["pixels"]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, pixels_of("test").reshape(14, -1), atol=1e-7)
@@ -93,7 +93,7 @@ def test_pixels_are_the_middle_of_the_images(
 
 def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine directions of 20 degrees: brightness that changes along columns is in the first, along rows in the fifth."""
-    monkeypatch.setattr(readouts, "_BATCH_IMAGES", 4)
+    monkeypatch.setattr(probe_data, "_BATCH_IMAGES", 4)
     found = read(corpus, "hog")["hog"]
     assert found.shape == (14, 2 * 2 * 2 * 2 * 9)  # blocks, cells of a block, directions
     assert found.dtype == np.float32
@@ -124,7 +124,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     task = Task("class", ImageProbeData(corpus))
     assert task.classes == ["a", "c"]
     store = FeatureStore.extract(
-        task.readouts.front_end(["pixels"]), task.rows, task.readouts.name, Extraction(progress=False)
+        task.probe_data.front_end(["pixels"]), task.rows, task.probe_data.name, Extraction(progress=False)
     )
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])

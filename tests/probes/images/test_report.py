@@ -16,7 +16,7 @@ from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report
-from cpc.probes.open import open_readouts
+from cpc.probes.open import open_probe_data
 from cpc.probes.report import probe
 
 BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
@@ -136,8 +136,8 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         untrained: cpc.CPC = build(config["architecture"]).eval()
         untrained.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
         untrained.initialise_from(replace(corpus.options, seed=seed).initialisation_batch(corpus))
-        front_end = task.readouts.front_end(["c"], untrained)
-        store = FeatureStore.extract(front_end, task.rows, task.readouts.name, QUIET)
+        extractor = task.probe_data.front_end(["c"], untrained)
+        store = FeatureStore.extract(extractor, task.rows, task.probe_data.name, QUIET)
         train, test = task.examples("train", store, "c"), task.examples("test", store, "c")
         answers = fit_probe(train, 2, ProbeProtocol()).answer(test)
         percents.append(100 * (answers.predicted == test.labels).mean())
@@ -152,9 +152,9 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
 
 def test_the_models_run_says_how_images_are_cut_and_changed(model_folder: Path, source: Path) -> None:
     """So that the supervised network sees mirrored images where pretraining did."""
-    readouts = open_readouts(read_config(model_folder), load_pretrained(model_folder), source)
-    assert isinstance(readouts, ImageProbeData)
-    images = readouts.corpus.windows("train")
+    probe_data = open_probe_data(read_config(model_folder), load_pretrained(model_folder), source)
+    assert isinstance(probe_data, ImageProbeData)
+    images = probe_data.corpus.windows("train")
     assert (images.image_size, images.images.image_size, images.flip) == (24, 28, True)
     assert images.augmentation.kind == "v1"
 

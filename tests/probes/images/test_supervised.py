@@ -35,7 +35,7 @@ def protocol(**options: Any) -> SupervisedProtocol:
 
 
 def trained(model: cpc.CPC, task: Task, is_pretrained: bool = False, **options: Any) -> tuple[Head, int]:
-    return train_supervised(model, task.readouts, task, protocol(**options), is_pretrained=is_pretrained)
+    return train_supervised(model, task.probe_data, task, protocol(**options), is_pretrained=is_pretrained)
 
 
 def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
@@ -43,7 +43,7 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
     test = task.examples(
         "test",
         FeatureStore.extract(
-            task.readouts.front_end(["z"], model), task.test, task.readouts.name, Extraction(progress=False)
+            task.probe_data.front_end(["z"], model), task.test, task.probe_data.name, Extraction(progress=False)
         ),
         "z",
     )
@@ -54,10 +54,10 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
     assert result.cross_entropy_nats < 0.3
     assert not model.training
     # The answers are those of the trained network, image by image.
-    images = task.readouts.corpus.windows("test")
+    images = task.probe_data.corpus.windows("test")
     with torch.no_grad():
         for row in range(len(task.test)):
-            vectors, _ = task.readouts.vectors(model, images.__getitems__([(row, 0)]))
+            vectors, _ = task.probe_data.vectors(model, images.__getitems__([(row, 0)]))
             scores = head(vectors[0])[0].double()
             assert answers.predicted[row] == scores.argmax()
             likelihood = scores.log_softmax(0)[test.labels[row]]
@@ -135,10 +135,10 @@ def test_some_rows_alone_are_seen_cut_and_mirrored_with_patches_as_they_are(
     assert set.union(*passes) == set(rows)
     keys = [key for _, drawn in seen for _, key in drawn]
     assert len(set(keys)) == len(keys)
-    batch = next(task.readouts.batches(smaller.train, task.labels, model, protocol(batch_size=5)))
+    batch = next(task.probe_data.batches(smaller.train, task.labels, model, protocol(batch_size=5)))
     assert sorted(batch.sequence_id.tolist()) == rows
     assert batch.labels[:, 0].tolist() == (batch.sequence_id % 2).tolist()
-    assert task.readouts.corpus.windows(None).flip
+    assert task.probe_data.corpus.windows(None).flip
 
 
 def test_seeds_repeat(model: cpc.CPC, task: Task) -> None:

@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import num_candidates_of
 from cpc.data.batch import Batch
-from cpc.losses.plan import Part
-from cpc.losses.tiled_loss import score_dtype
+from cpc.losses.candidate_sets import RankSlice
+from cpc.losses.engine.tiled_loss import score_dtype
 from cpc.predictors import Output
 
 _NUM_AT_ONCE = 256  # observations of a rank whose identities travel in one message
@@ -49,21 +49,21 @@ class GatheredBatch(NamedTuple):
     nums: list[int]
     is_apart: bool = False
 
-    def part(self, num_sequences: int) -> Part | None:
+    def part(self, num_sequences: int) -> RankSlice | None:
         """Where the `num_sequences` of this rank are among those of all ranks; None: there is one rank."""
         if len(self.nums) == 1:
             return None
         first = self.first * num_sequences // len(self.output.latents)
-        return Part(first, num_sequences, len(self.nums), self.is_apart)
+        return RankSlice(first, num_sequences, len(self.nums), self.is_apart)
 
 
-def of_all_ranks(
+def gather_batch(
     output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
 ) -> GatheredBatch:
     """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
 
     Identities alone where no sequence meets those of another rank by these strategies, and with `exchange="ring"`,
-    where targets pass by later (`cpc.losses.ring`).
+    where targets pass by later (`cpc.losses.engine.ring`).
 
     Every rank of the default process group must call it at the same time. Ranks may have different numbers of
     observations. Observations without `sequence_id` are all distinct.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.native.compiled import call, compiled, source
 
-COMPUTE = ("float32", "bf16")
+COMPUTE = ("float32", "bf16", "reference")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 # Drawn negatives are selected from all scores as long as those cost no more than products with the drawn ones alone.
@@ -71,21 +71,25 @@ class SharedTiles:
             self.of_tile += self.bias
         return self.of_tile if self.drawn is None else self.of_tile.gather(1, self.drawn[tile])
 
-    def spread(self, slopes: Tensor, tile: slice) -> Tensor:
+    def spread(self, score_gradients: Tensor, tile: slice) -> Tensor:
         """The slopes of all candidates: in the place of the scores where these were selected."""
-        return slopes if self.drawn is None else self.of_tile.zero_().scatter_add_(1, self.drawn[tile], slopes)
+        return (
+            score_gradients
+            if self.drawn is None
+            else self.of_tile.zero_().scatter_add_(1, self.drawn[tile], score_gradients)
+        )
 
-    def query_gradient(self, slopes: Tensor) -> Tensor:
+    def query_gradient(self, score_gradients: Tensor) -> Tensor:
         """`[m, D]`: spread slopes times candidates."""
-        return torch.mm(slopes, self.candidates)
+        return torch.mm(score_gradients, self.candidates)
 
-    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:
+    def add_candidate_gradient(self, score_gradients: Tensor, queries: Tensor, total: Tensor) -> None:
         """Add slopes times queries to `total`, of the candidates' shape; queries come with the rows' weights."""
-        total.addmm_(slopes.T, queries)
+        total.addmm_(score_gradients.T, queries)
 
-    def add_bias_gradient(self, slopes: Tensor, weight: Tensor, total: Tensor) -> None:
+    def add_bias_gradient(self, score_gradients: Tensor, weight: Tensor, total: Tensor) -> None:
         """Add slopes times weight `[m, 1]` to `total`, of the bias's shape."""
-        total.addmv_(slopes.T, weight[:, 0])
+        total.addmv_(score_gradients.T, weight[:, 0])
 
     def _product(self, queries: Tensor, out: Tensor) -> Tensor:
         return torch.mm(queries, self.candidates.T, out=out)
@@ -99,11 +103,11 @@ class RoundedTiles(SharedTiles):
         self.rounded = candidates.bfloat16()
         self.rounded_float32 = self.rounded.float()
 
-    def query_gradient(self, slopes: Tensor) -> Tensor:  # noqa: D102
-        return torch.mm(slopes.bfloat16(), self.rounded).float()
+    def query_gradient(self, score_gradients: Tensor) -> Tensor:  # noqa: D102
+        return torch.mm(score_gradients.bfloat16(), self.rounded).float()
 
-    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
-        total += torch.mm(slopes.bfloat16().T, queries.bfloat16())
+    def add_candidate_gradient(self, score_gradients: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        total += torch.mm(score_gradients.bfloat16().T, queries.bfloat16())
 
     def _product(self, queries: Tensor, out: Tensor) -> Tensor:
         if queries.is_cuda:
@@ -135,23 +139,23 @@ class OwnTiles:
         scores = torch.einsum("md,mnd->mn", queries, self.vectors)
         return scores if self.bias is None else scores.add_(self.bias[self.places])
 
-    def spread(self, slopes: Tensor, tile: slice) -> Tensor:  # noqa: D102
-        return slopes
+    def spread(self, score_gradients: Tensor, tile: slice) -> Tensor:  # noqa: D102
+        return score_gradients
 
-    def query_gradient(self, slopes: Tensor) -> Tensor:  # noqa: D102
-        return torch.einsum("mn,mnd->md", slopes, self.vectors)
+    def query_gradient(self, score_gradients: Tensor) -> Tensor:  # noqa: D102
+        return torch.einsum("mn,mnd->md", score_gradients, self.vectors)
 
-    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+    def add_candidate_gradient(self, score_gradients: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
         out = total[self.places] if self.drawn is None else self.vectors
-        torch.mul(rearrange(slopes, "m n -> m n 1"), rearrange(queries, "m d -> m 1 d"), out=out)
+        torch.mul(rearrange(score_gradients, "m n -> m n 1"), rearrange(queries, "m d -> m 1 d"), out=out)
         if self.drawn is not None:
             total.index_add_(0, self.places.flatten(), rearrange(out, "m n d -> (m n) d"))
 
-    def add_bias_gradient(self, slopes: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
+    def add_bias_gradient(self, score_gradients: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
         if self.drawn is None:
-            torch.mul(slopes, weight, out=total[self.places])
+            torch.mul(score_gradients, weight, out=total[self.places])
         else:
-            total.index_add_(0, self.places.flatten(), (slopes * weight).flatten())
+            total.index_add_(0, self.places.flatten(), (score_gradients * weight).flatten())
 
 
 class DrawnTiles(OwnTiles):
@@ -169,13 +173,13 @@ class DrawnTiles(OwnTiles):
         self._multiply("scores", self.places.shape, queries, self.candidates, scores)
         return scores if self.bias is None else scores.add_(self.bias[self.places])
 
-    def query_gradient(self, slopes: Tensor) -> Tensor:  # noqa: D102
-        gradient = slopes.new_empty(len(slopes), self.candidates.shape[1])
-        self._multiply("by_queries", self.places.shape, slopes, self.candidates, gradient)
+    def query_gradient(self, score_gradients: Tensor) -> Tensor:  # noqa: D102
+        gradient = score_gradients.new_empty(len(score_gradients), self.candidates.shape[1])
+        self._multiply("by_queries", self.places.shape, score_gradients, self.candidates, gradient)
         return gradient
 
-    def add_candidate_gradient(self, slopes: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
-        self._multiply("by_candidates", (*self.places.shape, len(total)), slopes, queries, total)
+    def add_candidate_gradient(self, score_gradients: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        self._multiply("by_candidates", (*self.places.shape, len(total)), score_gradients, queries, total)
 
     def _multiply(self, name: str, sizes: Sequence[int], left: Tensor, right: Tensor, out: Tensor) -> None:
         tensors = (left.contiguous(), right.contiguous(), self.places, out)

@@ -25,7 +25,7 @@ from cpc.candidates.strategies import (
     num_candidates_of,
 )
 from cpc.data.tensors import check_tensor
-from cpc.losses.blocks import Blocks, blocks
+from cpc.losses.engine.blocks import Blocks, blocks
 
 
 class Sequences(NamedTuple):
@@ -71,7 +71,7 @@ class Sequences(NamedTuple):
         return tuple(self.num_valid.tolist()), tuple(_place_of_first(self.sequence_id).tolist()), group_id
 
 
-class Part(NamedTuple):
+class RankSlice(NamedTuple):
     """The sequences that this rank predicts, among those of all ranks.
 
     Attributes:
@@ -93,7 +93,7 @@ class Part(NamedTuple):
         return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
 
 
-class Plan(NamedTuple):
+class CandidateSet(NamedTuple):
     """The rows of a batch, in the order (b t k), and the candidates of each.
 
     Attributes:
@@ -111,6 +111,7 @@ class Plan(NamedTuple):
         num_rows_before: how many rows the ranks before this one have.
         num_times_before: how many (b, t) with rows they have.
         eligible: what each row may draw; None: it is found out when asked.
+        ring: the state of the ring exchange; None if the latents of all ranks are gathered.
     """
 
     query: Tensor | None
@@ -120,14 +121,15 @@ class Plan(NamedTuple):
     weight: Tensor
     pool: Tensor
     num_negatives: Tensor
-    is_met: Tensor
+    is_used: Tensor
     blocks: Blocks
     size: tuple[int, int, int]
     num_rows_before: int = 0
     num_times_before: int = 0
     eligible: NegativePool | None = None
+    ring: Any = None
 
-    def on(self, device: torch.device) -> "Plan":
+    def on(self, device: torch.device) -> "CandidateSet":
         """The same on a device, without waiting for it."""
         if device.type == "cpu":
             return self
@@ -168,15 +170,15 @@ class Plan(NamedTuple):
         return torch.where(shared == positives, drawn, shared)
 
 
-def plan(
+def candidate_set_of(
     strategy: str,
     sequences: Sequences,
     num_latents: int,
     num_steps: int,
     skip_steps: int = 0,
-    part: Part | None = None,
+    part: RankSlice | None = None,
     has_draws: bool = False,
-) -> Plan:
+) -> CandidateSet:
     """Plan a batch: a row for every step and every t where z_t and z_{t+k} are valid.
 
     Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
@@ -205,10 +207,10 @@ def _plan(
     num_latents: int,
     num_steps: int,
     skip_steps: int,
-    part: Part | None,
+    part: RankSlice | None,
     has_draws: bool,
-) -> Plan:
-    """As `plan`: most batches are like the one before, and share its plan."""
+) -> CandidateSet:
+    """As `candidate_set_of`: most batches are like the one before, and share its plan."""
     sequences = Sequences(*(None if each is None else torch.tensor(each) for each in by_first))  # type: ignore[arg-type]
     check_rows(strategy, *sequences, skip_steps=skip_steps)
     own = sequences if part is None else part.of(sequences)
@@ -221,19 +223,21 @@ def _plan(
     pool = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
     of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
     size = (num_steps, len(own.num_valid), num_latents)
-    planned = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
+    candidate_set = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
     if has_draws:
-        planned = planned._replace(eligible=NegativePool.of(pool, sequence, positives))
-    return planned if part is None else _among_all_ranks(planned, part, sequences.num_valid, skip_steps)
+        candidate_set = candidate_set._replace(eligible=NegativePool.of(pool, sequence, positives))
+    return candidate_set if part is None else _among_all_ranks(candidate_set, part, sequences.num_valid, skip_steps)
 
 
-def _among_all_ranks(planned: Plan, part: Part, num_valid: Int[Tensor, " S"], skip_steps: int) -> Plan:
+def _among_all_ranks(
+    candidate_set: CandidateSet, part: RankSlice, num_valid: Int[Tensor, " S"], skip_steps: int
+) -> CandidateSet:
     """The plan of a part, with weights and draws that count the rows of all sequences."""
-    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
+    ahead = skip_steps + torch.arange(1, candidate_set.size[0] + 1)
     num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
     before = num_rows[: part.first]
-    return planned._replace(
-        weight=part.num_ranks * weight_of(planned.step, num_rows.sum(0)),
+    return candidate_set._replace(
+        weight=part.num_ranks * weight_of(candidate_set.step, num_rows.sum(0)),
         num_rows_before=int(before.sum()),
         num_times_before=int(before[:, 0].sum()),
     )
@@ -247,14 +251,14 @@ def plan_of_blocks(
     pool: Bool[Tensor, "B N"],
     of_blocks: Blocks,
     size: tuple[int, int, int],
-) -> Plan:
-    """What follows from rows and pools; see `Plan`."""
+) -> CandidateSet:
+    """What follows from rows and pools; see `CandidateSet`."""
     weight = weight_of(step)
     of_all, row = one_pool(pool, sequence)
     num_negatives = of_all.sum(1)[row] - of_all[row, positives].long()
-    is_met = of_all[row.unique()].any(0)
-    is_met[positives] = True
-    return Plan(query, step, sequence, positives, weight, pool, num_negatives, is_met, of_blocks, size)
+    is_used = of_all[row.unique()].any(0)
+    is_used[positives] = True
+    return CandidateSet(query, step, sequence, positives, weight, pool, num_negatives, is_used, of_blocks, size)
 
 
 def weight_of(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:

@@ -84,7 +84,7 @@ class ContrastiveOutput(NamedTuple):
     draw_excess_nats: Tensor
 
 
-def summed(
+def sum_by_step(
     row: RowLosses,
     step: Int[Tensor, " M"],
     sequence: Int[Tensor, " M"],
@@ -102,7 +102,7 @@ def summed(
     return ContrastiveOutput(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
 
 
-def side_by_side(contrasts: Sequence[ContrastiveOutput], num_images: int) -> ContrastiveOutput:
+def concatenate_directions(contrasts: Sequence[ContrastiveOutput], num_images: int) -> ContrastiveOutput:
     """One contrast of several directions of the same images: steps one direction after the other, sums per image.
 
     Args:

@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
-from cpc.losses.slopes import flush_denormals, log_odds_against
-from cpc.losses.tiled_loss import mask_unused
-from cpc.losses.tiles import slices
+from cpc.losses.engine.score_gradients import flush_denormals, log_odds_against
+from cpc.losses.engine.tiled_loss import mask_unused
+from cpc.losses.engine.tiles import slices
 
 TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
 
@@ -85,8 +85,8 @@ def _of_rows(
         if own is not None:
             is_own = (own == bank.sequence_id[places].to(queries.device)) & (own >= 0)
             if bool(is_own.any()):
-                is_met = ~is_own.all(0)
-                latents = mask_unused(latents, lambda is_met=is_met: is_met)
+                is_used = ~is_own.all(0)
+                latents = mask_unused(latents, lambda is_used=is_used: is_used)
                 scores.masked_fill_(is_own, -torch.inf)
         best = scores.amax(1)
         can_tie = best >= lowest_tie  # few rows of a trained critic

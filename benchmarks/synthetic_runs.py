@@ -1,4 +1,4 @@
-"""Runs that nobody trained: records as `cpc pretrain` writes them, of curves that are known."""
+"""Synthetic runs: records in the format of `cpc pretrain`, of known curves."""
 
 import json
 import math
@@ -16,7 +16,7 @@ NUM_CANDIDATES = 128
 def bound_record(
     step: int, split: str = "train", num_steps: int = 4, level: float = 1.0, **changes: Any
 ) -> dict[str, Any]:
-    """Log N - L = level (1 - exp(-step / 300)) / k, exactly."""
+    """Return a record with log N - L = level (1 - exp(-step / 300)) / k, exactly."""
     bound = [level * (1 - math.exp(-step / 300)) / k for k in range(1, num_steps + 1)]
     ceiling = math.log(NUM_CANDIDATES)
     return {
@@ -84,7 +84,7 @@ def event_record(event: str, step: int = 0, message: str = "") -> dict[str, Any]
 
 
 def add_step(folder: Path, step: int, level: float = 1.0, num_steps: int = 4) -> None:
-    """What `cpc pretrain` appends at a recorded step."""
+    """Append the records that `cpc pretrain` appends at a step."""
     append_record(folder / "bound.jsonl", bound_record(step, level=level, num_steps=num_steps))
     append_record(folder / "health.jsonl", health_record(step))
 
@@ -97,7 +97,7 @@ def write_run(
     num_steps: int = 4,
     seed: int | None = None,
 ) -> Path:
-    """A run that has begun; with a seed, of noisy curves."""
+    """Write a run that has not ended; with a seed, its curves are noisy."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(f"model:\n  learning_rate: {level / 1000}\n  negatives: mixed\n")
     append_record(folder / "events.jsonl", event_record("started"))

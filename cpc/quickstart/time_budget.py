@@ -1,4 +1,4 @@
-"""What every quickstart asks of its machine: parts installed, a place to write, the time there is."""
+"""Checks and timings before a quickstart: the output folder, the extras, and the number of steps that fit."""
 
 import importlib
 import time
@@ -21,7 +21,7 @@ MEASURING_SECONDS = 2.0
 
 
 class Precision(NamedTuple):
-    """One precision by its names for the trainer, the loss (`compute`) and the probes."""
+    """Names of one precision for the trainer, the loss (`compute`) and the probes."""
 
     trainer: str
     loss: str
@@ -34,27 +34,34 @@ PRECISIONS = (BFLOAT16, FLOAT32)
 
 
 def require_new(out: Path, runs: Iterable[str]) -> None:
-    """Ask for a folder where no quickstart has been.
+    """Check that the output folder holds no quickstart.
 
     Args:
         out: the folder.
-        runs: folders that its runs leave there before there is a report.
+        runs: names of the run folders, which exist before the report does.
 
     Raises:
-        ValueError: if one has been there; of one that was not finished, the message says what to remove.
+        ValueError: if the folder holds a quickstart; if that is unfinished, the message names the folders to remove.
     """
     if (out / "report.json").exists():
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
-    left = [str(out / name) for name in runs if (out / name).exists()]
-    if left:
+    unfinished = [str(out / name) for name in runs if (out / name).exists()]
+    if unfinished:
         raise ValueError(
-            f"a quickstart was not finished in {out}, and cannot be continued: remove {', '.join(left)} to begin again "
-            "there, or name another folder with --out"
+            f"a quickstart was not finished in {out}, and cannot be continued: remove {', '.join(unfinished)} to begin "
+            "again there, or name another folder with --out"
         )
 
 
 def require_extras(extras: Mapping[str, str]) -> None:
-    """Raises a ValueError if a module is missing; `extras` says what brings each."""
+    """Check that each module can be imported.
+
+    Args:
+        extras: for each module, the extra that installs it.
+
+    Raises:
+        ValueError: if a module cannot be imported.
+    """
     for module, extra in extras.items():
         try:
             importlib.import_module(module)
@@ -65,28 +72,28 @@ def require_extras(extras: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How long a training step takes on this machine.
+class StepTimes:
+    """Durations of training steps on this machine.
 
     Attributes:
-        step_seconds: of a bare step, by Lightning's name of the precision.
+        step_seconds: seconds of a training step without data loading, by Lightning's name of the precision.
     """
 
     step_seconds: dict[str, float]
 
     @property
     def precision(self) -> Precision:
-        """The fastest."""
+        """The precision with the fastest steps."""
         fastest = min(self.step_seconds, key=self.step_seconds.__getitem__)
         return next(precision for precision in PRECISIONS if precision.trainer == fastest)
 
     def num_steps(self, seconds: float, most: int = MOST_STEPS) -> int:
-        """As many steps as fit so many seconds in the fastest precision, within reason."""
+        """Return the number of steps that fit in `seconds` in the fastest precision, from `FEWEST_STEPS` to `most`."""
         affordable = seconds / self.step_seconds[self.precision.trainer]
         return int(np.clip(affordable // 50 * 50, FEWEST_STEPS, most))
 
     def record(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the precision and the durations as fields of report.json."""
         rounded = {name: round(seconds, 4) for name, seconds in self.step_seconds.items()}
         return {"precision": self.precision.trainer, "step_seconds": rounded}
 
@@ -95,37 +102,38 @@ class Pace:
         return f"{self.precision.trainer} (a step takes {', '.join(times)})"
 
 
-def measure_pace(
-    model_of: Callable[[Precision], Any], batch: Batch, precisions: Sequence[Precision] = PRECISIONS
-) -> Pace:
-    """Time whole training steps in every precision, in turn, for `MEASURING_SECONDS` each.
+def measure_step_times(
+    make_model: Callable[[Precision], Any], batch: Batch, precisions: Sequence[Precision] = PRECISIONS
+) -> StepTimes:
+    """Time whole training steps in every precision, alternately, for `MEASURING_SECONDS` each.
 
-    A processor's flags do not tell: with avx512_bf16 and no AMX, a step in bfloat16 took half as long again as one in
-    float32 on one processor, and two thirds of it on another (docs/decisions/quickstart_and_commands.md).
+    The flags of a processor do not predict the faster precision: with avx512_bf16 and no AMX, a step in bfloat16 took
+    1.5 times as long as a step in float32 on one processor and two thirds as long on another
+    (docs/decisions/quickstart_and_commands.md).
 
     Args:
-        model_of: makes the model that computes its loss as the precision says.
-        batch: of noise.
-        precisions: to choose from.
+        make_model: returns a model whose loss is computed in the given precision.
+        batch: a batch of noise.
+        precisions: precisions to time.
     """
     steps = {}
     with torch.random.fork_rng(devices=[]):
         for precision in precisions:
-            model = model_of(precision)
+            model = make_model(precision)
             optimiser = torch.optim.Adam(model.parameters())
             steps[precision.trainer] = partial(_step, model, optimiser, batch, precision is BFLOAT16)
         taken: dict[str, list[float]] = {name: [] for name in steps}
-        # The first step of each allocates and compiles, and does not count.
+        # The first step in each precision allocates and compiles, so it is not counted.
         while unfinished := [name for name, seconds in taken.items() if sum(seconds[1:]) < MEASURING_SECONDS]:
             for name in unfinished:
                 start = time.perf_counter()
                 steps[name]()
                 taken[name].append(time.perf_counter() - start)
-    return Pace({name: median(seconds[1:]) for name, seconds in taken.items()})
+    return StepTimes({name: median(seconds[1:]) for name, seconds in taken.items()})
 
 
-def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch, in_bfloat16: bool) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch, is_bfloat16: bool) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16):
         loss = model.loss(batch).loss
     optimiser.zero_grad()
     loss.backward()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from cpc.data.batch import Batch
-from cpc.quickstart import budget
-from cpc.quickstart.budget import BFLOAT16, FLOAT32, Precision, measure_pace
+from cpc.quickstart import time_budget
+from cpc.quickstart.time_budget import BFLOAT16, FLOAT32, Precision, measure_step_times
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,20 @@ def test_the_faster_precision_is_taken_whatever_the_flags_say(
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
     batch = Batch.of(torch.randn(2, 3))
     before = torch.get_rng_state()
-    pace = measure_pace(lambda precision: Model(precision.loss), batch)
+    step_times = measure_step_times(lambda precision: Model(precision.loss), batch)
     assert torch.equal(torch.get_rng_state(), before)
-    assert pace.precision is fastest
-    assert pace.num_steps(320.0) == num_steps
-    assert pace.num_steps(320.0, most=400) == min(num_steps, 400)
+    assert step_times.precision is fastest
+    assert step_times.num_steps(320.0) == num_steps
+    assert step_times.num_steps(320.0, most=400) == min(num_steps, 400)
     found = {"bf16-mixed": step_seconds["bf16"], "32-true": step_seconds["float32"]}
-    assert pace.record() == {"precision": fastest.trainer, "step_seconds": pytest.approx(found)}
-    assert str(pace).startswith(f"{fastest.trainer} (a step takes {found['bf16-mixed']:.3g} s in bf16-mixed, ")
+    assert step_times.record() == {"precision": fastest.trainer, "step_seconds": pytest.approx(found)}
+    assert str(step_times).startswith(f"{fastest.trainer} (a step takes {found['bf16-mixed']:.3g} s in bf16-mixed, ")
     for of_precision in spent.values():  # two seconds each, and at most a step more
         assert 2 <= sum(of_precision[1:]) < 2 + of_precision[-1] + 1e-9
 
 
 def test_one_precision_alone_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "MEASURING_SECONDS", 1e-9)
+    monkeypatch.setattr(time_budget, "MEASURING_SECONDS", 1e-9)
     asked = []
 
     def model_of(precision: Precision) -> nn.Module:
@@ -68,7 +68,7 @@ def test_one_precision_alone_is_not_compared(monkeypatch: pytest.MonkeyPatch) ->
         model.loss = lambda batch: SimpleNamespace(loss=model(batch.x).sum())  # type: ignore[assignment]
         return model
 
-    pace = budget.measure_pace(model_of, Batch.of(torch.randn(2, 3)), (FLOAT32,))
+    step_times = time_budget.measure_step_times(model_of, Batch.of(torch.randn(2, 3)), (FLOAT32,))
     assert asked == [FLOAT32]
-    assert pace.precision is FLOAT32
-    assert set(pace.step_seconds) == {"32-true"}
+    assert step_times.precision is FLOAT32
+    assert set(step_times.step_seconds) == {"32-true"}

@@ -16,15 +16,22 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.losses.blocks import Block, Blocks
-from cpc.losses.plan import Plan
-from cpc.losses.result import RowLosses
-from cpc.losses.slopes import OF_TWO, accuracy_of, flush_denormals, log_odds_against, loss_and_factor, tie_width
-from cpc.losses.tiled_loss import attach_gradients, mask_unused, score_dtype
-from cpc.losses.tiles import SharedTiles, tiles_of
+from cpc.losses.candidate_sets import CandidateSet
+from cpc.losses.engine.blocks import Block, Blocks
+from cpc.losses.engine.score_gradients import (
+    OF_TWO,
+    accuracy_of,
+    flush_denormals,
+    log_odds_against,
+    loss_and_factor,
+    tie_width,
+)
+from cpc.losses.engine.tiled_loss import attach_gradients, mask_unused, score_dtype
+from cpc.losses.engine.tiles import SharedTiles, tiles_of
+from cpc.losses.output import RowLosses
 
 
-class Passing(NamedTuple):
+class RingState(NamedTuple):
     """What each rank lends.
 
     Attributes:
@@ -38,59 +45,65 @@ class Passing(NamedTuple):
     is_valid: Bool[Tensor, " n"]
 
     @classmethod
-    def of(cls, planned: Plan, nums: list[int], num_valid: Int[Tensor, " B"], device: torch.device) -> "Passing":
+    def of(
+        cls, candidate_set: CandidateSet, nums: list[int], num_valid: Int[Tensor, " B"], device: torch.device
+    ) -> "RingState":
         """Parts of a plan that is on the host, on a device.
 
         Args:
-            planned: this rank's rows among the latents of all ranks.
+            candidate_set: this rank's rows among the latents of all ranks.
             nums: how many latents each rank lends.
             num_valid: of this rank's sequences.
             device: of the latents.
         """
-        is_valid = torch.arange(planned.size[2]) < rearrange(num_valid, "b -> b 1")
-        of_ranks = [list(_of_rank(planned.blocks.parted(), nums, rank)) for rank in range(len(nums))]
+        is_valid = torch.arange(candidate_set.size[2]) < rearrange(num_valid, "b -> b 1")
+        of_ranks = [list(_of_rank(candidate_set.blocks.parted(), nums, rank)) for rank in range(len(nums))]
         parts = [Blocks.of(each).on(device).parted() for each in of_ranks]
         return cls(nums, parts, is_valid.flatten().to(device, non_blocking=True))
 
 
 def ring_loss(
-    queries: Float[Tensor, "Q D"], latents: Float[Tensor, "_ D"], planned: Plan, passing: Passing, compute: str
+    queries: Float[Tensor, "Q D"],
+    latents: Float[Tensor, "_ D"],
+    candidate_set: CandidateSet,
+    ring: RingState,
+    compute: str,
 ) -> RowLosses:
     """The losses of this rank's rows among the latents of all ranks; every rank calls it at the same time.
 
-    Gradients of latents are sums over ranks, as those of `cpc.losses.gathered` are. They are made in the forward pass:
+    Gradients of latents are sums over ranks, as those of `cpc.losses.ranks` are. They are made in the forward pass:
     all ranks must differentiate the same function of their losses, such as a mean.
 
     Args:
         queries: of this rank, in the order (b t k).
         latents: of this rank.
-        planned: this rank's rows among the latents of all ranks, on the device.
-        passing: what the ranks lend.
+        candidate_set: this rank's rows among the latents of all ranks, on the device.
+        ring: the state of the exchange.
         compute: see `cpc.losses.info_nce`.
     """
-    dtype, nums = score_dtype(queries), passing.nums
+    dtype, nums = score_dtype(queries), ring.nums
     # Either alone is enough: a frozen encoder's latents need no gradient, and its predictor still learns.
     needs = [torch.is_grad_enabled() and each.requires_grad for each in (queries, latents)]
     gradients: list[Tensor | None] = [None, None]
-    own = mask_unused(latents.detach().to(dtype), lambda: passing.is_valid)
+    own = mask_unused(latents.detach().to(dtype), lambda: ring.is_valid)
     held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
-    weight = planned.weight.to(dtype)
+    weight = candidate_set.weight.to(dtype)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        rows = _Rows(queries.detach().to(dtype), planned, compute)
-        for rank, (lent,) in _round(held):
-            for block in passing.blocks[rank]:
-                rows.sum_up(block, lent[: nums[rank]])
+        rows = _Rows(queries.detach().to(dtype), candidate_set, compute)
+        for rank, (received,) in _round(held):
+            for block in ring.blocks[rank]:
+                rows.sum_up(block, received[: nums[rank]])
         loss_nats, accuracy = rows.read()
         if any(needs):
             queries_grad = torch.zeros_like(rows.queries)
-            for rank, (lent, of_lent) in _round(held, torch.zeros_like(held)):
-                for block in passing.blocks[rank]:
-                    rows.add_gradients(block, lent[: nums[rank]], weight, queries_grad, of_lent[: nums[rank]])
-            of_latents = _passed_on([of_lent]).arrived()[0][: len(latents)]
-            gradients = [each if has else None for each, has in zip((queries_grad, of_latents), needs, strict=True)]
+            for rank, (received, received_grad) in _round(held, torch.zeros_like(held)):
+                for block in ring.blocks[rank]:
+                    rows.add_gradients(block, received[: nums[rank]], weight, queries_grad, received_grad[: nums[rank]])
+            latents_grad = _passed_on([received_grad]).arrived()[0][: len(latents)]
+            gradients = [each if has else None for each, has in zip((queries_grad, latents_grad), needs, strict=True)]
         loss = torch.dot(weight, loss_nats)
     loss = attach_gradients(loss, (queries, latents), gradients)
-    return RowLosses(loss, loss_nats, planned.num_negatives + 1, accuracy)
+    return RowLosses(loss, loss_nats, candidate_set.num_negatives + 1, accuracy)
 
 
 class _Rows:
@@ -106,9 +119,11 @@ class _Rows:
         num_ties: `[M, 1]` negatives that tie with the positive or beat it.
     """
 
-    def __init__(self, queries: Tensor, planned: Plan, compute: str) -> None:
-        self.queries, self.compute, num_rows = queries, compute, len(planned.step)
-        self.query = torch.arange(num_rows, device=queries.device) if planned.query is None else planned.query
+    def __init__(self, queries: Tensor, candidate_set: CandidateSet, compute: str) -> None:
+        self.queries, self.compute, num_rows = queries, compute, len(candidate_set.step)
+        self.query = (
+            torch.arange(num_rows, device=queries.device) if candidate_set.query is None else candidate_set.query
+        )
         self.target = queries.new_zeros(num_rows, 1)
         self.best = torch.full_like(self.target, -torch.inf)
         self.total, self.num_ties, self.width = (torch.zeros_like(self.target) for _ in range(3))
@@ -136,21 +151,21 @@ class _Rows:
         return loss_nats[:, 0], accuracy[:, 0]
 
     def add_gradients(
-        self, block: Block, latents: Tensor, weight: Tensor, queries_grad: Tensor, of_latents: Tensor
+        self, block: Block, latents: Tensor, weight: Tensor, queries_grad: Tensor, latents_grad: Tensor
     ) -> None:
         """Add those of the queries and of one rank's latents; `weight` is the rows'."""
         columns = block.columns
-        total = of_latents if columns is None else torch.zeros_like(latents[columns])
+        total = latents_grad if columns is None else torch.zeros_like(latents[columns])
         for rows, scores, own, tiles in self._tiles(block, latents):
-            slopes = flush_denormals(scores.sub_(self.log_total[rows]).exp_(), OF_TWO)
+            score_gradients = flush_denormals(scores.sub_(self.log_total[rows]).exp_(), OF_TWO)
             if own is not None:
-                slopes.scatter_(1, own, -1.0)
+                score_gradients.scatter_(1, own, -1.0)
             row_weight = rearrange(weight[rows], "m -> m 1") * self.factor[rows]
             query = self.query[rows]
-            queries_grad[query] += tiles.query_gradient(slopes) * row_weight
-            tiles.add_candidate_gradient(slopes, self.queries[query] * row_weight, total)
+            queries_grad[query] += tiles.query_gradient(score_gradients) * row_weight
+            tiles.add_candidate_gradient(score_gradients, self.queries[query] * row_weight, total)
         if columns is not None:
-            of_latents.index_add_(0, columns, total)
+            latents_grad.index_add_(0, columns, total)
 
     def _tiles(self, block: Block, latents: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None, SharedTiles]]:
         """Rows, their scores (-inf where they do not meet), the places of their positives, and the way back."""
@@ -162,8 +177,8 @@ class _Rows:
             rows, own = block.rows[tile], None if block.positives is None else block.positives[tile]
             scores = tiles.scores(self.queries[self.query[rows]], tile)
             if block.pool is not None and block.sequence is not None:
-                is_met = block.pool[block.sequence[tile]]
-                scores.masked_fill_(~(is_met if own is None else is_met.scatter(1, own, True)), -torch.inf)
+                is_used = block.pool[block.sequence[tile]]
+                scores.masked_fill_(~(is_used if own is None else is_used.scatter(1, own, True)), -torch.inf)
             yield rows, scores, own, tiles
 
 

@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.blocks import Blocks
-from cpc.losses.slopes import ScoreCorrections, tie_width, tile_terms
-from cpc.losses.tiles import tiles_of
+from cpc.losses.engine.blocks import Blocks
+from cpc.losses.engine.score_gradients import ScoreCorrections, losses_and_gradients, tie_width
+from cpc.losses.engine.tiles import tiles_of
 
 
 def tiled_loss(
@@ -43,13 +43,13 @@ def tiled_loss(
         candidates: `[N, D]` for all rows, or each row's own, `[M, N, D]`.
         blocks: which rows are scored against which candidates.
         weight: of each row in the mean.
-        form: a name in `cpc.losses.slopes.TERMS`.
+        form: a name in `cpc.losses.engine.score_gradients.TERMS`.
         query: `[M]`, the place of each row's query; None: its own.
         negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates.
         bias: added to every score, `[N]` or `[M, N]`.
         target_scores: of targets that are not among the candidates.
-        shifts: of scores (`cpc.losses.slopes`), with a width of ties if targets are not among the candidates.
-        compute: `bf16` rounds the operands of products (`cpc.losses.tiles`).
+        shifts: corrections of scores, with a width of ties if targets are not among the candidates.
+        compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
     needs = [each is not None and each.requires_grad and torch.is_grad_enabled() for each in inputs]
@@ -85,7 +85,7 @@ def _losses_and_gradients(
     query, negatives, numbers, pools, sizes, *rest = given
     blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
     shifts = ScoreCorrections(*rest)
-    queries_grad, of_candidates, of_bias, of_targets = gradients = [
+    queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
         each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates)) if each is not None and has else None
         for each, has in zip(inputs, needs, strict=True)
     ]
@@ -96,8 +96,8 @@ def _losses_and_gradients(
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
-            block_gradient = of_candidates
-            if of_candidates is not None and columns is not None:
+            block_gradient = candidates_grad
+            if candidates_grad is not None and columns is not None:
                 block_gradient = torch.zeros_like(block_candidates)
             drawn, own = None, block.positives
             if negatives is not None:
@@ -108,9 +108,9 @@ def _losses_and_gradients(
             tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
-                of_rows = rows if query is None else query[rows]
-                tile_queries = queries[of_rows].to(candidates.dtype)
-                is_met = own_of_tile = None
+                row_queries = rows if query is None else query[rows]
+                tile_queries = queries[row_queries].to(candidates.dtype)
+                is_used = own_of_tile = None
                 shifts_of_tile = shifts.of(rows)
                 if own is not None:
                     places = own[tile]
@@ -119,25 +119,29 @@ def _losses_and_gradients(
                     own_bias = None if block_bias is None else block_bias[places]
                     shifts_of_tile = shifts_of_tile._replace(tie_width=tie_width(tile_queries, own_lengths, own_bias))
                 if block.pool is not None and block.sequence is not None and drawn is None:
-                    is_met = block.pool[block.sequence[tile]]
+                    is_used = block.pool[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], terms = tile_terms(form, scores, shifts_of_tile, own_of_tile, targets, is_met)
+                accuracy[rows], terms = losses_and_gradients(
+                    form, scores, shifts_of_tile, own_of_tile, targets, is_used
+                )
                 loss_nats[rows] = terms.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
                 row_weight = rearrange(weight[rows], "m -> m 1") * terms.factor
-                slopes = tiles.spread(terms.slopes, tile)
+                score_gradients = tiles.spread(terms.score_gradients, tile)
                 if queries_grad is not None:
-                    queries_grad[of_rows] = (tiles.query_gradient(slopes) * row_weight).to(queries_grad.dtype)
-                if of_bias is not None:
-                    tiles.add_bias_gradient(slopes, row_weight, of_bias)
+                    queries_grad[row_queries] = (tiles.query_gradient(score_gradients) * row_weight).to(
+                        queries_grad.dtype
+                    )
+                if bias_grad is not None:
+                    tiles.add_bias_gradient(score_gradients, row_weight, bias_grad)
                 if block_gradient is not None:
-                    tiles.add_candidate_gradient(slopes, tile_queries * row_weight, block_gradient)
-                if of_targets is not None:
-                    of_targets[rows] = terms.of_targets * row_weight
-            if of_candidates is not None and block_gradient is not None and columns is not None:
-                of_candidates.index_add_(0, columns, block_gradient)
+                    tiles.add_candidate_gradient(score_gradients, tile_queries * row_weight, block_gradient)
+                if targets_grad is not None:
+                    targets_grad[rows] = terms.targets_grad * row_weight
+            if candidates_grad is not None and block_gradient is not None and columns is not None:
+                candidates_grad.index_add_(0, columns, block_gradient)
         loss = torch.dot(weight, loss_nats)
     return loss, loss_nats, accuracy, gradients
 
@@ -201,7 +205,7 @@ def _gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
     return candidates.dtype if of.dtype == torch.float16 else of.dtype
 
 
-def mask_unused(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
+def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
     """Zeros for the vectors that no row is scored against, where any of all is not finite; their gradients are 0.
 
     Padding may hold anything, and its slope of 0 times nan is nan. The others stay as they are. A CPU looks first; a
@@ -210,7 +214,7 @@ def mask_unused(vectors: Float[Tensor, "*N D"], is_met: Callable[[], Bool[Tensor
     may_look = vectors.device.type == "cpu" and not torch.compiler.is_compiling()
     if may_look and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
         return vectors
-    return vectors.where(rearrange(is_met(), "... n -> ... n 1"), 0)
+    return vectors.where(rearrange(is_used(), "... n -> ... n 1"), 0)
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""What the records of docs/records.md hold."""
+"""The record types of docs/records.md: files, keys and fields."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 NUMBER = int | float | None
 
 
-class Kind(NamedTuple):
-    """One kind of record."""
+class RecordType(NamedTuple):
+    """The fields of one file of records."""
 
-    file: str  # its name in a run's folder
-    key: tuple[str, ...]  # fields that tell curves apart
-    numbers: dict[str, str]  # fields drawn over training, and what each is
-    per_step: bool = False  # whether those hold a value per step k
-    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})  # of the last record alone: type, shape
-    schema: int = 1  # the newest version known here
+    file: str  # file name in a run's folder
+    key: tuple[str, ...]  # fields whose values distinguish curves
+    numbers: dict[str, str]  # fields that are plotted over training, with descriptions
+    per_step: bool = False  # whether the numbers are lists with a value per step k
+    last: Mapping[str, tuple[Any, str]] = MappingProxyType({})  # fields read only from the last record: type, shape
+    schema: int = 1  # the newest supported schema
 
 
-BOUND = Kind(
+BOUND = RecordType(
     "bound.jsonl",
     ("split", "strategy"),
     {
@@ -38,7 +38,7 @@ BOUND = Kind(
         "reading": (str, "one"),
     },
 )
-PROBE = Kind(
+PROBE = RecordType(
     "probe.jsonl",
     ("task", "features"),
     {
@@ -48,7 +48,7 @@ PROBE = Kind(
         "label_information_nats": "H(Y) - CE of the online probe",
     },
 )
-HEALTH = Kind(
+HEALTH = RecordType(
     "health.jsonl",
     (),
     {
@@ -65,7 +65,7 @@ HEALTH = Kind(
     },
     last={"collapsed": (str, "list")},
 )
-RETURNS = Kind(
+RETURNS = RecordType(
     "returns.jsonl",
     (),
     {
@@ -74,5 +74,5 @@ RETURNS = Kind(
         "steps_per_second": "steps played a second, in all environments",
     },
 )
-EVENT = Kind("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
-KINDS = (BOUND, PROBE, HEALTH, RETURNS, EVENT)
+EVENT = RecordType("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
+RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT)

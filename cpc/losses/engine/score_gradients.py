@@ -43,25 +43,25 @@ class ScoreCorrections(NamedTuple):
         )
 
 
-class Terms(NamedTuple):
+class LossAndGradients(NamedTuple):
     """A tile's losses `[M, 1]` and their derivatives, but for a factor `[M, 1]` of each row, by the scores of
     candidates `[M, N]` and targets `[M, T]`.
     """
 
     loss: Tensor
     factor: Tensor
-    slopes: Tensor
-    of_targets: Tensor
+    score_gradients: Tensor
+    targets_grad: Tensor
 
 
-def tile_terms(
+def losses_and_gradients(
     form: str,
     scores: Float[Tensor, "M N"],
     shifts: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
-    is_met: Bool[Tensor, "M N"] | None = None,
-) -> tuple[Float[Tensor, " M"], Terms]:
+    is_used: Bool[Tensor, "M N"] | None = None,
+) -> tuple[Float[Tensor, " M"], LossAndGradients]:
     """Accuracy, losses and slopes of a tile; overwrites the scores. Slopes of `own` targets are among the candidates'.
 
     Args:
@@ -70,15 +70,15 @@ def tile_terms(
         shifts: of these rows.
         own: places of a row's targets among the candidates, which it does not meet as such.
         targets: the targets' scores where they have no such places.
-        is_met: candidates that a row meets besides its own; None: all.
+        is_used: candidates that a row meets besides its own; None: all.
     """
     log_count, log_count_targets, weight, hits, width = shifts
     assert width is not None
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
-    if is_met is not None:
-        scores.masked_fill_(~is_met, -torch.inf)
+    if is_used is not None:
+        scores.masked_fill_(~is_used, -torch.inf)
     if own is not None:
         scores.scatter_(1, own, -torch.inf)
     if log_count is not None:
@@ -94,11 +94,11 @@ def tile_terms(
         targets = targets - log_count_targets
     terms = TERMS[form](scores, targets, best, weight)
     if own is not None:
-        terms.slopes.scatter_add_(1, own, terms.of_targets)
+        terms.score_gradients.scatter_add_(1, own, terms.targets_grad)
     return accuracy, terms
 
 
-def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """-log of the softmax over targets and candidates, in the mean over the row's targets; overwrites the scores.
 
     With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
@@ -110,7 +110,7 @@ def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor 
     shares[:, :1].masked_fill_(is_alone, 0)
     if targets.shape[1] == 1:
         loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
-        return Terms(loss, factor, shares, -torch.ones_like(targets))
+        return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
     is_target = targets > -torch.inf
     wanted = is_target.to(scores) / is_target.sum(1, keepdim=True)
     best_target = targets.amax(1, keepdim=True)
@@ -119,37 +119,41 @@ def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor 
     mean_target = torch.where(is_target, targets * wanted, 0).sum(1, keepdim=True)
     loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
     among = torch.softmax(targets, 1)
-    of_targets = (among - wanted) - among * factor
-    return Terms(loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), of_targets)
+    targets_grad = (among - wanted) - among * factor
+    return LossAndGradients(
+        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), targets_grad
+    )
 
 
-def softmax_of_odds_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+def softmax_of_odds_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """`softmax_terms` of scores F that are log odds, F = log(P / (1 - P)): of log P = log sigmoid(F)."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
-    loss, factor, slopes, of_targets = softmax_terms(log_p, log_p_targets, best, weight)
+    loss, factor, score_gradients, targets_grad = softmax_terms(log_p, log_p_targets, best, weight)
     # d log P / dF = 1 - P
-    return Terms(loss, factor, slopes * torch.sigmoid(-scores), of_targets * torch.sigmoid(-targets))
+    return LossAndGradients(
+        loss, factor, score_gradients * torch.sigmoid(-scores), targets_grad * torch.sigmoid(-targets)
+    )
 
 
-def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> Terms:
+def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Sum of log(1 + exp -G) over targets and of log(1 + exp G) over candidates; overwrites the scores.
 
     Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
     """
-    of_candidates = softplus(scores)
+    candidates_grad = softplus(scores)
     if weight is not None:
-        of_candidates *= weight
+        candidates_grad *= weight
     is_target = targets > -torch.inf
-    loss = of_candidates.sum(1, keepdim=True)
+    loss = candidates_grad.sum(1, keepdim=True)
     loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
-    slopes = scores.sigmoid_()
+    score_gradients = scores.sigmoid_()
     if weight is not None:
-        slopes *= weight
-    of_targets = torch.where(is_target, -torch.sigmoid(-targets), 0)
-    return Terms(loss, torch.ones_like(loss), flush_denormals(slopes), of_targets)
+        score_gradients *= weight
+    targets_grad = torch.where(is_target, -torch.sigmoid(-targets), 0)
+    return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_gradients), targets_grad)
 
 
-TERMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Terms]] = {
+TERMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]] = {
     "softmax": softmax_terms,
     "softmax_of_odds": softmax_of_odds_terms,
     "logistic": logistic_terms,
@@ -240,10 +244,10 @@ def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"]
 OF_ONE, OF_TWO = 0.7, 0.35  # a slope comes alone, e^-61 in float32, or as a share times 1 - p, e^-30 each
 
 
-def flush_denormals(slopes: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
+def flush_denormals(score_gradients: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
     """Slopes so small that products with them would be denormal become exact zeros, in place.
 
     Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-30 of
     a row's sum is far below what sums in float32 resolve.
     """
-    return F.threshold(slopes, torch.finfo(slopes.dtype).tiny ** power, 0.0, inplace=True)
+    return F.threshold(score_gradients, torch.finfo(score_gradients.dtype).tiny ** power, 0.0, inplace=True)

@@ -1,0 +1,61 @@
+"""HTML elements that every page shares: the head, tables, and areas that scroll."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+Node = list[Any]  # [tag, attributes, text or child nodes]
+
+PLOT_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    # The buttons are listed because Plotly's default buttons include one that uploads the chart.
+    "modeBarButtons": [["toImage"], ["zoom2d", "resetScale2d"]],
+    "showSendToCloud": False,
+}
+
+
+def head(title: str) -> str:
+    """Return the start of a page: its policy makes the browser refuse to load anything from outside the page."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{escape(title)}</title>
+"""
+
+
+def node(tag: str, content: "str | Sequence[Node]" = "", **attributes: str) -> Node:
+    """Return an element.
+
+    A trailing `_` of a keyword is dropped (for words that Python reserves), and any other `_` stands for `-`.
+
+    >>> node("td", "1.2", class_="age", aria_label="age")
+    ['td', {'class': 'age', 'aria-label': 'age'}, '1.2']
+    """
+    html_attributes = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+    return [tag, html_attributes, content if isinstance(content, str) else list(content)]
+
+
+def render(element: Node) -> str:
+    """Return a node as HTML text.
+
+    >>> render(node("td", [node("b", "1 < 2")], class_="age"))
+    '<td class="age"><b>1 &lt; 2</b></td>'
+    """
+    tag, attributes, content = element
+    attribute_text = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    inner = escape(content) if isinstance(content, str) else "".join(map(render, content))
+    return f"<{tag}{attribute_text}>{inner}</{tag}>"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Node:
+    """Return a table of text cells; the first cell of a row is the row's heading."""
+    head_row = node("tr", [node("th", cell, scope="col") for cell in header])
+    body = [node("tr", [node("th", row[0], scope="row"), *(node("td", cell) for cell in row[1:])]) for row in rows]
+    return node("table", [node("thead", [head_row]), node("tbody", body)])
+
+
+def scroll(content: Node, label: str) -> Node:
+    """Return an area that scrolls on its own, by mouse and by keyboard."""
+    return node("div", [content], class_="scroll", tabindex="0", role="region", aria_label=label)
