@@ -54,13 +54,13 @@ def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[st
 
 
 def splits_of(
-    lists: dict[str, Path], ids: Collection[str], *, without_suffix: bool = False, allow_missing: bool = False
+    lists: dict[str, Path], ids: Collection[str], *, drop_suffix: bool = False, allow_missing: bool = False
 ) -> dict[str, str]:
     """Return utterance -> split, read from one list of utterances per split."""
     present = set(ids)
     split_of: dict[str, str] = {}
     for split, path in lists.items():
-        listed = [line.rpartition(".")[0] if without_suffix else line for line in read_list(path)]
+        listed = [line.rpartition(".")[0] if drop_suffix else line for line in read_list(path)]
         refuse(
             f"utterances of {path} are in another list too",
             [utterance for utterance in listed if utterance in split_of],
