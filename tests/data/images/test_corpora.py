@@ -147,7 +147,7 @@ def test_caltech101_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     assert re.search(r"test +2 +2 +\(published: 540\)\n2 classes: a, b", capsys.readouterr().out)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["test", "train"]
     (tmp_path / "test/b/2.jpg").unlink()
-    with pytest.raises(SystemExit, match="of b there are images in one of train and test alone"):
+    with pytest.raises(SystemExit, match="classes b have images in only one of train and test"):
         prepare(monkeypatch, "caltech101_small", tmp_path)
     (tmp_path / "test").rename(tmp_path / "valid")
     with pytest.raises(SystemExit, match="is of split 'test', only of train, valid"):
