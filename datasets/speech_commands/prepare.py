@@ -25,7 +25,7 @@ def prepare_speech_commands(root: Path, out: Path | None = None) -> Manifest:
     pattern = r"(?:^|/)(?P<id>(?P<word>[^/]+)/(?P<speaker>[^/_]+)_nohash_\d+)\.\w+$"
     named = parse_paths(index, pattern, layout)
     lists = {"valid": root / "validation_list.txt", "test": root / "testing_list.txt"}
-    split_of = splits_of(lists, named["id"], without_suffix=True)
+    split_of = splits_of(lists, named["id"], drop_suffix=True)
     splits = [split_of.get(utterance, "train") for utterance in named["id"]]
     return write_manifest(index, out, split=splits, speaker=named["speaker"], word=named["word"])
 

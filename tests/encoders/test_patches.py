@@ -53,7 +53,7 @@ def test_whole_images_are_framed_as_augmentation_frames_them(kind: str, patch_si
     augmentation = PatchAugmentation(kind, encoder.grid, encoder.pixel_mean)
     encoder.crop_size = augmentation.crop_size
     images = torch.rand(2, 3, 2 * patch_size, 2 * patch_size)
-    assert torch.equal(encoder(images), encoder(augmentation.without_chance(images)))
+    assert torch.equal(encoder(images), encoder(augmentation.unaugmented(images)))
     bare = encoder(encoder.grid.patches(images))
     assert torch.equal(encoder(images), bare) == (kind == "none")
 

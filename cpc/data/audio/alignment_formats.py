@@ -53,17 +53,17 @@ def read_phn(file: Path) -> Track:
 
     def rows() -> Iterator[Row]:
         last_start = -np.inf
-        for number, cells in _cells(file):
+        for line_number, cells in _cells(file):
             if len(cells) != 3:
-                raise ValueError(f"{file}, line {number}: {' '.join(cells)!r} is not 'start end label'")
-            start, end = (_number(file, number, cell) / PHN_RATE_HZ for cell in cells[:2])
+                raise ValueError(f"{file}, line {line_number}: {' '.join(cells)!r} is not 'start end label'")
+            start, end = (_number(file, line_number, cell) / PHN_RATE_HZ for cell in cells[:2])
             if start < last_start:
                 raise ValueError(
-                    f"{file}, line {number}: begins at {start:g} s, before the segment above it ({last_start:g} s); "
-                    "put the lines in order of time"
+                    f"{file}, line {line_number}: begins at {start:g} s, before the segment above it "
+                    f"({last_start:g} s); put the lines in order of time"
                 )
             last_start = start
-            yield number, "", start, end, cells[2]
+            yield line_number, "", start, end, cells[2]
 
     return single_track(file, rows())
 
@@ -76,21 +76,21 @@ def read_ctm(file: Path) -> dict[str, Track]:
 
     def rows() -> Iterator[Row]:
         channels: dict[str, str] = {}
-        for number, cells in _cells(file, comment=";;"):
+        for line_number, cells in _cells(file, comment=";;"):
             if not 5 <= len(cells) <= CTM_MOST_FIELDS:
                 raise ValueError(
-                    f"{file}, line {number}: {' '.join(cells)!r} is not 'file channel start duration label' "
+                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label' "
                     "(confidence, type and speaker may follow)"
                 )
             if len(cells) > 5 and cells[5] != "NA":
-                _number(file, number, cells[5])  # a blank inside the label would shift what follows it
+                _number(file, line_number, cells[5])  # a blank inside the label would shift what follows it
             name, channel, *times, label = cells[:5]
             if channels.setdefault(name, channel) != channel:
                 raise ValueError(
-                    f"{file}, line {number}: {name} has the channels {channels[name]} and {channel}; keep one of them"
+                    f"{file}, line {line_number}: {name} has the channels {channels[name]} and {channel}; keep one"
                 )
-            start, duration = (_number(file, number, time) for time in times)
-            yield number, name, start, start + duration, label
+            start, duration = (_number(file, line_number, time) for time in times)
+            yield line_number, name, start, start + duration, label
 
     return _tracks(file, rows(), CTM_OVERLAP_TOLERANCE_SECONDS)
 
@@ -112,9 +112,9 @@ def read_csv(file: Path) -> dict[str, Track]:
     )
 
     def rows() -> Iterator[Row]:
-        for number, cells in lines:
-            start, end = (_number(file, number, cells[i]) for i in (start_column, end_column))
-            yield number, cells[path_column], start, end, cells[label_column]
+        for line_number, cells in lines:
+            start, end = (_number(file, line_number, cells[i]) for i in (start_column, end_column))
+            yield line_number, cells[path_column], start, end, cells[label_column]
 
     return _tracks(file, rows())
 
@@ -124,25 +124,25 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
 
     `read_aligned_phones` parses the labels of one utterance: LibriSpeech has a hundred million labels.
     """
-    places: dict[str, tuple[int, int]] = {}
+    positions: dict[str, tuple[int, int]] = {}
     offset = 0
     with file.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            if number == 1:
+        for line_number, line in enumerate(stream, start=1):
+            if line_number == 1:
                 require_utf8(file, line)
             stem, *rest = line.removeprefix(codecs.BOM_UTF8).split(maxsplit=1) or [b""]
             name = stem.decode("utf-8", errors="replace")
             if name and not rest:
-                raise ValueError(f"{file}, line {number}: {name} has no labels")
-            if name in places:
-                raise ValueError(f"{file}, line {number}: {name} is in line {places[name][1]} already")
+                raise ValueError(f"{file}, line {line_number}: {name} has no labels")
+            if name in positions:
+                raise ValueError(f"{file}, line {line_number}: {name} is in line {positions[name][1]} already")
             if name:
-                places[name] = offset, number
+                positions[name] = offset, line_number
             offset += len(line)
-    return places
+    return positions
 
 
-def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
+def read_aligned_phones(file: Path, offset: int, line_number: int) -> Track:
     """Read one line of `converted_aligned_phones.txt`, `stem id id id ...`; a run of equal ids is one segment."""
     with file.open("rb") as stream:
         stream.seek(offset)
@@ -151,9 +151,9 @@ def read_aligned_phones(file: Path, offset: int, number: int) -> Track:
         ids = np.array(words, dtype=np.bytes_).astype(np.int64)
     except (ValueError, OverflowError):
         bad = max(words, key=lambda word: (not word.isdigit(), len(word)))
-        raise ValueError(f"{file}, line {number}: {bad.decode(errors='replace')!r} is not a label id") from None
+        raise ValueError(f"{file}, line {line_number}: {bad.decode(errors='replace')!r} is not a label id") from None
     if ids.min() < 0:
-        raise ValueError(f"{file}, line {number}: {ids.min()} is not a label id")
+        raise ValueError(f"{file}, line {line_number}: {ids.min()} is not a label id")
     changes = np.flatnonzero(ids[1:] != ids[:-1]) + 1
     first, last = np.append(0, changes), np.append(changes, len(ids))
     labels = [sys.intern(str(label)) for label in ids[first].tolist()]
@@ -214,9 +214,9 @@ def decode_text(file: Path) -> str:
 
 def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield number and words of every line that is neither blank nor a comment."""
-    for number, line in enumerate(io.StringIO(decode_text(file), newline=None), start=1):
+    for line_number, line in enumerate(io.StringIO(decode_text(file), newline=None), start=1):
         if line.strip() and not (comment and line.startswith(comment)):
-            yield number, _WORD.findall(line)
+            yield line_number, _WORD.findall(line)
 
 
 def _number(file: Path, line: int, cell: str) -> float:

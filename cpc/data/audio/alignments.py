@@ -77,10 +77,12 @@ class Alignments:
     @property
     def labels(self) -> list[str]:
         """All labels, sorted (numbers by value). Every track is read, so malformed ones raise a ValueError."""
-        found: set[str] = set()
+        labels: set[str] = set()
         for name in self._tracks:
-            found.update(self._track(name).labels)
-        return sorted(found, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label))
+            labels.update(self._track(name).labels)
+        return sorted(
+            labels, key=lambda label: (int(label) if label.isdecimal() and len(label) < 19 else np.inf, label)
+        )
 
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none.
@@ -111,7 +113,7 @@ class Alignments:
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 
     def end_seconds(self, path: str) -> float:
-        """Return when the last segment of a file ends, 0 if it has none; raises as `segments` does."""
+        """Return the end of the last segment of a file, 0 if it has none; raise as `segments` does."""
         ends = self._track_of(path).ends
         return float(ends[-1]) if len(ends) else 0.0
 
@@ -171,12 +173,12 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     tracks: dict[str, Track | Callable[[], Track]] = {}
     file_of: dict[str, Path] = {}
     for file in files:
-        found = _tracks_in(file, root, tier)
-        for name in found:
+        file_tracks = _tracks_in(file, root, tier)
+        for name in file_tracks:
             if name in tracks:
                 raise ValueError(f"{name} is aligned in both {file_of[name]} and {file}; keep one")
             file_of[name] = file
-        tracks.update(found)
+        tracks.update(file_tracks)
     if not tracks:
         raise ValueError(f"{path} holds no alignments")
     return Alignments(tracks, str(path))
@@ -274,8 +276,8 @@ def _files_below(folder: Path) -> list[Path]:
     files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _UTTERANCE_FORMATS and file.is_file()]
     counts = Counter(file.suffix.lower() for file in files)
     if len(counts) > 1:
-        found = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-        raise ValueError(f"{folder} holds {found} files; name a folder with one format")
+        formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
+        raise ValueError(f"{folder} holds {formats} files; name a folder with one format")
     if not files:
         raise ValueError(
             f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}; name the file of a CSV or a "
@@ -296,5 +298,5 @@ def _tracks_in(file: Path, root: Path, tier: str | None) -> Mapping[str, Track |
         case ".csv":
             return read_csv(file)
         case _:
-            places = index_aligned_phones(file)
-            return {stem: partial(read_aligned_phones, file, *place) for stem, place in places.items()}
+            positions = index_aligned_phones(file)
+            return {stem: partial(read_aligned_phones, file, *position) for stem, position in positions.items()}

@@ -78,14 +78,14 @@ class WaveformAugmentation:
             ("band_drop_hz", 0, highest_hz),
             ("time_drop_ms", 0, 1000 * window_samples / sample_rate_hz),
         ):
-            given: Any = getattr(self, name)
-            if isinstance(given, tuple | list) and not (len(given) == 2 and least <= given[0] <= given[1] <= most):
+            value: Any = getattr(self, name)
+            if isinstance(value, tuple | list) and not (len(value) == 2 and least <= value[0] <= value[1] <= most):
                 raise ValueError(
-                    f"data.augmentation.{name}={list(given)} must be two numbers from {least:g} to {most:g}, the lower "
+                    f"data.augmentation.{name}={list(value)} must be two numbers from {least:g} to {most:g}, the lower "
                     "one first"
                 )
-            if isinstance(given, int | float) and not least < given <= most:
-                raise ValueError(f"data.augmentation.{name}={given:g} must be above {least:g}, at most {most:g}")
+            if isinstance(value, int | float) and not least < value <= most:
+                raise ValueError(f"data.augmentation.{name}={value:g} must be above {least:g}, at most {most:g}")
         if self.noise_band_hz is not None and self.noise_band_hz[1] - self.noise_band_hz[0] < _NARROWEST_HZ:
             raise ValueError(
                 f"data.augmentation.noise_band_hz={list(self.noise_band_hz)} must be at least {_NARROWEST_HZ:g} Hz wide"

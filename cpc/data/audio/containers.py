@@ -142,9 +142,9 @@ def _compare(path: Path, promised: int, present: int) -> None:
         )
 
 
-def _longer(path: Path, num_after: int, what: str = "bytes") -> ValueError:
+def _longer(path: Path, num_after: int, unit: str = "bytes") -> ValueError:
     return ValueError(
-        f"{path}: goes on for {num_after} {what} after the audio that its header promises: it was joined, was never "
+        f"{path}: goes on for {num_after} {unit} after the audio that its header promises: it was joined, was never "
         "finished, or is longer than its header can say (WAV: 4 GiB); write it again, as FLAC or RF64"
     )
 

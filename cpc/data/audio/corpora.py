@@ -54,20 +54,23 @@ def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[st
 
 
 def splits_of(
-    lists: dict[str, Path], ids: Collection[str], *, without_suffix: bool = False, allow_missing: bool = False
+    lists: dict[str, Path], ids: Collection[str], *, drop_suffix: bool = False, allow_missing: bool = False
 ) -> dict[str, str]:
     """Return utterance -> split, read from one list of utterances per split."""
     present = set(ids)
     split_of: dict[str, str] = {}
     for split, path in lists.items():
-        named = [line.rpartition(".")[0] if without_suffix else line for line in read_list(path)]
-        refuse(f"utterances of {path} are in another list too", [each for each in named if each in split_of])
-        absent = [each for each in named if each not in present]
+        listed = [line.rpartition(".")[0] if drop_suffix else line for line in read_list(path)]
+        refuse(
+            f"utterances of {path} are in another list too",
+            [utterance for utterance in listed if utterance in split_of],
+        )
+        absent = [utterance for utterance in listed if utterance not in present]
         if absent and allow_missing:
             warnings.warn(f"left out {len(absent)} utterances of {path} without audio", stacklevel=3)
         elif absent:
-            refuse(f"of {len(named)} utterances of {path} have no audio", absent)
-        split_of |= {each: split for each in named if each in present}
+            refuse(f"of {len(listed)} utterances of {path} have no audio", absent)
+        split_of |= {utterance: split for utterance in listed if utterance in present}
     return split_of
 
 

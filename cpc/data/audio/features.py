@@ -160,9 +160,9 @@ class Features:
                 rearrange(torch.cat([self._no_latents(), *self._latents(blocks)], 1), "1 t d -> t d")
                 for blocks in files
             ]
-            lengths = [len(each) for each in latents]
+            lengths = [len(file_latents) for file_latents in latents]
             frames, _ = self._frames(nn.utils.rnn.pad_sequence(latents, batch_first=True), None)
-        return [each[:length].cpu().numpy() for each, length in zip(frames, lengths, strict=True)]
+        return [padded[:length].cpu().numpy() for padded, length in zip(frames, lengths, strict=True)]
 
     @torch.inference_mode()
     def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:

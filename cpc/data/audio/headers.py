@@ -103,15 +103,15 @@ def _refuse_compression(path: Path, reason: str) -> None:
         raise ValueError(f"{path}: is in an encoding that is not supported ({reason}): write it as WAV or FLAC")
 
 
-def check_rate(sample_rate_hz: int, whose: str) -> None:
+def check_rate(sample_rate_hz: int, subject: str) -> None:
     """Refuse a rate out of range.
 
     Raises:
-        ValueError: a message that begins with `whose`.
+        ValueError: a message that begins with `subject`.
     """
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
-        raise ValueError(f"{whose} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
+        raise ValueError(f"{subject} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
 
 
 def read_header(path: Path) -> Header:
@@ -152,14 +152,14 @@ def read_headers(
         num_ray_workers: processes of a Ray cluster; only this process unless given.
     """
     if num_ray_workers is None:
-        found = _examine(files, num_workers)
+        headers = _examine(files, num_workers)
     else:
         parts = [files[start : start + _FILES_PER_MESSAGE] for start in range(0, len(files), _FILES_PER_MESSAGE)]
         part_headers = spread(
             lambda: lambda part: list(_examine(part, num_workers)), parts, num_ray_workers, name=itemgetter(0)
         )
-        found = chain.from_iterable(part_headers)
-    return list(tqdm(found, total=len(files), desc=bar, unit="file", disable=bar is None))
+        headers = chain.from_iterable(part_headers)
+    return list(tqdm(headers, total=len(files), desc=bar, unit="file", disable=bar is None))
 
 
 def _examine(files: Sequence[Path], num_workers: int) -> Iterator[Header | str]:

@@ -144,10 +144,10 @@ def _labels(
     groups = list(expression.groupindex)
     if not groups:
         raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")
-    taken = [name for name in groups if name in labels or name in ("path", *COUNT_COLUMNS)]
-    if taken:
+    reserved = [name for name in groups if name in labels or name in ("path", *COUNT_COLUMNS)]
+    if reserved:
         raise ValueError(
-            f"speaker_pattern={pattern!r} names {', '.join(taken)}, set elsewhere already; rename the group"
+            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, set elsewhere already; rename the group"
         )
     matches = [expression.search(path) for path in paths]
     unmatched = [path for path, match in zip(paths, matches, strict=True) if match is None]
@@ -210,8 +210,10 @@ def _splits_of_first_folders(paths: list[str]) -> list[str]:
     train_paths = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
     if "valid" in splits or len(train_paths) < 2:
         return splits
-    drawn = dict(zip(train_paths, draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True))
-    return [drawn.get(path, split) for path, split in zip(paths, splits, strict=True)]
+    new_splits = dict(
+        zip(train_paths, draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True)
+    )
+    return [new_splits.get(path, split) for path, split in zip(paths, splits, strict=True)]
 
 
 def _folders_at(paths: list[str], level: int, option: str) -> list[str]:

@@ -99,21 +99,21 @@ def read_items(path: str | Path) -> Items:
         raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
     rows = []
     line_of: dict[tuple[str, float, float], int] = {}
-    for number, line in enumerate(lines, start=2):
+    for line_number, line in enumerate(lines, start=2):
         cells = line.split()
         if not cells:
             continue
         if len(cells) != len(HEADER.split()):
-            raise ValueError(f"{path}, line {number}: {len(cells)} fields under the 7 of {HEADER!r}")
+            raise ValueError(f"{path}, line {line_number}: {len(cells)} fields under the 7 of {HEADER!r}")
         onset, offset = (_seconds(cell) for cell in cells[1:3])
         if not 0 <= onset < offset < math.inf:
             raise ValueError(
-                f"{path}, line {number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds from "
-                "the start of the file, the onset first"
+                f"{path}, line {line_number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds "
+                "from the start of the file, the onset first"
             )
-        if line_of.setdefault((cells[0], onset, offset), number) != number:
+        if line_of.setdefault((cells[0], onset, offset), line_number) != line_number:
             raise ValueError(
-                f"{path}, line {number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
+                f"{path}, line {line_number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
                 f"{line_of[cells[0], onset, offset]} already; keep one of them"
             )
         rows.append((cells[0], onset, offset, *cells[3:]))

@@ -59,13 +59,13 @@ def write_items(
     source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
     if not source.exists():
         raise ValueError(f"items are made of alignments, and there is no {source}: name them with `alignments`")
-    found, rows = read_alignments(source, tier=tier), manifest.rows(split).tolist()
-    check_alignments(found, manifest, rows)
+    aligned, rows = read_alignments(source, tier=tier), manifest.rows(split).tolist()
+    check_alignments(aligned, manifest, rows)
     names, speakers = shortest_names(manifest.paths), _speakers(manifest)
     columns: list[tuple[str, float, float, str, str, str, str]] = []
     for row in rows:
-        if manifest.paths[row] in found:
-            segments = found.segments(manifest.paths[row])
+        if manifest.paths[row] in aligned:
+            segments = aligned.segments(manifest.paths[row])
             if segments and not speakers[row]:
                 raise ValueError(f"{manifest.paths[row]} has no speaker: fill the manifest's speaker column")
             columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
@@ -91,8 +91,8 @@ def _items(
 ) -> Iterator[tuple[float, float, str, str, str]]:
     """Yield onset, offset, phone, previous phone and following phone of each item."""
     touches = [after.start_seconds - before.end_seconds <= MOST_GAP_SECONDS for before, after in pairwise(segments)]
-    for number, (begins, ends) in enumerate(pairwise(touches), start=1):
-        before, phone, after = segments[number - 1 : number + 2]
+    for i, (begins, ends) in enumerate(pairwise(touches), start=1):
+        before, phone, after = segments[i - 1 : i + 2]
         silent = {phone.label} if span == "phone" else {before.label, phone.label, after.label}
         if begins and ends and not silent & silences:
             first, last = (phone, phone) if span == "phone" else (before, after)

@@ -49,7 +49,7 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
     if shared:
         raise ValueError(
-            f"{table} names files that are there in several folders, only by their names:\n{name_a_few(shared)}\n"
+            f"{table} names files that lie in several folders, only by their names:\n{name_a_few(shared)}\n"
             "write their paths into the table"
         )
     labels = {name: ["" if row is None else values[row] for row in rows] for name, values in columns.items()}
@@ -70,9 +70,9 @@ def _columns(table: Path, key: str) -> dict[str, list[str]]:
     header, rows = read_table(table)
     if key not in header:
         raise ValueError(f"{table} has no column {key!r}; `label_key` is one of {', '.join(header)}")
-    taken = [name for name in header if name != key and name in ("path", *COUNT_COLUMNS)]
-    if taken:
-        raise ValueError(f"{table} has the columns {taken}, which the index fills itself: rename them")
+    reserved = [name for name in header if name != key and name in ("path", *COUNT_COLUMNS)]
+    if reserved:
+        raise ValueError(f"{table} has the columns {reserved}, which the index fills itself: rename them")
     cells = [row for _, row in rows]
     if not cells:
         raise ValueError(f"{table} has a header and no rows")

@@ -82,7 +82,7 @@ class Manifest:
             return self.num_samples / self.sample_rate_hz
         headers = read_headers(self.files, num_workers=8)
         return np.array(
-            [each.num_samples / each.sample_rate_hz if isinstance(each, Header) else np.nan for each in headers]
+            [header.num_samples / header.sample_rate_hz if isinstance(header, Header) else np.nan for header in headers]
         )
 
     @property
@@ -132,7 +132,7 @@ class Manifest:
         if not len(rows):
             raise ValueError(
                 f"the manifest in {self.root} has no row of split {split!r}, only of {', '.join(sorted(set(splits)))}: "
-                "name one of these, or set the split column of the rows meant"
+                "name one of these, or fill the split column"
             )
         return rows
 
@@ -160,11 +160,11 @@ class Manifest:
         if "duration" not in self.columns:
             return
         durations = np.array([_parse_number(cell) if cell else np.nan for cell in self.columns["duration"]])
-        given = np.array([cell != "" for cell in self.columns["duration"]], dtype=bool)
-        if given.any():
+        has_duration = np.array([cell != "" for cell in self.columns["duration"]], dtype=bool)
+        if has_duration.any():
             lengths = self.seconds
             differs = ~np.isclose(durations, lengths, rtol=_DURATION_SHARE, atol=_DURATION_SECONDS) & ~np.isnan(lengths)
-            for row in np.flatnonzero(given & differs):
+            for row in np.flatnonzero(has_duration & differs):
                 raise ValueError(
                     f"{self.paths[row]}: duration is {self.columns['duration'][row][:40]!r}, but the file lasts "
                     f"{lengths[row]:g} s; {whole}"

@@ -64,12 +64,12 @@ class Audio(Drawn):
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
-                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform: speakers of a batch of few are "
-                "looked for in the whole corpus; leave it out"
+                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform, since same_speaker draws from "
+                "the whole corpus; leave it out"
             )
 
     def check(self, model: Any) -> None:
-        """Refuse, too, windows that are too short for the model's predictions."""
+        """Refuse also windows that are too short for the model's predictions."""
         super().check(model)
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:
@@ -107,7 +107,7 @@ class Audio(Drawn):
         return corpus.speakers
 
     def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
-        """Return windows without padding."""
+        """Return windows of the training split without padding."""
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 

@@ -86,7 +86,7 @@ def pack(
     Args:
         manifest: the files.
         sample_rate_hz: rate to resample to.
-        cache_dir: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the manifest unless given.
+        cache_dir: parent folder of all packs; `.cpc_cache` beside the manifest unless given.
         skip_bad: keep files that cannot be used as empty ones, and warn how many, instead of raising.
         num_workers: threads that decode; all cores unless given.
         progress: show a progress bar.
@@ -151,11 +151,11 @@ class _Waveforms(RowSource):
         return digest.hexdigest()[:24]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        found = read_headers(self._files, num_workers, "pack: headers" if progress else None)
-        self._headers = [self._checked(row, header) for row, header in enumerate(found)]
+        headers = read_headers(self._files, num_workers, "pack: headers" if progress else None)
+        self._headers = [self._checked(row, header) for row, header in enumerate(headers)]
         # A file that cannot be read takes no room.
-        known = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in self._headers]
-        num_samples, rates = (np.array([getattr(header, name) for header in known]) for name in Header._fields[:2])
+        readable = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in self._headers]
+        num_samples, rates = (np.array([getattr(header, name) for header in readable]) for name in Header._fields[:2])
         lengths = resampled_length(num_samples, rates, self._rate_hz).tolist()
         return [
             header if isinstance(header, str) else length for header, length in zip(self._headers, lengths, strict=True)
@@ -164,7 +164,7 @@ class _Waveforms(RowSource):
     @contextmanager
     def decoding(self) -> Iterator[None]:
         yield
-        for rows, what in (
+        for rows, description in (
             (self._clipped, "of floating-point samples go beyond [-1, 1] and were clipped there; scale them down if "),
             (
                 self._quiet,
@@ -175,7 +175,7 @@ class _Waveforms(RowSource):
             if rows:
                 files = [str(self._files[row]) for row in sorted(rows)]
                 warnings.warn(
-                    f"{len(files)} of {len(self._files)} files {what}that is too much:\n{name_a_few(files)}",
+                    f"{len(files)} of {len(self._files)} files {description}that is too much:\n{name_a_few(files)}",
                     stacklevel=6,
                 )
 

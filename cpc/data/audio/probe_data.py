@@ -1,4 +1,4 @@
-"""What probes of audio read: features of whole files, labels (phones, speakers, columns), MFCC and log-mel spectra.
+"""Probe data of audio: features of whole files, labels (phones, speakers, columns), MFCC and log-mel spectra.
 
 B windows, T frames, C context dim, D feature dim.
 """
@@ -169,7 +169,7 @@ class AudioProbeData(ProbeData):
     def labels(self, task: str, rows: np.ndarray) -> Labels:
         """Return the segments of the alignments for `phones`, else a column of the manifest."""
         if task == "path":
-            raise ValueError("every file has a path of its own: name another column as task")
+            raise ValueError("`task` path cannot be probed, since every file has a different path: name another column")
         manifest = self.corpus.manifest
         if task != "phones":
             values = manifest.column(task)
@@ -177,10 +177,10 @@ class AudioProbeData(ProbeData):
         source = manifest.root / ALIGNMENTS_NAME if self._alignments is None else Path(self._alignments)
         if not source.exists():
             raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
-        found = read_alignments(source, tier=self._tier)
-        check_alignments(found, manifest, rows)
+        alignments = read_alignments(source, tier=self._tier)
+        check_alignments(alignments, manifest, rows)
         paths = {row: manifest.paths[row] for row in rows.tolist()}
-        segments = {row: found.segments(path) for row, path in paths.items() if path in found}
+        segments = {row: alignments.segments(path) for row, path in paths.items() if path in alignments}
         return SegmentLabels({row: file_items for row, file_items in segments.items() if file_items})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:

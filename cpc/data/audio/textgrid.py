@@ -117,17 +117,17 @@ class _TextGridValues:
         return self._next(1, "a string").replace('""', '"')
 
     def number(self) -> float:
-        found = self._next(2, "a number")
+        text = self._next(2, "a number")
         try:
-            return float(found)
+            return float(text)
         except ValueError:
-            self._fail("a number", found)
+            self._fail("a number", text)
 
     def count(self) -> int:
-        number = self.number()
-        if not (number >= 0 and number.is_integer()):
-            self._fail("a count", f"{number:g}")
-        return int(number)
+        value = self.number()
+        if not (value >= 0 and value.is_integer()):
+            self._fail("a count", f"{value:g}")
+        return int(value)
 
     def flag(self) -> str:
         return self._next(3, "<exists>")

@@ -29,7 +29,7 @@ def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
 
 
 def add_noise(x: Waveform, noise: Waveform, snr_db: float) -> Waveform:
-    """Add noise at a ratio of the two energies; if one of them is silent, return `x` unchanged."""
+    """Add noise at a ratio of the two energies; if either is zero throughout, return `x` unchanged."""
     energy, noise_energy = (float(np.square(each, dtype=np.float64).sum()) for each in (x, noise))
     if energy == 0 or noise_energy == 0:
         return x

@@ -1,4 +1,4 @@
-"""Images in arrays: npz files, and whatever else loads as `[n, h, w]` or `[n, h, w, channels]` uint8."""
+"""Images in arrays: npz files, and other sources that load as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
 import math
 import warnings
@@ -20,8 +20,8 @@ from cpc.data.store.splits import SPLIT_OF, split_called
 from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
-_MOST_UNPACKED = 1032  # bytes from one: no deflated file holds more
-_COLUMNS = {  # beside `images`: types, and what they are
+_MOST_INFLATION = 1032  # largest ratio of sizes after and before inflation
+_COLUMNS = {  # arrays besides `images`: kinds of dtype, and words for them
     "labels": ("iu", "whole numbers"),
     "sequence": ("iu", "whole numbers"),
     "classes": ("US", "strings"),
@@ -36,13 +36,13 @@ class ImageArray:
     """One array of n images, loaded when it is needed.
 
     Attributes:
-        name: first part of its images' names.
-        splits: of each image.
-        labels: `[n]` int64, -1 where unknown.
+        name: first part of the images' names.
+        splits: split of each image.
+        labels: `[n]` int64, -1 if unknown.
         load: returns the images; can be pickled.
         version: returns numbers that change with the array; can be pickled.
-        classes: name of each class; None: as other arrays say, or numbers.
-        sequences: `[n]` first row of each image's sequence; None: every image is one of its own.
+        classes: name of each class; None: the names in other arrays, or numbers.
+        sequences: `[n]` first row of each image's sequence; None: every image is its own sequence.
     """
 
     name: str
@@ -55,11 +55,11 @@ class ImageArray:
 
 
 class ArrayImages(FolderImages):
-    """Images in arrays, each known as `array:row`. A copy sent to another process loads them again.
+    """Images in arrays, named `array:row`. Pickling sends no pixels; another process loads them again.
 
     Args:
         root: folder of the arrays' files.
-        arrays: the arrays, each by a name of its own.
+        arrays: the arrays, with different names.
     """
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
@@ -70,7 +70,7 @@ class ArrayImages(FolderImages):
 
     @contextmanager
     def open(self, name: str) -> Iterator[Image.Image]:
-        """One image; its array is loaded first, and kept."""
+        """Open one image; its array is loaded and kept."""
         array, _, row = name.rpartition(":")
         if array not in self._pixels:
             self._pixels[array] = self._load(array)
@@ -78,12 +78,12 @@ class ArrayImages(FolderImages):
         yield Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
 
     def version(self, name: str) -> tuple[int, ...]:
-        """The version of its array when the table was read."""
+        """Return the version of the image's array when the table was read."""
         return self._versions[name.rpartition(":")[0]]
 
     @contextmanager
     def loaded(self) -> Iterator[None]:
-        """Holds all arrays in memory while the block runs, and forgets them."""
+        """Hold all arrays in memory while the block runs, and release them afterwards."""
         self._pixels = {name: self._load(name) for name in self._arrays}
         try:
             yield
@@ -101,7 +101,7 @@ class ArrayImages(FolderImages):
 
 
 def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
-    """The table of the images in arrays, one after the other; sequences are numbered in all of them.
+    """Return the table of the images in arrays, one after the other; arrays share no sequence number.
 
     Raises:
         ValueError: if arrays disagree about the classes, two have one name, or a label or split is not legal.
@@ -126,21 +126,21 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
 
 
 def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
-    """The table of the images in npz files; the pixels themselves are not loaded yet.
+    """Return the table of the images in npz files, without loading the pixels.
 
-    Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. It may hold `labels`,
-    whole numbers `[n]`, -1 where unknown, and `classes`, their names: numbers, where no file names them. An array
-    `sequence`, whole numbers `[n]`, says which images of the file overlap or are tied in another way: they share a
-    number (see `ImageTable.sequences`).
+    Every file holds `images`, uint8 `[n, h, w]` or `[n, h, w, channels]` with 1, 3 or 4 channels. Optional arrays are
+    `labels`, integers `[n]`, -1 if unknown; `classes`, the names of the labels (numbers, if no file names them); and
+    `sequence`, integers `[n]`, equal for images of the file that overlap or are dependent in another way (see
+    `ImageTable.sequences`).
 
     Args:
-        paths: the files, of one folder.
-        are_splits: each is the split that its name says. Otherwise an array `split`, `[n]` strings, says it; without
-            one all images are of split train, or of unlabelled if none has a label.
+        paths: files in one folder.
+        are_splits: the name of each file is its split. Otherwise an array `split`, `[n]` strings, holds the splits;
+            without it all images are of split train, or of unlabelled if no image has a label.
 
     Raises:
         ValueError: naming the file, if it cannot be read, lacks `images`, or an array has another type, shape or
-            length; if two files are of one split, or are one file; as `tabulate_arrays`.
+            length; if two files are of one split, or are the same file; as `tabulate_arrays`.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
     arrays = [_read_file(path, are_splits) for path in paths]
@@ -148,13 +148,13 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
         raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
     try:
         return tabulate_arrays(paths[0].parent, arrays)
-    except ValueError as error:  # which begins with the folder
+    except ValueError as error:  # its message begins with the folder
         raise ValueError(f"{', '.join(path.name for path in paths)} in {error}") from error
 
 
 def _read_file(path: Path, is_split: bool) -> ImageArray:
     known = {"images", *_COLUMNS} - ({"split"} if is_split else set())
-    members, shape, dtype = _look_into(path)
+    members, shape, dtype = _read_header(path)
     if dtype != np.uint8 or len(shape) not in (3, 4) or 0 in shape or shape[3:] not in ((), (1,), (3,), (4,)):
         raise ValueError(
             f"{path}: images are {dtype} {list(shape)}, but must be uint8 [n, h, w] or [n, h, w, channels] with 1, "
@@ -167,14 +167,14 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
         )
     columns: dict[str, np.ndarray] = {}
     for name in (members & known) - {"images"}:
-        kinds, meant = _COLUMNS[name]
-        found = load_array(path, name)
-        expected = (found.size if name == "classes" else shape[0],)
-        if found.dtype.kind not in kinds or found.shape != expected:
+        kinds, words = _COLUMNS[name]
+        column = load_array(path, name)
+        expected = (column.size if name == "classes" else shape[0],)
+        if column.dtype.kind not in kinds or column.shape != expected:
             raise ValueError(
-                f"{path}: {name} is {found.dtype} {list(found.shape)}, but must be {meant} {list(expected)}"
+                f"{path}: {name} is {column.dtype} {list(column.shape)}, but must be {words} {list(expected)}"
             )
-        columns[name] = found
+        columns[name] = column
     labels = columns.get("labels", np.full(shape[0], -1))
     if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
         raise ValueError(
@@ -202,7 +202,7 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an npz file; whatever the reader complains about becomes a ValueError that names the file."""
+    """Open an npz file; every error of the reader becomes a ValueError that names the file."""
     with reading(path, "cannot be read as an npz file"), zipfile.ZipFile(path) as archive:
         start = min((member.header_offset for member in archive.infolist()), default=0)
         if start:
@@ -210,8 +210,8 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
         yield archive
 
 
-def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
-    """The names of the arrays, and shape and type of `images`, without reading it."""
+def _read_header(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
+    """Return the names of the arrays, and shape and type of `images`, without reading the pixels."""
     with open_npz(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
@@ -222,7 +222,7 @@ def _look_into(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 
 
 def load_array(path: Path, name: str) -> np.ndarray:
-    """One array of an npz file; raises a ValueError that names the file if it cannot be read, or has no such array."""
+    """Load one array of an npz file; raise a ValueError that names the file if it is damaged or lacks the array."""
     with open_npz(path) as archive:
         _header(archive, name)
         with archive.open(f"{name}.npy") as stream:
@@ -230,19 +230,19 @@ def load_array(path: Path, name: str) -> np.ndarray:
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array, which must not promise more than is there: readers allocate what it says."""
+    """Return shape and type of an array; refuse a shape beyond the file's content, since readers allocate it first."""
     with archive.open(f"{name}.npy") as stream:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(stream)
     member = archive.getinfo(f"{name}.npy")
-    if math.prod(shape) * dtype.itemsize > min(member.file_size, _MOST_UNPACKED * member.compress_size):
+    if math.prod(shape) * dtype.itemsize > min(member.file_size, _MOST_INFLATION * member.compress_size):
         raise ValueError(f"fewer {name} than its shape {list(shape)} promises")
     return shape, dtype
 
 
 def _checksum(path: Path) -> tuple[int, ...]:
-    """Length and CRC-32 of the images, as the zip file's directory has them: of the content, wherever it lies."""
+    """Return length and CRC-32 of the images, from the directory of the zip file; they do not depend on its path."""
     with open_npz(path) as archive:
         member = archive.getinfo("images.npy")
         return member.file_size, member.CRC

@@ -1,4 +1,4 @@
-"""What the scripts of public image corpora share (`datasets/NAME/prepare.py`): arrays with splits and labels."""
+"""Helpers of the scripts of public image corpora (`datasets/NAME/prepare.py`): arrays with splits and labels."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from cpc.data.store.atomic import write_atomically
 
 
 def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
-    """A table of the splits: images, images with a label, and where `published` counts differ from these."""
+    """Return a table of the splits: images, images with a label, and `published` counts if they differ."""
     lines = [f"{len(table)} images in {table.origin.root}", f"{'split':12}{'images':>8}{'labelled':>10}"]
     splits = np.array(table.splits)
     for split in dict.fromkeys([*(published or {}), *table.splits]):
@@ -24,7 +24,7 @@ def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
 
 
 def write_arrays(out: Path, splits: dict[str, dict[str, Any]]) -> ImageTable:
-    """Write the arrays of each split to `SPLIT.npz` and read them as a source."""
+    """Write the arrays of each split to `SPLIT.npz`, and read them as a source."""
     out.mkdir(parents=True, exist_ok=True)
     for split, arrays in splits.items():
         with write_atomically(out / f"{split}.npz") as new, new.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""The images of a source, in the squares that a model is trained on. C channels."""
+"""The images of a source, cut to squares for training and evaluation. C channels."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,15 +22,15 @@ from cpc.data.streams.stream import BatchStream
 
 @dataclass(eq=False)
 class ImageCorpus(DrawnCorpus):
-    """Images cut by split. Pixels are read when images are first asked for; `check` needs none.
+    """Images by split. Pixels are read by the first access to `images`; `check` reads none.
 
     Args:
         options: a `cpc.data.Images`.
-        encoder: or what has its `grid`, `num_channels`, `fully_convolutional` and `pixel_mean`.
+        encoder: an encoder, or an object with its `grid`, `num_channels`, `fully_convolutional` and `pixel_mean`.
         table: names, labels and splits of all images.
 
     Raises:
-        ValueError: if sizes and grid do not fit, or the encoder sees no patches that could be changed.
+        ValueError: if sizes and grid do not fit, or if patches are augmented for a fully convolutional encoder.
     """
 
     options: Any
@@ -45,16 +45,16 @@ class ImageCorpus(DrawnCorpus):
                 "fully_convolutional=True and sees whole images: choose one of them"
             )
         self.num_latents = self.encoder.grid.side(self.options.image_size) ** 2
-        _ = self.patches  # refuses an unknown augmentation
+        _ = self.patches  # raises on an unknown augmentation
 
     @property
     def patches(self) -> PatchAugmentation:
-        """How patches are cut and changed; sub-crops lie in the encoder's mean colour, which must be set."""
+        """Cut and augmentation of patches. The frame of sub-crops is the encoder's mean colour, which must be set."""
         mean_colour = self.encoder.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.options.augmentation, self.encoder.grid, mean_colour)
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check the table before decoding: every split has images, and speakers, of which images have none."""
+        """Check before decoding that every split has images, and that no speakers are needed."""
         if needs_speakers:
             raise ValueError(
                 "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed, "
@@ -65,7 +65,7 @@ class ImageCorpus(DrawnCorpus):
 
     @cached_property
     def images(self) -> PackedImages | ImageFiles:
-        """All images of the source; packed here, if they are not yet."""
+        """All images of the source; packed now unless they are packed already."""
         options, num_channels = self.options, self.encoder.num_channels
         size = options.load_size or options.image_size
         if not options.packed:
@@ -73,24 +73,24 @@ class ImageCorpus(DrawnCorpus):
         return pack_images(self.table, size, num_channels, options.cache_dir, skip_bad=options.skip_bad)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """The rows of a split that were not skipped; None: of any.
+        """Return the rows of a split whose images were not skipped; None: of all splits.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if there is no such row.
         """
         rows, skipped = self.table.rows(split), self.images.skipped
         usable = rows[~np.isin(rows, list(skipped))]
         if not len(usable):
-            why = name_a_few([skipped[row] for row in rows.tolist()])
-            raise ValueError(f"all {len(rows)} images of split {split!r} were skipped:\n{why}")
+            problems = name_a_few([skipped[row] for row in rows.tolist()])
+            raise ValueError(f"all {len(rows)} images of split {split!r} were skipped:\n{problems}")
         return usable
 
     def windows(self, split: str | None, *, is_training: bool = False) -> ImageDataset:
-        """The images of a split, None of all, changed as training does or not."""
+        """Return the images of a split (None: of all), augmented in training."""
         return self.observations(self.rows(split), "patches" if is_training else "none", split)
 
     def observations(self, rows: np.ndarray, chance: Chance = "none", split: str | None = None) -> ImageDataset:
-        """The images of these rows, with more or less left to chance."""
+        """Return the images of these rows; `chance` names the random changes (see `ImageDataset`)."""
         return ImageDataset(
             self.images,
             self.table,
@@ -104,13 +104,13 @@ class ImageCorpus(DrawnCorpus):
         )
 
     def batches(self, windows: ImageDataset, sampler: str, *args: Any, **options: Any) -> BatchStream:
-        """Every image once in each pass, those of a sequence far apart."""
+        """Return a stream of every image once per pass, with the images of a sequence far apart."""
         if sampler != "uniform":
             raise ValueError(f"sampler={sampler!r} needs speakers, and images have none: images are drawn uniformly")
         return super().batches(windows, sampler, *args, **options)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
-        """Of all ranks, at most one pass: unchanged by chance, an image that came twice would be its own negative."""
+        """Return the batch size of all ranks, at most one pass: a repeated image would be its own negative."""
         if len(windows.rows) < max(2, world_size):
             raise ValueError(
                 f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared with each "
@@ -119,6 +119,6 @@ class ImageCorpus(DrawnCorpus):
         return min(world_size * batch_size, len(windows.rows))
 
     def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
-        """Mean and deviation of the pixels of a split per channel, in [0, 1]; None: of all."""
+        """Return mean and deviation per channel of the pixels of a split, in [0, 1]; None: of all."""
         mean, std = self.images.statistics(self.rows(split))
         return torch.from_numpy(mean).float(), torch.from_numpy(std).float()

@@ -1,4 +1,4 @@
-"""The images of a split as a model takes them: patches or whole images, changed as a key decides.
+"""The images of a split as inputs of a model: patches or whole images, augmented by a key.
 
 B images, C channels, S image side.
 """
@@ -23,25 +23,25 @@ from cpc.data.images.table import ImageTable
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.data.streams.stream import Draw, digest
 
-NUM_KEYS = 2**40  # ways to change an image
+NUM_KEYS = 2**40  # augmentation keys of an image
 Chance = Literal["none", "images", "patches"]
 
 
 @dataclass(eq=False)
 class ImageDataset(Dataset[Batch]):
-    """Some images of a table with the changes that training makes; an index is a pair (position in `rows`, key).
+    """Some images of a table, with the augmentation of training; an index is a pair (position in `rows`, key).
 
     Args:
-        images: where pixels come from.
+        images: source of the pixels.
         table: names, labels and sequences of the images.
-        rows: `[n]` of the table.
+        rows: `[n]` rows of the table.
         image_size: side of the square that is cut out of each image.
-        augmentation: how patches are cut and changed; None: whole images are handed on.
-        chance: what the key decides: `none`, images are cut in the middle; `images`, where they are cut, and whether
-            they are mirrored; `patches`, how patches are changed as well.
+        augmentation: cut and augmentation of patches; None: `x` holds whole images.
+        chance: the random changes, by key. `none`: images are cut in the middle; `images`: images are cut at random
+            places and mirrored at random; `patches`: patches are augmented as well.
         flip: mirror half of the images.
-        split: of the corpus, for messages.
-        num_latents: of an image, all patches.
+        split: split of the corpus, for messages.
+        num_latents: latents (patches) of an image.
     """
 
     images: PackedImages | ImageFiles
@@ -61,7 +61,7 @@ class ImageDataset(Dataset[Batch]):
 
     @cached_property
     def draws(self) -> dict[str, Any]:
-        """Each image once in a pass, with a key that decides how it is changed this time."""
+        """The arguments of a stream: each image once in a pass, with a new augmentation key."""
         made_from = {
             "images": digest(self.table.names[row] for row in self.rows.tolist()),
             "content of images": digest(self.images.content(self.rows)),
@@ -69,13 +69,13 @@ class ImageDataset(Dataset[Batch]):
         return {"sequence_ids": self.sequence_ids, "noun": "image", "num_starts": NUM_KEYS, "made_from": made_from}
 
     def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
-        """All images of a batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
+        """Return the batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
         chosen, keys = np.array(drawn).reshape(-1, 2).T
         pixels = self._cut(self.images.read(self.rows[chosen]), keys)
         x = rearrange(torch.from_numpy(pixels), "b s r c -> b c s r").float() / 255
         if self.augmentation is not None:
             patches = self.augmentation
-            x = patches(x, keys) if self.chance == "patches" else patches.without_chance(x)
+            x = patches(x, keys) if self.chance == "patches" else patches.unaugmented(x)
         return Batch(
             x=x,
             num_valid=self.num_valid(drawn),
@@ -85,26 +85,26 @@ class ImageDataset(Dataset[Batch]):
         )
 
     def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """The side of each image."""
+        """Return the side of each image."""
         return torch.full((len(drawn),), self.image_size)
 
-    def everything(self) -> Batch:
-        """All images in order, each with key 0."""
-        return self.__getitems__([(place, 0) for place in range(len(self.rows))])
+    def all_images(self) -> Batch:
+        """Return all images in order, each with key 0."""
+        return self.__getitems__([(i, 0) for i in range(len(self.rows))])
 
     def pixels(self) -> Float[Tensor, "n C S S"]:
-        """All images whole, in [0, 1], cut out of the middle."""
-        return replace(self, augmentation=None, chance="none").everything().x
+        """Return the central squares of all images, in [0, 1]."""
+        return replace(self, augmentation=None, chance="none").all_images().x
 
     def subset(self, chosen: np.ndarray) -> "ImageDataset":
-        """These images alone, in this order."""
+        """Return only these images, in this order."""
         return replace(self, rows=self.rows[chosen])
 
     def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
         tops, lefts = (np.minimum((draws[:, i] * slack).astype(int), slack - 1) for i in (0, 1))
-        mirrored = (draws[:, 2] < 0.5) & self.flip  # in the middle, at 0.5, nothing is mirrored
+        mirrored = (draws[:, 2] < 0.5) & self.flip  # without chance, 0.5 mirrors nothing
         cut = np.empty((len(pixels), self.image_size, self.image_size, pixels.shape[3]), np.uint8)
         for image, out, top, left, is_mirrored in zip(pixels, cut, tops, lefts, mirrored, strict=True):
             window = image[top : top + self.image_size, left : left + self.image_size]

@@ -1,4 +1,4 @@
-"""Images decoded whenever they are read, for sources whose pack would fill the disk. B images, S side, C channels."""
+"""Images decoded at every read, for sources whose pack would fill the disk. B images, S side, C channels."""
 
 import os
 import warnings
@@ -17,13 +17,14 @@ from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_su
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
-_COMPARED_IMAGES = 32  # when a run is resumed; decoding them takes about 0.1 s
+_COMPARED_IMAGES = 32  # when a run is resumed; decoding takes about 0.1 s
 
 
 class ImageFiles(RowSource):
-    """The images of a table, decoded on the fly; `pack_images` makes a pack of them, which gives the same bits faster.
+    """The images of a table, decoded at every read. A pack (`pack_images`) gives the same pixels faster.
 
-    A file that cannot be decoded is an error when it is read: a pack finds bad files before, and can skip them.
+    A file that cannot be decoded raises an error when it is read. A pack finds bad files before training, and can skip
+    them.
 
     Args:
         table: the images, as `read_image_source` returns them.
@@ -47,29 +48,29 @@ class ImageFiles(RowSource):
         self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Mean and standard deviation of each channel over 1000 of these images, drawn by a fixed seed, or over all.
+        """Return mean and standard deviation of each channel over 1000 of these images, drawn by a fixed seed, or all.
 
-        Pixels lie in [0, 1]. The images drawn are decoded.
+        Pixels lie in [0, 1].
 
         Raises:
-            ValueError: if there is no image, or one that was drawn cannot be decoded.
+            ValueError: if there is no image, or a drawn image cannot be decoded.
         """
         if not len(rows):
             raise ValueError("no image is chosen, so there are no statistics")
-        num_drawn = min(NUM_STATISTICS_IMAGES, len(rows))
-        drawn = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_drawn, replace=False)
+        num_sampled = min(NUM_STATISTICS_IMAGES, len(rows))
+        sample = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_sampled, replace=False)
         with self.decoding():
-            sums = list(map_in_order(self._sums, np.sort(drawn).tolist(), os.cpu_count() or 1))
-        return statistics_of(np.stack(sums), num_drawn * self.image_size**2, 255)
+            sums = list(map_in_order(self._sums, np.sort(sample).tolist(), os.cpu_count() or 1))
+        return statistics_of(np.stack(sums), num_sampled * self.image_size**2, 255)
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
-        """Sums of the pixels of some of these images, evenly chosen: they change with what an image shows."""
-        places = np.unique(np.linspace(0, len(rows) - 1, _COMPARED_IMAGES).astype(int))
+        """Return sums of the pixels of 32 of these images, evenly spaced, to detect changes of the content."""
+        positions = np.unique(np.linspace(0, len(rows) - 1, _COMPARED_IMAGES).astype(int))
         with self.decoding():
-            return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[places].tolist()])
+            return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[positions].tolist()])
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
-        """The images of these rows.
+        """Return the images of these rows.
 
         Raises:
             ValueError: naming the file, if one cannot be decoded.
@@ -79,13 +80,12 @@ class ImageFiles(RowSource):
             images[position] = next(self.decode(row))
         return images
 
-    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        """One square each."""
+    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:  # noqa: D102
         return [1] * len(self.table)
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """Arrays are loaded; afterwards a warning counts images of 16 bits that use only the darkest quarter."""
+        """Load arrays; afterwards warn of 16-bit images that use only the darkest quarter of their range."""
         with self.table.origin.loaded():
             yield
         if self._narrow:
@@ -98,7 +98,7 @@ class ImageFiles(RowSource):
             )
 
     def decode(self, row: int) -> Iterator[UInt8[np.ndarray, "1 S S C"]]:
-        """The square of one row."""
+        """Yield the square of one row."""
         yield read_square(self.table, row, self.image_size, self.num_channels, self._narrow.add)[None]
 
     def _sums(self, row: int) -> Int64[np.ndarray, "2 C"]:

@@ -25,21 +25,21 @@ class Images(Drawn):
             (`cpc.data.read_image_source` says how folders and arrays are laid out), or the folder or URL of a corpus in
             shards (`cpc data shard`).
         image_size: side of the square that is cut into patches.
-        load_size: side that images are kept at, from which training cuts at random; null: `image_size`.
-        augmentation: of every patch by itself: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
+        load_size: side of decoded images, from which training cuts random squares; null: `image_size`.
+        augmentation: augmentation of each patch: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
         batch_size: images per batch and device.
-        train_split: what is trained on: `train`, or `unlabelled` where there is such a part.
-        eval_split: the held-out part that the bound is measured on.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
-        valid_share: of the images of `train_split`, held out as split `valid` where the source has none.
+        train_split: split to train on: `train`, or `unlabelled` if the source has it.
+        eval_split: held-out split, on which the bound is measured.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        valid_share: share of `train_split` that is held out as split `valid` if the source has none.
         num_workers: loader processes; 0 loads in the training process.
-        packed: decode everything once into a uint8 memory map; false decodes images on the fly.
-        cache_dir: where the map goes; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
-        cache_gb: what the shards of a URL may take of the disk, 1e9 bytes; images are drawn from all of them, so let it
-            hold them all.
-        skip_bad: go on without files that cannot be used, and say how many.
-        seed: of the batches and of all changes to images.
+        packed: decode all images once into a uint8 memory map; false decodes images at every read.
+        cache_dir: folder for the map; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so it should
+            be enough for all of them.
+        skip_bad: leave out files that cannot be used, and print how many.
+        seed: seed of the batches and of all augmentation.
     """
 
     name = "image"
@@ -73,13 +73,13 @@ class Images(Drawn):
 
     @property
     def cut(self) -> dict[str, int]:
-        """The sides of the square that is kept of an image, and of the one that is cut out of it."""
+        """The side of decoded images (`load_size`), and of the square that is cut out of them (`image_size`)."""
         return {"image_size": self.image_size, "load_size": self.load_size or self.image_size}
 
     def check(self, model: Any) -> None:
-        """Also refuse grids that are too small for the predictions, and frames that the trunk would take for edges.
+        """Refuse also grids too small for the predictions, and trunks that would see frames of patches as edges.
 
-        Warns where what is predicted has been seen.
+        Warn if contexts contain pixels of the latents that they predict.
         """
         super().check(model)
         trunk = getattr(model.encoder, "trunk", None)
@@ -100,13 +100,13 @@ class Images(Drawn):
         if skipped < overlapping:
             warnings.warn(
                 f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
-                "with a row: what contexts have seen is predicted, and the bound counts it; skip as many to predict "
-                "unseen pixels alone",
+                "with a row: contexts predict pixels that they have seen, and the bound counts these; skip as many "
+                "rows to predict only unseen pixels",
                 stacklevel=2,
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
-        """The source's images; an encoder to train learns which part of a patch it will see."""
+        """Return the corpus; for training, set the encoder's `crop_size` to the part of a patch that is shown."""
         table = read_image_source(
             self.source,
             valid_share=self.valid_share,
@@ -123,11 +123,11 @@ class Images(Drawn):
                     f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
                     "training sets it"
                 )
-            encoder.crop_size = crop_size  # given whole images, the model frames patches as it was taught
+            encoder.crop_size = crop_size  # whole images are later framed as in training
         return corpus
 
     def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:
-        """The classes of the images, for the task `class`."""
+        """Return the classes of the images, for the task `class`."""
         if task != "class":
             raise ValueError(f"an online probe of images has the task 'class', not {task!r}")
         table = corpus.table
@@ -138,10 +138,9 @@ class Images(Drawn):
             )
         return table.classes
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:
-        """Means and grids of images."""
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102
         return ImageProbeData(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
 
     def pictures(self, model: Any, **options: Any) -> dict[str, Any]:
-        """Patches, their neighbours in z, and a map of contexts."""
+        """Draw figures of patches, of their neighbours in z, and of a map of contexts."""
         return draw_pictures(model, self.open(model.encoder), **options)

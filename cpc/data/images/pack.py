@@ -1,6 +1,8 @@
-"""Images decoded once: a pack of uint8 squares of one size, the default for training.
+"""Images decoded once into a pack of uint8 squares of one size, the default for training.
 
-Labels and splits stay in the table: changing them needs no other pack. B images of a batch, S side, C channels.
+Labels and splits are in the table, not in the pack, and can change without a new pack.
+
+B images of a batch, S side, C channels.
 """
 
 import hashlib
@@ -21,19 +23,21 @@ from cpc.data.store.statistics import ChannelStatistics
 
 
 class PackedImages(PackedRows):
-    """Images in one uint8 memory map, as `pack_images` writes it; row `i` is that of the table.
+    """Images in one uint8 memory map, which `pack_images` writes; row `i` is row `i` of the table.
 
     Attributes:
         image_size: S, side of every image.
         num_channels: C, 3 for RGB, 1 for grey.
-        skipped: row -> what is wrong with its image.
+        skipped: row -> why its image was skipped.
 
     Raises:
         ValueError: if the folder holds no complete pack.
     """
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Mean and standard deviation of each channel over these images, pixels in [0, 1], exact; without skipped ones.
+        """Return the exact mean and standard deviation of each channel over these images that were not skipped.
+
+        Pixels lie in [0, 1].
 
         Raises:
             ValueError: if there is no image.
@@ -44,10 +48,10 @@ class PackedImages(PackedRows):
         return chosen.statistics_over(255)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
-        """The images of these rows, a copy.
+        """Return a copy of the images of these rows.
 
         Raises:
-            ValueError: if one of them was skipped.
+            ValueError: if an image was skipped.
         """
         bad = [self.skipped[row] for row in np.asarray(rows).tolist() if row in self.skipped] if self.skipped else []
         if bad:
@@ -71,29 +75,29 @@ def pack_images(
 ) -> PackedImages:
     """Decode every image of a table to its central square of one size, or reuse what an earlier call decoded.
 
-    `read_square` says how modes and sizes become one. An interrupted call leaves no pack behind. Images in shards are
-    read from there.
+    `read_square` describes the conversion of modes and sizes. An interrupted call leaves no pack behind. Images in
+    shards are opened there.
 
     Args:
         table: the images, as `read_image_source` returns them.
         image_size: side of the squares, pixels; smaller images are enlarged.
         num_channels: 3 for RGB, 1 for grey.
-        cache_dir: folder that holds packs, each in a folder of its own; `.cpc_cache` beside the images unless given.
-        skip_bad: go on without images that cannot be used, and warn how many, instead of raising.
+        cache_dir: parent folder of all packs; `.cpc_cache` beside the images unless given.
+        skip_bad: leave out images that cannot be used, and warn how many, instead of raising.
         num_workers: threads that decode; all cores unless given.
         progress: show a progress bar.
 
     Raises:
-        ValueError: naming the first few bad files; the good ones are packed all the same. If shards hold images of
-            another size or number of channels.
-        OSError: if the disk is full, or the place cannot be written; nothing stays behind.
+        ValueError: on bad files, of which the first few are named; the good files are packed before. Also if shards
+            hold images of another size or number of channels.
+        OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     if isinstance(table.origin, ShardedImages):
         return _open_sharded(table.origin.shards, table, image_size, num_channels, skip_bad)
     source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
-    wanted = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
-    folder = packs / f"images-{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
+    key = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
+    folder = packs / f"images-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     return pack_rows(source, folder, PackedImages, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
@@ -104,7 +108,7 @@ def _open_sharded(
     if packed.shape != (image_size, image_size, num_channels):
         raise ValueError(
             f"{shards.source} holds squares of {packed.image_size} pixels in {packed.num_channels} channels, but "
-            f"{image_size} pixels in {num_channels} are asked for: set `load_size` to {packed.image_size}, or make "
+            f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or make "
             "shards of this size (`cpc data shard --image_size --num_channels`)"
         )
     if len(packed) != len(table):

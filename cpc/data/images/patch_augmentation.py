@@ -1,4 +1,4 @@
-"""Patches that are changed one by one, so that edges and colours of neighbours do not match.
+"""Augmentation of single patches, so that edges and colours of neighbouring patches do not match.
 
 B images, C channels, S image side, P patch side, H rows and W columns of patches, n patches.
 """
@@ -23,30 +23,30 @@ AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 _JITTERED_SHARE = 60 / 64  # of a patch's side: the paper's 60 x 60 of 64 x 64
 _DRAWS = {"v1": 2, "v2": 8}  # uniform numbers per patch
 _COLOUR_DROP_SHARE = 0.8
-_CHANGED_SHARE = 0.8  # of patches that are turned, sheared or moved, and of those whose light is changed
-# Of a turn, of shears along rows and columns, and of shifts, in units of half a side.
+_CHANGED_SHARE = 0.8  # probability of a movement, and of a change of light
+# Largest rotation, shears along rows and columns, and shifts along rows and columns in units of half a side.
 _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
 
 
 class PatchAugmentation:
-    """Cuts images into patches and changes each by itself; the numbers drawn depend on the image's key alone.
+    """Cuts images into patches and changes each patch separately; the random numbers depend only on the image's key.
 
-    - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, with the mean colour
-      around it. The paper's grey images are a matter of the encoder's `num_channels`.
-    - `v2` (after Henaff et al. 2019, arXiv:1905.09272): besides, every patch is mirrored or not, undergoes one of
-      AutoAugment's changes of light and colour (`cpc.data.images.patch_light`) and one of its movements (turned,
-      sheared or shifted along either axis), each with a probability of 0.8, and loses two of its three colour channels
-      with another of 0.8. The paper names colour dropping, mirroring and AutoAugment's operations; which of them,
-      amounts and probabilities are ours. The frame keeps the mean colour, whatever becomes of the light inside.
-    - `none`: the patches as they are.
+    - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, in a frame of the mean
+      colour. For the paper's grey images, set the encoder's `num_channels` to 1.
+    - `v2` (after Henaff et al. 2019, arXiv:1905.09272): in addition, a patch is mirrored with probability 0.5. It
+      undergoes one of AutoAugment's changes of light and colour (`cpc.data.images.patch_light`) with probability 0.8,
+      and one of AutoAugment's movements (rotation, shear or shift along either axis) with probability 0.8. It loses two
+      of its three colour channels with probability 0.8. The paper names colour dropping, mirroring and AutoAugment's
+      operations; we chose the operations, amounts and probabilities. Changes of light do not affect the frame.
+    - `none`: patches are not changed.
 
     Args:
-        kind: of these.
-        grid: where patches lie.
-        fill: `[C]` colour around sub-crops and of lost channels: the corpus' mean, zero once it is standardised.
+        kind: `none`, `v1` or `v2`.
+        grid: positions of the patches.
+        fill: `[C]` colour of the frame and of dropped channels: the mean of the corpus, zero after standardisation.
 
     Attributes:
-        crop_size: side of sub-crops, at least one pixel below the patch's; None where there are none.
+        crop_size: side of sub-crops, at least one pixel below the patch's; None without sub-crops.
     """
 
     def __init__(self, kind: str, grid: PatchGrid, fill: Float[Tensor, " C"]) -> None:
@@ -58,29 +58,31 @@ class PatchAugmentation:
         self.crop_size = None if kind == "none" else int(grid.patch_size * _JITTERED_SHARE)
 
     def __call__(self, images: Float[Tensor, "B C S S2"], keys: Int[np.ndarray, " B"]) -> Float[Tensor, "B H W C P P"]:
-        """Patches of images with pixels in [0, 1], changed as their keys say."""
+        """Return the patches of images with pixels in [0, 1], changed by the images' keys."""
         if self.crop_size is None:
             return self.grid.patches(images).contiguous()
         num_rows, num_columns = (self.grid.side(size) for size in images.shape[2:])
         draws = torch.from_numpy(keyed_uniforms(keys, num_rows * num_columns * _DRAWS[self.kind])).float()
-        of_patch = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
+        patch_draws = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
         slack = self.grid.patch_size - self.crop_size + 1
-        # rounded to float32, a number just below 1 is 1
-        top, left = ((of_patch[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
+        # clamp: float32 rounds a number just below 1 to 1
+        top, left = ((patch_draws[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
         crops = self._sub_crops(images, top, left, self.crop_size)
         if self.kind == "v1":
             return self._framed(crops)
-        flip, place, place_amount, light, light_amount, colour = rearrange(of_patch[2:], "d b h w -> d (b h w)")
+        flip, movement, movement_amount, light, light_amount, colour = rearrange(
+            patch_draws[2:], "d b h w -> d (b h w)"
+        )
         flat = rearrange(crops, "b h w c p q -> (b h w) c p q")
         flat = self._framed(change_light(flat, light / _CHANGED_SHARE, 2 * light_amount - 1))
         fill = rearrange(self.fill, "c -> c 1 1")
-        # relative to the fill, since zero is what movements bring in
-        flat = _moved(flat - fill, flip, place / _CHANGED_SHARE, 2 * place_amount - 1)
+        # relative to the fill, since movements pad with zero
+        flat = _moved(flat - fill, flip, movement / _CHANGED_SHARE, 2 * movement_amount - 1)
         flat = flat * rearrange(self._kept(colour), "n c -> n c 1 1") + fill
         return rearrange(flat, "(b h w) c p q -> b h w c p q", b=len(images), h=num_rows)
 
-    def without_chance(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
-        """The patches to judge by: cut in the middle and framed as in training, otherwise as they are."""
+    def unaugmented(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
+        """Return patches for evaluation: cropped in the middle and framed as in training, otherwise unchanged."""
         patches = self.grid.patches(images)
         if self.crop_size is None:
             return patches.contiguous()
@@ -89,7 +91,7 @@ class PatchAugmentation:
     def _sub_crops(
         self, images: Tensor, top: Int[Tensor, "B H W"], left: Int[Tensor, "B H W"], crop: int
     ) -> Float[Tensor, "B H W C p p"]:
-        """The crop of each patch that begins `top` and `left` of its corner."""
+        """Return the crop of each patch that begins at `top` and `left` from the patch's corner."""
         _, num_rows, num_columns = top.shape
         rows = top + self.grid.stride * torch.arange(num_rows)[:, None]
         columns = left + self.grid.stride * torch.arange(num_columns)
@@ -97,7 +99,7 @@ class PatchAugmentation:
         return everywhere[rearrange(torch.arange(len(images)), "b -> b 1 1"), rows, columns]
 
     def _framed(self, crops: Float[Tensor, "... C p p"]) -> Float[Tensor, "... C P P"]:
-        """Crops in the middle of a patch of the mean colour."""
+        """Return patches of the mean colour with the crops in the middle."""
         size, crop = self.grid.patch_size, crops.shape[-1]
         patches = rearrange(self.fill, "c -> c 1 1").expand(*crops.shape[:-2], size, size).clone()
         first = (size - crop) // 2
@@ -105,9 +107,9 @@ class PatchAugmentation:
         return patches
 
     def _kept(self, colour: Float[Tensor, " n"]) -> Bool[Tensor, "n C"]:
-        """Which channels a patch keeps; one channel is kept."""
+        """Return which channels a patch keeps; a single channel is always kept."""
         num_channels = len(self.fill)
-        # the kept channel follows from the same number: uniform among those that fall under the share
+        # the same number decides which channel is kept; it is uniform, given that channels are dropped
         kept = (colour / _COLOUR_DROP_SHARE * num_channels).long()
         is_kept = torch.arange(num_channels) == rearrange(kept, "n -> n 1")
         return is_kept | rearrange((colour >= _COLOUR_DROP_SHARE) | (num_channels == 1), "n -> n 1")
@@ -116,20 +118,20 @@ class PatchAugmentation:
 def _moved(
     x: Float[Tensor, "n C P P"], flip: Float[Tensor, " n"], which: Float[Tensor, " n"], amount: Float[Tensor, " n"]
 ) -> Float[Tensor, "n C P P"]:
-    """Mirror half of the patches, and turn, shear or shift each by an amount of its own; zero comes in at the rim.
+    """Mirror half of the patches, and rotate, shear or shift each by its own amount; pad with zero.
 
     Args:
         x: pixels.
         flip: below 0.5 mirrors.
-        which: turned, sheared or shifted along rows or columns: five equal parts of [0, 1); 1 or more: none of them.
-        amount: how much, in [-1, 1).
+        which: the movement: five equal parts of [0, 1) stand for `_LARGEST`; 1 or more: no movement.
+        amount: sign and size of the movement, in [-1, 1), as a share of the largest.
     """
-    number = (which * len(_LARGEST)).long()
+    movement = (which * len(_LARGEST)).long()
     turn, shear_row, shear_column, shift_row, shift_column = (
-        torch.where(number == index, amount * largest, 0.0) for index, largest in enumerate(_LARGEST)
+        torch.where(movement == index, amount * largest, 0.0) for index, largest in enumerate(_LARGEST)
     )
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
     row = torch.stack([mirror * turn.cos(), shear_row - turn.sin(), shift_row], -1)
     column = torch.stack([mirror * (turn.sin() + shear_column), turn.cos(), shift_column], -1)
-    places = F.affine_grid(torch.stack([row, column], 1), list(x.shape), align_corners=False)
-    return F.grid_sample(x, places, align_corners=False)
+    positions = F.affine_grid(torch.stack([row, column], 1), list(x.shape), align_corners=False)
+    return F.grid_sample(x, positions, align_corners=False)

@@ -1,8 +1,9 @@
-"""AutoAugment's changes of light and colour (Cubuk et al. 2019, arXiv:1805.09501), each patch by an amount of its own.
+"""AutoAugment's changes of light and colour (Cubuk et al. 2019, arXiv:1805.09501), with an amount for each patch.
 
-n patches, C channels, P patch side. Pixels lie in [0, 1] and stay there; amounts lie in [-1, 1). What an operation does
-is Pillow's definition of it, as torchvision has it for a single amount. Left out: inversion, which solarisation ends
-in, and equalisation, which by that definition leaves patches of fewer than 256 pixels as they are.
+n patches, C channels, P patch side. Pixels lie in [0, 1] before and after; amounts lie in [-1, 1). Operations follow
+Pillow's definitions, as in torchvision, which takes one amount for all patches. Two operations are left out: inversion,
+which is solarisation at amount -1, and equalisation, which in Pillow's definition does not change patches of fewer than
+256 pixels.
 """
 
 from collections.abc import Callable
@@ -14,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 _STRENGTH = 0.6  # brightness, contrast, colour and sharpness change by up to this factor
-_FEWEST_BITS, _MOST_BITS = 2, 4  # that posterisation leaves
-_LEVEL = 1 / 255  # from a level of brightness to the next in images as they are stored
-_GREY = (0.299, 0.587, 0.114)  # what red, green and blue are worth (ITU-R 601-2)
+_FEWEST_BITS, _MOST_BITS = 2, 4  # after posterisation
+_LEVEL = 1 / 255  # difference of neighbouring levels in uint8 images
+_GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R 601-2)
 
 
 def change_light(
@@ -26,35 +27,38 @@ def change_light(
 
     Args:
         patches: pixels.
-        which: the operation, as a number in [0, 1) that falls into one of as many equal parts; 1 or more: none.
-        amount: how strongly, and which way.
+        which: the operation: equal parts of [0, 1) stand for `OPERATIONS`; 1 or more: none.
+        amount: strength and direction.
     """
     changed = patches.clone()
-    number = (which * len(OPERATIONS)).long()
+    operation_index = (which * len(OPERATIONS)).long()
     for index, operation in enumerate(OPERATIONS):
-        chosen = torch.nonzero(number == index).flatten()
+        chosen = torch.nonzero(operation_index == index).flatten()
         if len(chosen):
             changed[chosen] = operation(patches[chosen], rearrange(amount[chosen], "n -> n 1 1 1"))
     return changed
 
 
 def brightness(x: Tensor, amount: Tensor) -> Tensor:
-    """Towards black, or away from it."""
+    """Blend towards black, or away from it."""
     return _blend(x, torch.zeros_like(x), amount)
 
 
 def contrast(x: Tensor, amount: Tensor) -> Tensor:
-    """Towards the mean grey of the patch, or away from it."""
+    """Blend towards the mean grey of the patch, or away from it."""
     return _blend(x, reduce(_grey(x), "n 1 p q -> n 1 1 1", "mean"), amount)
 
 
 def colour(x: Tensor, amount: Tensor) -> Tensor:
-    """Towards grey, or away from it; a single channel stays as it is."""
+    """Blend towards grey, or away from it; a single channel is not changed."""
     return _blend(x, _grey(x), amount)
 
 
 def sharpness(x: Tensor, amount: Tensor) -> Tensor:
-    """Towards a blur of 3 x 3 pixels, the middle one worth five of the others, or away from it; not along the rim."""
+    """Blend towards a blur of 3 x 3 pixels, or away from it, except at the border.
+
+    The weight of the middle pixel is five times that of the others.
+    """
     if x.shape[2] < 3:
         return x
     blurred = x.clone()
@@ -63,7 +67,7 @@ def sharpness(x: Tensor, amount: Tensor) -> Tensor:
 
 
 def posterise(x: Tensor, amount: Tensor) -> Tensor:
-    """Fewer levels of brightness: 4, 8 or 16."""
+    """Reduce the levels of brightness to 4, 8 or 16."""
     num_choices = _MOST_BITS - _FEWEST_BITS + 1
     bits = _FEWEST_BITS + ((amount + 1) / 2 * num_choices).floor().clamp(max=num_choices - 1)
     levels = 2**bits
@@ -71,12 +75,12 @@ def posterise(x: Tensor, amount: Tensor) -> Tensor:
 
 
 def solarise(x: Tensor, amount: Tensor) -> Tensor:
-    """What is brighter than a threshold becomes its negative; at -1 everything does."""
+    """Invert pixels that are brighter than a threshold; at amount -1 all pixels."""
     return torch.where(x >= (amount + 1) / 2, 1 - x, x)
 
 
 def stretch(x: Tensor, amount: Tensor) -> Tensor:
-    """Each channel from black to white ("AutoContrast"), by no amount; one of a single level stays as it is."""
+    """Stretch each channel from black to white ("AutoContrast"), at any amount; a constant channel is not changed."""
     low, high = (reduce(x, "n c p q -> n c 1 1", extreme) for extreme in ("min", "max"))
     is_flat = high - low < _LEVEL / 2
     return torch.where(is_flat, x, (x - low) / torch.where(is_flat, 1.0, high - low))

@@ -1,4 +1,4 @@
-"""Pictures of what a model of images works with: patches as cut and as changed, neighbours in z, a map of contexts.
+"""Figures for a model of images: patches as cut and as augmented, neighbours in z, a map of contexts.
 
 n images, H rows and W columns of patches, L patches of an image, P patch side, S image side, C channels, D feature dim.
 """
@@ -24,20 +24,20 @@ FEWEST_MAPPED = 10
 MOST_IN_LEGEND = 40
 THUMBNAIL = 30  # pixels
 PAPER, MARK, UNLABELLED = "#eef0f3", "#d55e00", "#c3c8cf"
-TILE = 0.9  # side of a picture, of the distance from one to the next
+TILE = 0.9  # side of a tile, relative to the distance between tiles
 _BATCH_IMAGES = 64
 
 
 def draw_pictures(
     model: Any, corpus: ImageCorpus, *, split: str, among: str, num_images: int, seed: int
 ) -> dict[str, Any]:
-    """Figures by name: `patches`, `neighbours` and `map`; see `cpc.data.Modality.pictures`.
+    """Draw the figures `patches`, `neighbours` and `map`; see `cpc.data.Modality.pictures`.
 
     Raises:
-        ValueError: if a split has no images, or fewer than `FEWEST_MAPPED` are to be shown.
+        ValueError: if a split has no images, or fewer than `FEWEST_MAPPED` would be shown.
     """
     corpus.check(split, among)
-    shown, others = (_drawn(corpus.windows(name), num_images, seed) for name in (split, among))
+    shown, others = (_sample(corpus.windows(name), num_images, seed) for name in (split, among))
     if len(shown.rows) < FEWEST_MAPPED:
         raise ValueError(
             f"split {split!r} of {corpus.options.source} shows {len(shown.rows)} images, but a map needs at least "
@@ -51,17 +51,17 @@ def draw_pictures(
 
 
 def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any:
-    """The image of most contrast among 16, its patches as cut, and the same patches as training changes them, once."""
+    """Draw the image of most contrast among 16, its patches as cut, and one random augmentation of these."""
     some = images.subset(np.random.default_rng(seed).permutation(len(images.rows))[:16])
     chosen = int(some.pixels().std((1, 2, 3)).argmax())
-    image, whose = some.pixels()[chosen : chosen + 1], _class_name(some, chosen)
+    image, class_name = some.pixels()[chosen : chosen + 1], _class_name(some, chosen)
     cut = changed = grid.patches(image)[0]
     words = "training does not change them"
     if images.augmentation is not None and images.augmentation.kind != "none":
         changed = images.augmentation(image, np.array([seed]))[0]
         words = f"as training changed them once ({images.augmentation.kind})"
     panels = {
-        f"an image ({whose})": image[0],
+        f"an image ({class_name})": image[0],
         f"its patches as cut: {grid.patch_size} pixels every {grid.stride}": _sheet(cut),
         words: _sheet(changed),
     }
@@ -81,18 +81,18 @@ def picture_neighbours(
     num_queries: int = 8,
     num_neighbours: int = 8,
 ) -> Any:
-    """Patches of some images, each with the patches of other images that are nearest by the cosine of centred z.
+    """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
 
-    Patches of little contrast are not asked for. Patches that are pixel by pixel the query, or a neighbour shown
-    already, are passed over: crops that overlap hold the same ones.
+    Patches of little contrast are no queries. Neighbours with the same pixels as the query or as an earlier neighbour
+    are left out, since overlapping crops hold equal patches.
 
     Args:
-        model: in eval mode.
-        shown: where queries are drawn, of different classes as far as there are.
-        others: where neighbours are looked for.
-        seed: of the queries.
-        num_queries: rows.
-        num_neighbours: of each.
+        model: a model in eval mode.
+        shown: images of the queries, of different classes as far as possible.
+        others: images of the neighbours.
+        seed: seed of the queries.
+        num_queries: number of queries.
+        num_neighbours: neighbours per query.
     """
     from matplotlib.patches import Rectangle
 
@@ -100,7 +100,7 @@ def picture_neighbours(
     z, bank = (rearrange(_batched(model.encoder, each), "n h w d -> n (h w) d") for each in (shown, others))
     z, bank = (F.normalize(vectors - bank.mean((0, 1)), dim=-1) for vectors in (z, bank))
     pixels, candidates = (
-        rearrange(grid.patches(each), "n h w c p q -> n (h w) c p q") for each in (images, others.pixels())
+        rearrange(grid.patches(squares), "n h w c p q -> n (h w) c p q") for squares in (images, others.pixels())
     )
     queries = _queries(pixels, shown.labels, num_queries, np.random.default_rng(seed))
     num_columns, row_height = num_neighbours + 2.2, 1.3
@@ -117,25 +117,27 @@ def picture_neighbours(
     for left, words in enumerate(("image", "patch")):
         axes.text(left, -0.1, words, fontsize=8)
     axes.text(2.2, -0.1, "nearest patches of other images, with the cosine of z", fontsize=8)
-    for number, (image, place) in enumerate(queries):
-        top, side = row_height * number, grid.side(images.shape[2])
+    for i, (image, position) in enumerate(queries):
+        top, side = row_height * i, grid.side(images.shape[2])
         tile(0.0, top, images[image], _class_name(shown, image))
-        corner, scale = np.array(divmod(place, side))[::-1] * grid.stride, TILE / images.shape[2]
+        corner, scale = np.array(divmod(position, side))[::-1] * grid.stride, TILE / images.shape[2]
         size = grid.patch_size * scale
         axes.add_patch(Rectangle(tuple(scale * corner + (0, top)), size, size, fill=False, edgecolor=MARK, linewidth=2))
-        tile(1.0, top, pixels[image, place], "")
+        tile(1.0, top, pixels[image, position], "")
         is_other = others.sequence_ids != shown.sequence_ids[image]
-        found = nearest_patches(z[image, place], bank, candidates, pixels[image, place], is_other, num_neighbours)
-        for column, (other, other_place, cosine) in enumerate(found):
+        nearest = nearest_patches(
+            z[image, position], bank, candidates, pixels[image, position], is_other, num_neighbours
+        )
+        for column, (other, other_position, cosine) in enumerate(nearest):
             words = f"{cosine:.2f}\n{_class_name(others, other)}"
-            tile(column + 2.2, top, candidates[other, other_place], words)
+            tile(column + 2.2, top, candidates[other, other_position], words)
     return figure
 
 
 def picture_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
-    """Images at the places of their contexts: mean over the grid, 30 principal components, t-SNE.
+    """Draw images at the t-SNE coordinates of 30 principal components of their mean contexts.
 
-    Frames tell classes apart. Where thumbnails would cover each other, later ones lie on top.
+    The colour of a frame is the image's class. Later thumbnails may cover earlier ones.
     """
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.patches import Patch
@@ -146,12 +148,12 @@ def picture_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
     axes.axis("off")
     axes.set(xlim=(-0.03, 1.03), ylim=(1.03, -0.03))
     colours = _class_colours(images.labels.tolist())
-    thumbnails = zip(images.pixels(), images.labels.tolist(), _places(contexts.numpy(), seed), strict=True)
-    for pixels, label, place in thumbnails:
+    thumbnails = zip(images.pixels(), images.labels.tolist(), _map_coordinates(contexts.numpy(), seed), strict=True)
+    for pixels, label, point in thumbnails:
         thumbnail = OffsetImage(_colours(pixels), zoom=THUMBNAIL / images.image_size, dpi_cor=False)
         frame = dict(edgecolor=colours[label], linewidth=2)
-        axes.add_artist(AnnotationBbox(thumbnail, place, pad=0, bboxprops=frame))
-    names = {int(label): _class_name(images, place) for place, label in enumerate(images.labels)}
+        axes.add_artist(AnnotationBbox(thumbnail, point, pad=0, bboxprops=frame))
+    names = {int(label): _class_name(images, i) for i, label in enumerate(images.labels)}
     shown = [Patch(color=colours[label], label=names[label]) for label in colours][:MOST_IN_LEGEND]
     if len(shown) < len(colours):
         shown.append(Patch(color=PAPER, label=f"and {len(colours) - len(shown)} more"))
@@ -168,62 +170,62 @@ def nearest_patches(
     is_other: np.ndarray,
     num: int,
 ) -> list[tuple[int, int, float]]:
-    """The patches of other images that are nearest in z and look different from each other and from the query.
+    """Return the nearest patches of other images in z whose pixels differ from each other and from the query.
 
     Args:
-        query: latent of the patch asked for, of unit length.
-        bank: latents to choose from, L of each image, of unit length.
-        candidates: their pixels.
-        pixels: those of the patch asked for.
-        is_other: `[n]` which images may be chosen from.
-        num: how many, at most.
+        query: latent of the query patch, of unit length.
+        bank: latents of the candidates, L of each image, of unit length.
+        candidates: pixels of the candidates.
+        pixels: pixels of the query patch.
+        is_other: `[n]` whether an image's patches are candidates.
+        num: largest number of patches.
 
     Returns:
-        (image, place, cosine) of each, the nearest first.
+        (image, position, cosine) of each patch, the nearest first.
     """
     cosines = torch.where(torch.from_numpy(is_other)[:, None], bank @ query, -torch.inf).flatten()
     seen = [pixels]
-    found: list[tuple[int, int, float]] = []
+    nearest: list[tuple[int, int, float]] = []
     for flat in cosines.argsort(descending=True, stable=True).tolist():
-        image, place = divmod(flat, bank.shape[1])
-        if len(found) == num or not is_other[image]:
+        image, position = divmod(flat, bank.shape[1])
+        if len(nearest) == num or not is_other[image]:
             break
-        patch = candidates[image, place]
+        patch = candidates[image, position]
         if not any(torch.equal(patch, other) for other in seen):
             seen.append(patch)
-            found.append((image, place, float(cosines[flat])))
-    return found
+            nearest.append((image, position, float(cosines[flat])))
+    return nearest
 
 
-def _drawn(images: ImageDataset, num: int, seed: int) -> ImageDataset:
+def _sample(images: ImageDataset, num: int, seed: int) -> ImageDataset:
     order = np.random.default_rng(seed).permutation(len(images.rows))
     return images.subset(np.sort(order[:num]))
 
 
 @torch.no_grad()
 def _batched(function: Callable[[Tensor], Tensor], images: ImageDataset) -> Tensor:
-    """A function of all images, some at a time."""
+    """Return a function of all images, computed in batches."""
     parts = np.array_split(np.arange(len(images.rows)), range(_BATCH_IMAGES, len(images.rows), _BATCH_IMAGES))
-    return torch.cat([function(images.subset(part).everything().x).float() for part in parts])
+    return torch.cat([function(images.subset(part).all_images().x).float() for part in parts])
 
 
 def _queries(
     pixels: Float[Tensor, "n L C P P"], labels: np.ndarray, num: int, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """(image, place) of some patches with at least the median contrast, class after class in random order."""
+    """Return (image, position) of some patches with at least the median contrast, taking classes in turn."""
     contrast = pixels.std((2, 3, 4)).numpy()
     turns: Counter[int] = Counter()
     ranked = []
     for image in rng.permutation(len(pixels)).tolist():
-        (places,) = np.nonzero(contrast[image] >= np.median(contrast))
-        if len(places):
-            ranked.append((turns[labels[image]], image, int(rng.choice(places))))
+        (positions,) = np.nonzero(contrast[image] >= np.median(contrast))
+        if len(positions):
+            ranked.append((turns[labels[image]], image, int(rng.choice(positions))))
             turns[labels[image]] += 1
-    return [(image, place) for _, image, place in sorted(ranked, key=itemgetter(0))[:num]]
+    return [(image, position) for _, image, position in sorted(ranked, key=itemgetter(0))[:num]]
 
 
-def _places(contexts: np.ndarray, seed: int) -> np.ndarray:
-    """Contexts `[n, D]` in the unit square `[n, 2]`."""
+def _map_coordinates(contexts: np.ndarray, seed: int) -> np.ndarray:
+    """Return coordinates of contexts `[n, D]` in the unit square, `[n, 2]`."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -232,7 +234,7 @@ def _places(contexts: np.ndarray, seed: int) -> np.ndarray:
     standardised = (contexts - contexts.mean(0)) / (contexts.std(0) + 1e-6)
     principal = PCA(min(30, *standardised.shape), svd_solver="full").fit_transform(standardised)
     perplexity = min(30, (len(contexts) - 1) / 3)
-    # Exact: sums in one order, so that the same contexts lie at the same places every time.
+    # The exact method sums in a fixed order, so equal contexts always give equal coordinates.
     tsne = TSNE(2, init="pca", method="exact", perplexity=perplexity, random_state=seed)
     points = tsne.fit_transform(principal)
     return (points - points.min(0)) / np.maximum(np.ptp(points, 0), 1e-12)
@@ -245,25 +247,25 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _colours(pixels: Float[Tensor, "C S R"]) -> Float[np.ndarray, "S R 3"]:
-    """Grey or colour as matplotlib takes it."""
+    """Return grey or colour pixels in matplotlib's layout."""
     return rearrange(pixels.clamp(0, 1).expand(3, -1, -1), "c s r -> s r c").numpy()
 
 
 def _sheet(patches: Float[Tensor, "H W C P P"]) -> Float[Tensor, "C S R"]:
-    """The patches beside each other, with white gaps."""
+    """Join the patches, with white gaps."""
     gap = max(1, patches.shape[-1] // 8)
     return rearrange(F.pad(patches, (0, gap, 0, gap), value=1.0), "h w c p q -> c (h p) (w q)")
 
 
-def _class_name(images: ImageDataset, place: int) -> str:
-    """An image's class, cut where it is too long for a picture."""
-    label = images.labels[place]
+def _class_name(images: ImageDataset, index: int) -> str:
+    """Return an image's class, shortened to fit into a figure."""
+    label = images.labels[index]
     name = images.table.classes[label] if label >= 0 else "no label"
     return figure_text(name if len(name) < 20 else f"{name[:17]}...")
 
 
 def _class_colours(labels: Sequence[int]) -> dict[int, Any]:
-    """A colour for every class; beyond twenty they repeat."""
+    """Return a colour for every class; after twenty classes colours repeat."""
     from matplotlib import colormaps
 
     pairs = colormaps["tab20"](np.arange(20))

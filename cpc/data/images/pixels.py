@@ -1,4 +1,4 @@
-"""From an image of any mode and size to a square of uint8 pixels. S side, C channels (3: RGB, 1: grey)."""
+"""Conversion of an image of any mode and size to a square of uint8 pixels. S side, C channels (3: RGB, 1: grey)."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from cpc.data.images.table import ImageTable
 
 NARROW = 16384  # of 65536: a darker image of 16 bits keeps fewer than 65 of 256 levels
 _MODES = {1: "L", 3: "RGB"}
-# JPEG files are decoded no smaller than this many times the size wanted: the filter still averages real pixels.
+# A JPEG file is decoded at no less than this multiple of the requested size, so the filter still averages real pixels.
 _DRAFT_MARGIN = 2
 _TRANSPOSITIONS = {  # of the EXIF tag Orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -25,7 +25,7 @@ _TRANSPOSITIONS = {  # of the EXIF tag Orientation
 
 
 def check_shape(image_size: int, num_channels: int) -> None:
-    """Raises a ValueError if there are no such squares."""
+    """Raise a ValueError if the size or the number of channels is not legal."""
     if image_size < 1:
         raise ValueError(f"image_size={image_size}, but an image has at least 1 pixel a side")
     if num_channels not in _MODES:
@@ -39,15 +39,16 @@ def read_square(
     num_channels: int,
     note_narrow: Callable[[int], object] | None = None,
 ) -> UInt8[np.ndarray, "S S C"]:
-    """The central square of one image of a table (of its first frame), upright, in RGB or grey, at one size.
+    """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, at one size.
 
     The shorter side becomes `image_size`, by Pillow's bicubic filter: antialiased where it shrinks, smooth where it
-    enlarges, as small images are. What has the size already is copied to the bit. JPEG files of at least four times the
-    size are decoded at 1/2, 1/4 or 1/8 of their own, several times faster, and within about one grey level of the same.
+    enlarges small images. Pixels of an image that has the size already are copied. JPEG files of at least four times
+    the size are decoded at 1/2, 1/4 or 1/8 of their own size: several times faster, with differences of about one grey
+    level.
 
     Args:
         table: the images.
-        row: which of them.
+        row: row of the image.
         image_size: S.
         num_channels: C.
         note_narrow: called with the row if the image has 16 bits and no pixel of `NARROW` or more.
@@ -65,11 +66,11 @@ def read_square(
         image = convert_channels(image, num_channels)
     except ValueError as error:
         raise ValueError(f"{table.origin.root / table.names[row]}: {error}") from error
-    # The last row and column of a draft stand for less than a whole pixel.
+    # The last row and column of a draft may cover less than a whole pixel.
     width, height = draft[1][2:] if draft else image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    if side == image_size:  # half a pixel aside, everything would be blurred
+    if side == image_size:  # a shift of half a pixel would blur the image
         left, top = math.floor(left), math.floor(top)
     box = (left, top, left + side, top + side)
     square = image.resize((image_size, image_size), Image.Resampling.BICUBIC, box=box)
@@ -79,19 +80,19 @@ def read_square(
 
 
 def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
-    """The image in RGB or grey, 8 bits a channel.
+    """Convert an image to RGB or grey with 8 bits a channel.
 
     - Black and white become 0 and 255. Palettes are looked up. Grey becomes three equal channels.
-    - Transparency, of a channel, a palette or a single colour, is laid over white.
+    - Transparency (a channel, a palette or a single colour) is laid over white.
     - 16-bit grey is divided by 257 and rounded, so that 65535 becomes 255 (16-bit colour: by Pillow, as it decodes).
     - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied.
     - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 
     Raises:
-        ValueError: for floating point, and for whole numbers beyond 16 bits, where black and white are unknown.
+        ValueError: for floating point, and for integers beyond 16 bits, since their black and white are unknown.
     """
     if is_wide_grey(image):
-        image = _from_wide_grey(image)
+        image = _narrow_grey(image)
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
@@ -101,11 +102,11 @@ def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
 
 
 def is_wide_grey(image: Image.Image) -> bool:
-    """Whether it has grey pixels of more than 8 bits."""
+    """Return whether an image has grey pixels of more than 8 bits."""
     return image.mode in ("I", "F") or image.mode.startswith("I;16")
 
 
-def _from_wide_grey(image: Image.Image) -> Image.Image:
+def _narrow_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What probes of images read: means or grids of latents and contexts, pixels, histograms of gradients; and classes.
+"""Probe data of images: classes, means or grids of latents and contexts, pixels, histograms of gradients.
 
 B images of a batch, H rows and W columns of patches, D feature dim.
 """
@@ -26,7 +26,7 @@ _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
 
 
-class CorpusImages(FeatureExtractor):
+class ImageFeatureExtractor(FeatureExtractor):
     """Features of the images of a corpus, without random augmentation.
 
     Args:
@@ -57,7 +57,7 @@ class CorpusImages(FeatureExtractor):
         """Return the features of these images."""
 
 
-class LearntImages(CorpusImages):
+class LearntImageFeatures(ImageFeatureExtractor):
     """Latents and contexts of a model, for images without random augmentation.
 
     `z` and `c` are means of latents and contexts over the grid, as in van den Oord et al. 2018. `z_grid` and `c_grid`
@@ -86,7 +86,7 @@ class LearntImages(CorpusImages):
 
     def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
         """Return the vectors of each grid side by side, or their mean."""
-        latents, contexts = self._grids(images.everything().x)
+        latents, contexts = self._grids(images.all_images().x)
         grids = {name: latents if name.startswith("z") else contexts for name in self.features}
         return {
             name: (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
@@ -106,7 +106,7 @@ class LearntImages(CorpusImages):
         """Return the grid of latents or contexts of an image file."""
         options = replace(self.corpus.options, packed=False, cache_dir=None, skip_bad=False)
         corpus = replace(self.corpus, options=options, table=tabulate(path.parent, [path.name]))
-        latents, contexts = self._grids(corpus.windows(None).everything().x)
+        latents, contexts = self._grids(corpus.windows(None).all_images().x)
         return (latents if self.features[0] == "z" else contexts)[0].cpu().numpy()
 
     @torch.inference_mode()
@@ -117,7 +117,7 @@ class LearntImages(CorpusImages):
         return latents.float(), contexts.float()
 
 
-class HandMadeImages(CorpusImages):
+class HandMadeImageFeatures(ImageFeatureExtractor):
     """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
 
     Args:
@@ -189,8 +189,8 @@ class ImageProbeData(ProbeData):
     def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's means and grids in one pass, or of pixels or histograms."""
         if model is None:
-            return HandMadeImages(features[0], self.corpus)
-        return LearntImages(features, model, self.corpus, self.device, self.precision)
+            return HandMadeImageFeatures(features[0], self.corpus)
+        return LearntImageFeatures(features, model, self.corpus, self.device, self.precision)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_images(folder)
@@ -215,7 +215,7 @@ class ImageProbeData(ProbeData):
         model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder."""
+        """Return the encoder, which labels train without a context."""
         return [model.encoder]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""Images in shards: a pack's squares, read by place from a folder or a URL, and the table that lies beside them."""
+"""Images in shards: the squares of a pack, and their table, in a folder or behind a URL."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,10 @@ _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequenc
 
 
 class ShardedImages(FolderImages):
-    """Where images are no files any more, but squares of one size in shards.
+    """Images that are squares of one size in shards, instead of files.
 
     Args:
-        shards: of them.
+        shards: the shards.
     """
 
     def __init__(self, shards: Shards) -> None:
@@ -26,25 +26,25 @@ class ShardedImages(FolderImages):
 
 
 def write_table(table: ImageTable) -> bytes:
-    """A table's columns as JSON."""
+    """Return a table's columns as JSON."""
     columns = {name: getattr(table, name) for name in _COLUMNS}
     lists = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in columns.items()}
     return json_text({"format": 1, **lists}).encode()
 
 
 def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_gb: float) -> ImageTable:
-    """The table of a sharded source, as it was before its shards were written.
+    """Read the table of a sharded source, equal to the table that the shards were written from.
 
     Raises:
-        ValueError: if the source holds something else or is damaged; as `Shards`.
+        ValueError: if the source holds no images or is damaged; as `Shards`.
     """
     shards = Shards(source, cache_dir, cache_gb)
     path = shards.folder / TABLE_NAME
     if not path.is_file():
         raise ValueError(f"{shards.source} holds no images: name a folder that `cpc data shard` made from images")
     try:
-        found = json.loads(path.read_bytes())
-        columns = {name: found[name] for name in _COLUMNS}
+        entries = json.loads(path.read_bytes())
+        columns = {name: entries[name] for name in _COLUMNS}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is no table of images, damaged? {error!r}") from error
     for name, kind in _COLUMNS.items():

@@ -1,4 +1,4 @@
-"""Where images come from: a folder, arrays in npz files, or one of torchvision's data sets, all read as one table."""
+"""Sources of images: a folder, arrays in npz files, shards, or a data set of torchvision; each is read as a table."""
 
 import re
 from dataclasses import replace
@@ -27,31 +27,32 @@ def read_image_source(
     cache_dir: str | Path | None = None,
     cache_gb: float = 50.0,
 ) -> ImageTable:
-    """Reads names, splits and labels of a source of images, not their pixels.
+    """Read names, splits and labels of a source of images, but not the pixels.
 
     Args:
         source: one of
 
-            - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or photographs alone (see `read_image_folder`);
+            - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or images without folders (see `read_image_folder`);
             - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
-              `read_image_arrays`); an array `sequence` there says which images belong together, as overlapping crops
-              do: they share a sequence id, are spread over batches and held out together, and intervals resample them
-              as one;
+              `read_image_arrays`). An array `sequence` marks images that belong together, such as overlapping crops:
+              they share a sequence id, are spread over batches and held out together, and intervals resample them
+              together;
             - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
               `read_torchvision`);
             - a folder that `cpc data shard` wrote, or its URL.
-        valid_share: where the source has no split `valid`, this share of another split becomes it; 0: none does. A hash
-            of seed and name decides, so that images that are added later move none of those that were there (see
-            `draw_splits`); images of one sequence stay together.
-        valid_from: that other split, the one that is trained on: what is held out then is of its kind, and no labels
-            are lost to it. None: `train`, or `unlabelled` if there is no `train`.
-        seed: of that draw.
+        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0: none. A hash of
+            seed and name decides, so adding images does not change the split of other images (see `draw_splits`);
+            images of one sequence stay together.
+        valid_from: the split that `valid` is drawn from, which should be the one to train on: the held-out images then
+            are of the same kind, and no labels of other splits are lost. None: `train`, or `unlabelled` if there is no
+            `train`.
+        seed: seed of the hash.
         cache_dir: folder for the shards of a URL; `$XDG_CACHE_HOME/cpc/shards` unless given.
-        cache_gb: what they may take of the disk, 1e9 bytes.
+        cache_gb: largest size of these shards on disk, in 1e9 bytes.
 
     Raises:
         ConnectionError: if a URL cannot be read.
-        ValueError: naming the file or the option, if the source is missing, empty, damaged or laid out otherwise, or
+        ValueError: naming the file or the option, if the source is missing, empty, damaged or of no known layout, or
             `valid_share` leaves a split empty.
     """
     table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
@@ -72,12 +73,12 @@ def _read(source: str | Path) -> ImageTable:
         if path.suffix.lower() != ".npz":
             raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
         return read_image_arrays([path], are_splits=False)
-    named = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # a drive has one letter
-    if named is None:
+    match = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # at least two characters: `C:` is a drive
+    if match is None:
         raise ValueError(
             f"there is no folder or npz file {path}; write torchvision's data sets as NAME:ROOT, such as stl10:{path}"
         )
-    return read_torchvision(named[1], Path(named[2]).expanduser())
+    return read_torchvision(match[1], Path(match[2]).expanduser())
 
 
 def _split_order(array: Path) -> int:
@@ -85,14 +86,14 @@ def _split_order(array: Path) -> int:
 
 
 def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:
-    """The splits with some of one drawn for `valid`; a source of test images alone stays as it is."""
+    """Return the splits, with a share of one split drawn for `valid`; a source of only test images is not changed."""
     drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
     rows = np.flatnonzero([split == drawn_from for split in table.splits])
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
-    units = [table.names[row] for row in rows[first[sequence]]]  # the first image of each one's sequence
-    drawn = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
+    units = [table.names[row] for row in rows[first[sequence]]]  # the first image of the row's sequence
+    new_splits = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
     new = list(table.splits)
-    for row, split in zip(rows.tolist(), drawn, strict=True):
+    for row, split in zip(rows.tolist(), new_splits, strict=True):
         if split == "valid":
             new[row] = split
     return new

@@ -1,4 +1,4 @@
-"""A table of images: the name, split and label of each, and where its pixels lie. n images."""
+"""A table of images: name, split and label of each image, and the source of its pixels. n images."""
 
 import hashlib
 from collections import Counter
@@ -18,10 +18,10 @@ from cpc.data.store.untrusted import reading
 
 
 class FolderImages:
-    """Where images lie: the files below a folder, each known by its path from there; a subclass may have others.
+    """Image files below a folder, named by their relative paths; subclasses read other sources.
 
     Args:
-        root: the folder; packs go there too, unless another place is named.
+        root: the folder; also the default folder of packs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -29,13 +29,13 @@ class FolderImages:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Image.Image]:
-        """One image, which may be decoded inside only; any error there becomes a ValueError that names it."""
+        """Open an image, to be decoded within the block; errors in it become a ValueError with the file's name."""
         path = self.root / name
         with reading(path, "cannot be decoded, it is damaged, truncated or no image"):
             try:
                 image = Image.open(path)
             except UnidentifiedImageError as error:
-                raise TypeError("no format that Pillow knows") from error  # whose own words name the file again
+                raise TypeError("no format that Pillow knows") from error  # its message would repeat the file's name
             except Image.DecompressionBombError as error:
                 most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
                 raise ValueError(f"{path}: has more than the {most} pixels that are opened: scale it down") from error
@@ -43,7 +43,7 @@ class FolderImages:
                 yield image
 
     def version(self, name: str) -> tuple[int, ...]:
-        """Numbers that change with the image: size in bytes and time in nanoseconds; -1 for a file that is gone."""
+        """Return numbers that change with the image: size in bytes and time in nanoseconds; -1 for a missing file."""
         try:
             status = (self.root / name).stat()
         except OSError:
@@ -51,22 +51,22 @@ class FolderImages:
         return status.st_size, status.st_mtime_ns
 
     def loaded(self) -> AbstractContextManager[None]:
-        """Inside, `open` may be called by several threads at once."""
+        """Return a context in which several threads may call `open`."""
         return nullcontext()
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ImageTable:
-    """Images, row by row: what is known of them without a look at their pixels.
+    """The properties of images, row by row, without their pixels.
 
     Attributes:
-        names: path relative to the source, or `array:row`; each is one image.
-        splits: one of train, valid, test, unlabelled.
-        labels: position in `classes`, or -1 where unknown.
+        names: name of each image: path relative to the source, or `array:row`.
+        splits: split of each image: train, valid, test or unlabelled.
+        labels: index in `classes`, or -1 if unknown.
         classes: name of each class; empty if no image has a label.
-        origin: where the pixels are.
-        sequences: images of one sequence share a number: overlapping crops, frames of a film, whatever is not
-            independent of each other. Unless given, every image is one of its own, numbered by its row.
+        origin: source of the pixels.
+        sequences: sequence number of each image, equal for images that depend on each other, such as overlapping crops
+            or frames of a film. Unless given, every image is its own sequence, numbered by its row.
 
     Raises:
         ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
@@ -92,43 +92,43 @@ class ImageTable:
             )
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
-            given = ", ".join(map(repr, strange[:5]))
-            raise ValueError(f"{self.origin.root}: there is no split {given}; legal are {', '.join(SPLITS)}")
+            names = ", ".join(map(repr, strange[:5]))
+            raise ValueError(f"{self.origin.root}: there is no split {names}; legal are {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
-            found = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
+            lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
             raise ValueError(
                 f"{self.origin.root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
-                f"(legal are -1 for unknown to {len(self.classes) - 1}):\n{name_a_few(found)}"
+                f"(legal are -1 for unknown to {len(self.classes) - 1}):\n{name_a_few(lines)}"
             )
 
     def __len__(self) -> int:
         return len(self.names)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Which rows are of one split; None: all.
+        """Return the rows of one split; None: all.
 
         Raises:
-            ValueError: if no row is of this split; the message lists the splits there are.
+            ValueError: if no row is of this split; the message lists the splits.
         """
         if split is None:
             return np.arange(len(self))
         rows = np.flatnonzero([own == split for own in self.splits])
         if not len(rows):
-            found = ", ".join(sorted(set(self.splits)))
+            splits = ", ".join(sorted(set(self.splits)))
             raise ValueError(
-                f"no image in {self.origin.root} is of split {split!r}, only of {found}: name one of these"
+                f"no image in {self.origin.root} is of split {split!r}, only of {splits}: name one of these"
             )
         return rows
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """The image of one row as Pillow opens it (see `FolderImages.open`): not decoded, not turned upright."""
+        """Open the image of one row (see `FolderImages.open`); Pillow has neither decoded it nor turned it upright."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:
-        """A hash of names, sizes and times (npz: checksums) that changes with any image.
+        """Return a hash of names, sizes and times (npz: checksums), which changes with any image.
 
-        Every file's size and time are looked up again, which takes seconds for a million files.
+        Reading the size and time of a million files takes seconds.
         """
         digest = hashlib.sha256()
         for name in self.names:

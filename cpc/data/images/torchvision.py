@@ -1,4 +1,4 @@
-"""Data sets by the names and in the layouts that torchvision downloads: STL-10, CIFAR-10 and 100, MNIST, ImageNet."""
+"""Data sets in the layouts of torchvision's downloads: STL-10, CIFAR-10 and 100, MNIST, ImageNet."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,19 +17,19 @@ _STL10_SHAPE = (3, 96, 96)  # channels, columns, rows
 
 
 def read_torchvision(name: str, root: Path) -> ImageTable:
-    """The table of one of torchvision's data sets; nothing is downloaded.
+    """Read the table of one of torchvision's data sets; nothing is downloaded.
 
-    CIFAR and MNIST are read by torchvision, which checks CIFAR's checksums. STL-10, 2.9 GB, is mapped into memory, and
-    its sizes alone are checked. ImageNet's published validation part, which everyone reports on, is split `test`, so
+    torchvision reads CIFAR and MNIST, and checks CIFAR's checksums. STL-10 (2.9 GB) is mapped into memory, and only the
+    sizes of its files are checked. ImageNet's published validation part, on which papers report, is split `test`, so
     that `valid` can be drawn from `train`; its classes are the WordNet ids.
 
     Args:
         name: cifar10, cifar100, imagenet, mnist or stl10.
-        root: what torchvision calls so: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and
-            `val`, `MNIST/raw`, or `stl10_binary`.
+        root: torchvision's `root`: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and `val`,
+            `MNIST/raw`, or `stl10_binary`.
 
     Raises:
-        ValueError: if the name is another one, or the data set is not there whole; the message says how to get it.
+        ValueError: if the name is unknown, or the data set is missing or incomplete; the message says how to get it.
     """
     if name not in _READERS:
         raise ValueError(f"{name!r} is not one of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
@@ -43,10 +43,10 @@ def _download(dataset: str, root: Path) -> str:
 def _read_by_torchvision(dataset: str, folder: str, root: Path) -> ImageTable:
     arrays = []
     for split in ("train", "test"):
-        found = _open(dataset, split, root)
-        labels, load = np.asarray(found.targets, np.int64), partial(_load, dataset, split, root)
+        data_set = _open(dataset, split, root)
+        labels, load = np.asarray(data_set.targets, np.int64), partial(_load, dataset, split, root)
         version = partial(_version, root / folder)
-        arrays.append(ImageArray(split, [split] * len(labels), labels, load, version, list(found.classes)))
+        arrays.append(ImageArray(split, [split] * len(labels), labels, load, version, list(data_set.classes)))
     return tabulate_arrays(root, arrays)
 
 
@@ -69,9 +69,9 @@ def _load(dataset: str, split: str, root: Path) -> Images:
 
 
 def _version(folder: Path) -> tuple[int, ...]:
-    """Sizes and times of a data set's files."""
+    """Return sizes and times of a data set's files."""
     statuses = [path.stat() for path in sorted(folder.iterdir())]
-    return tuple(number for status in statuses for number in (status.st_size, status.st_mtime_ns))
+    return tuple(value for status in statuses for value in (status.st_size, status.st_mtime_ns))
 
 
 def _read_stl10(root: Path) -> ImageTable:

@@ -32,7 +32,7 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
     Raises:
         ValueError: if there is no such file; the message lists the suffixes that were found.
     """
-    found: list[str] = []
+    files: list[str] = []
     others: Counter[str] = Counter()
     seen = set()
     for folder, folders, names in os.walk(root, followlinks=True):
@@ -47,20 +47,20 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
             if suffix in suffixes and not name.startswith("."):
-                found.append(prefix + name)
+                files.append(prefix + name)
             else:
                 others[suffix or name] += 1
     unreadable = {suffix: others[suffix] for suffix in _UNREADABLE.get(kind, "").split() if others[suffix]}
-    if found and unreadable:
+    if files and unreadable:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in unreadable.items())
         say(f"data: {root}: left out {counts}, formats that are not read: convert these files")
-    if not found:
-        there = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
+    if not files:
+        counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         raise ValueError(
-            f"no {kind} below {root} (there: {there or 'nothing'}); files are known by their suffix: "
+            f"no {kind} below {root} (there: {counts or 'nothing'}); files are known by their suffix: "
             f"{' '.join(sorted(suffixes))}{hint}"
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:

@@ -1,9 +1,9 @@
 """Packs: rows of numbers, decoded once into one memory map, from which they are read.
 
-A row holds elements of one type and shape: the samples of an audio file, or one square image. A pack is a folder:
-`rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, each row's offset and length in
-elements and its sums per channel; `index.json`. The folder's name is a hash of the input, so a pack is built once and
-reused until the input changes.
+A row holds elements of one type and shape: the samples of an audio file, the one square of an image. A pack is a
+folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, with each row's offset and
+length in elements and its sums per channel; `index.json`. The folder's name is a hash of the input, so a pack is built
+once and reused until the input changes.
 """
 
 import errno
@@ -220,10 +220,10 @@ def _build(
             for row in rows:
                 if row not in problems:
                     stream.seek(element_bytes * int(offsets[row]))
-                    table[row, 1:] = decoded(row, stream)
+                    table[row, 1:] = write_row(row, stream)
         return len(rows)
 
-    def decoded(row: int, stream: BinaryIO) -> np.ndarray:
+    def write_row(row: int, stream: BinaryIO) -> np.ndarray:
         """Write one row; return its length and sums."""
         length_and_sums = np.zeros(1 + 2 * num_channels, np.int64)
         try:

@@ -41,13 +41,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         return []
     lines = read_bytes(path, _MOST_BYTES).split(b"\n")[:-1]  # the text after the last newline is empty or torn
     records = []
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}, is not JSON ({error}): mend or delete that line") from error
+            raise ValueError(f"{path}, line {line_number}, is not JSON ({error}): mend or delete that line") from error
         if not isinstance(record, dict):
-            raise ValueError(f"{path}, line {number}, is {str(record)[:80]}, not a record: mend or delete that line")
+            raise ValueError(
+                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: mend or delete that line"
+            )
         records.append(record)
     return records
 

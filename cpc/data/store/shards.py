@@ -1,8 +1,8 @@
-"""Packs in shards: what a pack holds, cut into files of one size that are read from a folder or fetched from a URL.
+"""Packs in shards: the elements of a pack, cut into files of one size, in a folder or behind a URL.
 
-A sharded corpus is a folder: `rows-00000.bin`, `rows-00001.bin`, ..., which put together are a pack's `rows.bin`; the
-pack's other files and the table of the corpus; `shards.json`, which has the size and the SHA-256 of every file.
-Reading is by place, so that the order of batches does not depend on how or where the corpus is kept.
+A sharded corpus is a folder: `rows-00000.bin`, `rows-00001.bin`, ..., which joined are a pack's `rows.bin`; the pack's
+other files and the table of the corpus; `shards.json` with the size and the SHA-256 of every file. Bytes are read by
+their offset in `rows.bin`, so the order of batches does not depend on the shards.
 """
 
 import fcntl
@@ -29,27 +29,27 @@ from cpc.data.store.untrusted import open_regular, read_bytes
 FORMAT = 1
 INDEX_NAME = "shards.json"
 SHARD_BYTES = 2**24
-_OF_PACK, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
+_PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
-_MOST_CHECKED_BYTES = 2e11  # by one process: two minutes and a half of it
+_MOST_CHECKED_BYTES = 2e11  # by one process, in two and a half minutes
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Shards:
-    """The bytes of a pack's `rows.bin`, by place.
+    """The bytes of a pack's `rows.bin`, by offset.
 
-    Shards that are fetched stay in a cache that other processes and runs share; the ones not read for the longest time
-    make room. A shard is checked when it is fetched; one that is at hand, when a process first reads it, until it has
-    checked 200 GB. A copy sent to another process carries places alone.
+    Fetched shards stay in a cache that processes and runs share; the least recently read shards are removed to make
+    room. A shard is checked when it is fetched. A local or cached shard is checked when a process first reads it, until
+    the process has checked 200 GB. Pickling sends no bytes of shards.
 
     Args:
         source: a folder that `write_shards` wrote, or its URL.
-        cache_dir: folder for what is fetched; `$XDG_CACHE_HOME/cpc/shards` unless given.
-        cache_gb: what fetched shards of one corpus may take of the disk, 1e9 bytes.
+        cache_dir: folder for fetched files; `$XDG_CACHE_HOME/cpc/shards` unless given.
+        cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
 
     Attributes:
-        folder: where the pack's other files lie, checked.
-        num_bytes: of all shards.
+        folder: folder of the pack's other files, which are checked.
+        num_bytes: size of all shards.
 
     Raises:
         ValueError: if there is no sharded corpus, a file of it is damaged, or `cache_gb` is less than two shards.
@@ -82,7 +82,7 @@ class Shards:
                 self._fetch(name, seal)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """These bytes, `[stop - start]` uint8; shards that are not at hand are fetched.
+        """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards.
 
         Raises:
             ValueError: if a local shard is missing or damaged.
@@ -90,36 +90,36 @@ class Shards:
         """
         if not 0 <= start <= stop <= self.num_bytes:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")
-        found, done = np.empty(stop - start, np.uint8), 0
-        while done < len(found):
+        content, done = np.empty(stop - start, np.uint8), 0
+        while done < len(content):
             shard, offset = divmod(start + done, self._index.shard_bytes)
-            wanted = found[done : done + self._index.shard_bytes - offset]
-            self._read_shard(shard, offset, wanted)
-            done += len(wanted)
-        return found
+            part = content[done : done + self._index.shard_bytes - offset]
+            self._read_shard(shard, offset, part)
+            done += len(part)
+        return content
 
     def _read_index(self) -> bytes:
         if self._is_remote:
             return fetch(f"{self.source}/{INDEX_NAME}", _MOST_INDEX_BYTES, parse_index)
         return read_bytes(Path(self.source) / INDEX_NAME, _MOST_INDEX_BYTES)
 
-    def _read_shard(self, shard: int, offset: int, into: np.ndarray) -> None:
+    def _read_shard(self, shard: int, offset: int, out: np.ndarray) -> None:
         name, seal = shard_name(shard), self._index.shards[shard]
         try:
             with open_regular(self.folder / name) as stream:
                 if self._is_sound(stream, name, seal):
                     stream.seek(offset)
-                    if stream.readinto(into.data) == len(into):
+                    if stream.readinto(out.data) == len(out):
                         if self._is_remote:
-                            with suppress(OSError):  # a cache that may only be read
-                                os.utime(stream.fileno())  # read last, forgotten last
+                            with suppress(OSError):  # a read-only cache
+                                os.utime(stream.fileno())  # the least recently read shard is removed first
                         return
         except FileNotFoundError:
             pass
-        into[:] = np.frombuffer(self._fetch(name, seal), np.uint8)[offset : offset + len(into)]
+        out[:] = np.frombuffer(self._fetch(name, seal), np.uint8)[offset : offset + len(out)]
 
     def _is_sound(self, stream: FileIO, name: str, seal: "Seal") -> bool:
-        """Whether an open shard has its size and, the first time that this process reads it, its checksum."""
+        """Return whether an open shard has its size and, when this process first reads it, its checksum."""
         if os.fstat(stream.fileno()).st_size != seal.num_bytes:
             return False
         if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
@@ -133,42 +133,42 @@ class Shards:
         return path.is_file() and path.stat().st_size == seal.num_bytes and _sha256(path.read_bytes()) == seal.sha256
 
     def _fetch(self, name: str, seal: "Seal") -> bytes:
-        """The content of a file, which is put into the cache, at once."""
+        """Fetch a file, write it to the cache atomically, and return its content."""
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
         content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # somebody cleared the cache
-            with _alone_in(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
+            with _locked(self.folder):
                 self._make_room(seal.num_bytes)
                 new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
                 try:
                     with new.open("wb") as stream:
                         stream.write(content)
                         stream.flush()
-                        os.fsync(stream.fileno())  # or a loss of power leaves zeros of the right size
+                        os.fsync(stream.fileno())  # else a loss of power may leave zeros of the right size
                     new.replace(self.folder / name)
                 finally:
                     new.unlink(missing_ok=True)
         except FileNotFoundError:  # cleared again
             pass
         except OSError as error:
-            reason = f"{error.strerror}: lower `cache_gb`, or name a place on another disk with `cache_dir`"
+            reason = f"{error.strerror}: lower `cache_gb`, or name a folder on another disk with `cache_dir`"
             raise OSError(error.errno, reason, str(self.folder)) from error
         self._checked.add(name)
         return content
 
     def _make_room(self, num_bytes: int) -> None:
-        """Remove the shards that were not read for the longest time, and what killed processes have left of some."""
-        found = []
+        """Remove the least recently read shards, and temporary files of killed processes."""
+        shards = []
         for path in self.folder.glob("rows-*"):
-            if path.suffix == ".new":  # not of a living process: it would be alone here
+            if path.suffix == ".new":  # from a killed process: a running one would hold the lock
                 path.unlink(missing_ok=True)
                 continue
             status = path.stat()
-            found.append((status.st_mtime_ns, status.st_size, path))
-        excess = sum(size for _, size, _ in found) + num_bytes - self._most_cached_bytes
-        for _, size, path in sorted(found):
+            shards.append((status.st_mtime_ns, status.st_size, path))
+        excess = sum(size for _, size, _ in shards) + num_bytes - self._most_cached_bytes
+        for _, size, path in sorted(shards):
             if excess <= 0:
                 break
             path.unlink(missing_ok=True)
@@ -176,28 +176,28 @@ class Shards:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Holds a lock of the folder itself, which ends with the process; where there are none, goes on without."""
-    place = os.open(folder, os.O_RDONLY)
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of the folder itself, which ends with the process; without locks in the file system, just go on."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
-            fcntl.flock(place, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
 class ShardedElements:
-    """The elements of all rows of a sharded pack, read by slices and lists of places, as an array's first axis."""
+    """The elements of all rows of a sharded pack, indexed along the first axis by slices and lists of indices."""
 
     def __init__(self, shards: Shards, dtype: np.dtype, shape: tuple[int, ...]) -> None:
         self._shards, self._dtype, self._shape = shards, dtype, shape
         self._element_bytes = dtype.itemsize * math.prod(shape)
 
-    def __getitem__(self, places: Any) -> np.ndarray:
-        if not isinstance(places, slice):
-            return np.stack([self[place : place + 1][0] for place in np.asarray(places).tolist()])
-        start, stop = (int(place) * self._element_bytes for place in (places.start, places.stop))
+    def __getitem__(self, index: Any) -> np.ndarray:
+        if not isinstance(index, slice):
+            return np.stack([self[i : i + 1][0] for i in np.asarray(index).tolist()])
+        start, stop = (int(i) * self._element_bytes for i in (index.start, index.stop))
         return self._shards.read(start, max(start, stop)).view(self._dtype).reshape(-1, *self._shape)
 
 
@@ -212,7 +212,7 @@ class Seal:
         """Refuse other content.
 
         Raises:
-            ValueError: saying what differs.
+            ValueError: naming the difference.
         """
         if len(content) != self.num_bytes:
             raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
@@ -222,13 +222,13 @@ class Seal:
 
 @dataclass(frozen=True)
 class Index:
-    """What `shards.json` says. It names no file: names are known, so none can lead out of the folder.
+    """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
 
     Attributes:
-        shard_bytes: of every shard but the last.
-        num_bytes: of all shards.
-        shards: one seal each.
-        files: the other files.
+        shard_bytes: size of every shard but the last.
+        num_bytes: size of all shards.
+        shards: seals of the shards.
+        files: seals of the other files, by name.
     """
 
     shard_bytes: int
@@ -238,56 +238,56 @@ class Index:
 
 
 def parse_index(content: bytes) -> Index:
-    """The content of a `shards.json`.
+    """Parse and check a `shards.json`.
 
     Raises:
         ValueError: if it is damaged, of a later version, or its sizes and counts do not fit together.
     """
     try:
-        found = json.loads(content)
+        entries = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{INDEX_NAME} is not JSON, cut off? {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ValueError(f"{INDEX_NAME} is not of format {FORMAT}: shard the corpus again, or upgrade cpc")
-    shard_bytes = _whole(found.get("shard_bytes"), 1, _MOST_SHARD_BYTES, "shard_bytes")
-    num_bytes = _whole(found.get("num_bytes"), 0, _MOST_BYTES, "num_bytes")
-    sums, files = found.get("shards"), found.get("files")
+    shard_bytes = _whole(entries.get("shard_bytes"), 1, _MOST_SHARD_BYTES, "shard_bytes")
+    num_bytes = _whole(entries.get("num_bytes"), 0, _MOST_BYTES, "num_bytes")
+    sums, files = entries.get("shards"), entries.get("files")
     if not isinstance(sums, list) or len(sums) != -(-num_bytes // shard_bytes):
         raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum a shard")
-    if not isinstance(files, dict) or not set(_OF_PACK) < set(files) <= {*_OF_PACK, *_TABLES}:
-        raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_OF_PACK)}, and some of {', '.join(_TABLES)}")
+    if not isinstance(files, dict) or not set(_PACK_FILES) < set(files) <= {*_PACK_FILES, *_TABLES}:
+        raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_PACK_FILES)}, and some of {', '.join(_TABLES)}")
     sizes = [shard_bytes] * (len(sums) - 1) + [num_bytes - shard_bytes * (len(sums) - 1)]
     seals = [_seal(size, sha256, shard_name(i)) for i, (size, sha256) in enumerate(zip(sizes, sums, strict=False))]
     return Index(shard_bytes, num_bytes, seals, {name: _seal_of(entry, name) for name, entry in files.items()})
 
 
 def shard_name(shard: int) -> str:
-    """The file of a shard."""
+    """Return the file name of a shard."""
     return f"rows-{shard:05}.bin"
 
 
 def is_sharded(source: str | Path) -> bool:
-    """Whether a source is a URL, which must be that of a sharded corpus, or the folder of one."""
+    """Return whether a source is a sharded corpus: a folder that holds `shards.json`, or any URL."""
     return is_url(source) or (Path(source) / INDEX_NAME).is_file()
 
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:
-    """Cut a pack into shards; returns their number. Memory for one shard is needed.
+    """Cut a pack into shards, one at a time in memory, and return their number.
 
     Args:
-        pack: its folder.
-        tables: what is known of the rows, by name: `manifest.csv` and perhaps `alignments.csv`, or `images.json`.
-        out: a new folder; if this fails or is killed, it is not there.
-        element_bytes: of one element, which no shard cuts in two.
-        shard_bytes: at most, of a shard.
+        pack: folder of the pack.
+        tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, or `images.json`.
+        out: a new folder, which is written atomically.
+        element_bytes: size of an element; no shard divides an element.
+        shard_bytes: largest size of a shard.
 
     Raises:
-        ValueError: if `out` is there, or a shard is smaller than an element or larger than 2^30 bytes.
+        ValueError: if `out` exists, or a shard is smaller than an element or larger than 2^30 bytes.
     """
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
         raise ValueError(f"a shard of {shard_bytes} bytes is legal from {element_bytes} bytes to {_MOST_SHARD_BYTES}")
     shard_bytes -= shard_bytes % element_bytes
-    contents = {name: (pack / name).read_bytes() for name in _OF_PACK} | dict(tables)
+    contents = {name: (pack / name).read_bytes() for name in _PACK_FILES} | dict(tables)
     with build_atomically(out, lambda _: False, "out") as unfinished:
         sums: list[str] = []
         with (pack / "rows.bin").open("rb") as stream:

@@ -1,7 +1,7 @@
-"""Splits that names say, and splits by chance that stay as they are: a hash of each file, or of its speaker, decides.
+"""Splits named by files and folders, and random splits by a hash of each file or speaker.
 
-So a split by chance depends neither on the order of files nor on what other files there are, and files that are added
-later move none of those that were there. Only a corpus of so few that a split would be empty is looked at as a whole.
+A random split of a file depends neither on the order of files nor on other files, so adding files moves no file to
+another split. Only if a corpus is so small that a split would be empty does the split depend on all files.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ SPLIT_OF = {word: split for split, words in _WORDS.items() for word in words.spl
 
 
 def split_called(name: str) -> str | None:
-    """Return the split that a whole name says, as `Validation`; None if it says none."""
+    """Return the split that a whole name stands for, such as `Validation`; None if it is no split."""
     return SPLIT_OF.get(name.lower())
 
 
 def split_named(path: str) -> str | None:
-    """Return the split that a word of a file's name, or else of a folder's, says; the innermost part decides.
+    """Return the split that a word in a path stands for: in the file name, or else in the innermost such folder.
 
     Raises:
         ValueError: if one part names several splits.
@@ -39,10 +39,10 @@ def split_named(path: str) -> str | None:
 
 
 def splits_of_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return the split of each folder, if every folder says one; otherwise nothing.
+    """Return the split of each folder if every folder stands for one; otherwise {}.
 
-    All of them must be called as a split (`Validation`), or have a word that says one (`train2017`, `dev-clean`). Words
-    must say different splits: a class may be called `train station`.
+    Either every name is a split (`Validation`), or every name contains one (`train2017`, `dev-clean`). In the
+    second case there must be several splits, since a class may be called `train station`.
     """
     names = sorted(set(folders))
     called = {name: split for name in names if (split := split_called(name))}
@@ -57,13 +57,13 @@ def _splits_in(name: str) -> set[str]:
 
 
 def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, seed: int = 0) -> list[str]:
-    """The split of every unit: `train`, `valid` or `test`; equal units share one.
+    """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
     Args:
-        units: what is kept together, file by file: the file's own path, or its speaker.
-        valid_share: expected share of the units in `valid`; with a share above 0 at least one is there.
-        test_share: likewise, in `test`.
-        seed: of the draw.
+        units: the unit of each file, which is not divided between splits: the file's path, or its speaker.
+        valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
+        test_share: expected share of the units in `test`, likewise.
+        seed: seed of the hash.
 
     Raises:
         ValueError: if the shares leave nothing for `train`, or there are fewer units than splits.
@@ -74,26 +74,26 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
             "1, since the rest is for training"
         )
     held_out = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share}
-    places = {unit: _place(unit, seed) for unit in units}
-    if len(places) <= len(held_out):
+    hashes = {unit: _uniform_hash(unit, seed) for unit in units}
+    if len(hashes) <= len(held_out):
         raise ValueError(
-            f"{', '.join(sorted(places))}: these {len(places)} are too few for one each in "
+            f"{', '.join(sorted(hashes))}: these {len(hashes)} are too few for one each in "
             f"{', '.join(['train', *reversed(held_out)])}; add some, or set `valid_share` or `test_share` to 0"
         )
-    ordered = sorted(places, key=places.__getitem__)
+    ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")
     first, edge = 0, 0.0
-    for num_to_come, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
+    for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share
-        num_below = sum(place < edge for place in places.values())
-        # At least one here, and at least one for every split to come, `train` among them.
-        last = min(max(num_below, first + 1), len(ordered) - num_to_come)
+        num_below = sum(value < edge for value in hashes.values())
+        # At least one unit for this split, and at least one for every remaining split, which include `train`.
+        last = min(max(num_below, first + 1), len(ordered) - num_remaining)
         split_of |= dict.fromkeys(ordered[first:last], name)
         first = last
     return [split_of[unit] for unit in units]
 
 
-def _place(unit: str, seed: int) -> float:
-    """A point in [0, 1) that is the unit's own."""
+def _uniform_hash(unit: str, seed: int) -> float:
+    """Return a hash of the unit, uniform in [0, 1)."""
     digest = hashlib.sha256(f"{seed} {unit}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Mean and standard deviation, exact, from whole-number sums. C channels."""
+"""Exact mean and standard deviation from integer sums. C channels."""
 
 from typing import NamedTuple
 
@@ -7,28 +7,28 @@ from jaxtyping import Float64, Int64, Shaped
 
 
 class ChannelStatistics(NamedTuple):
-    """Of every channel."""
+    """Mean and standard deviation of every channel."""
 
     mean: Float64[np.ndarray, " C"]
     std: Float64[np.ndarray, " C"]
 
 
 def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
-    """The sum of whole numbers per channel, and of their squares; exact while these stay below 2**53."""
+    """Return the sums of integers and of their squares per channel; exact while these stay below 2**53."""
     # Channels first: sums along the last axis are ten times faster.
     channels = np.ascontiguousarray(values.reshape(-1, values.shape[-1]).T, np.float64)
     return np.stack([channels.sum(axis=1), np.vecdot(channels, channels)]).astype(np.int64)
 
 
 def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int) -> ChannelStatistics:
-    """Mean and standard deviation of all values, divided by `scale`.
+    """Return mean and standard deviation of all values, divided by `scale`.
 
     Args:
-        sums: of each part, as `value_sums` has them.
-        num_values: of all parts, per channel.
-        scale: value that becomes 1.
+        sums: result of `value_sums` for each part.
+        num_values: number of values per channel in all parts.
+        scale: divisor of the values.
     """
-    # Python's whole numbers until the division: no overflow, and no cancellation.
+    # Python's integers until the division: no overflow, and no cancellation.
     means, stds = [], []
     for channel in np.moveaxis(sums, 2, 0):
         total, total_of_squares = (sum(column.tolist()) for column in channel.T)

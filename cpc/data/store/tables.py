@@ -19,12 +19,12 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     r"""Read a delimited table line by line.
 
-    Commas take the quoting of RFC 4180 without line breaks inside cells. Tabs have none: a quote is an ordinary
-    character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
+    Tables with commas are quoted as in RFC 4180, but without line breaks inside cells. In tables with tabs a quote is
+    an ordinary character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
 
     Args:
         path: `.tsv` has tabs, every other suffix commas.
-        errors: as `open` takes it, for bytes that are not UTF-8.
+        errors: argument `errors` of `open`, for bytes that are not UTF-8.
 
     Returns:
         The column names; the line number and the cells of each row, as many as there are columns.
@@ -36,17 +36,17 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
-    number, names = next(rows, (1, []))
+    line_number, names = next(rows, (1, []))
     if not names:
         raise ValueError(f"{path} is empty; expected a header, and a row on each line after it")
     unfit = [name for name in names if not name or name != name.strip()]
     if unfit:
         raise ValueError(
-            f"{path}, line {number}: the column name {unfit[0]!r} is empty, or begins or ends with a blank; rename the "
-            "column, or leave it out"
+            f"{path}, line {line_number}: the column name {unfit[0]!r} is empty, or begins or ends with a blank; "
+            "rename the column, or leave it out"
         )
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}, line {number} names a column twice: {', '.join(names)}")
+        raise ValueError(f"{path}, line {line_number} names a column twice: {', '.join(names)}")
     return names, rows
 
 
@@ -90,24 +90,26 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
         with path.open("rb") as stream:
             _refuse_other_formats(path, stream.read(_HEAD_BYTES), delimiter)
         with path.open(encoding="utf-8-sig", errors=errors, newline="" if delimiter == "," else None) as lines:
-            for number, cells in _comma_cells(path, lines) if delimiter == "," else _tab_cells(lines):
+            for line_number, cells in _comma_cells(path, lines) if delimiter == "," else _tab_cells(lines):
                 if not any(map(str.strip, cells)):
                     continue
                 if width not in (None, len(cells)):
                     raise ValueError(
-                        f"{path}, line {number}: {len(cells)} cells under {width} columns; write one row a line, with "
-                        f"{_SEPARATORS[delimiter]} between its cells"
+                        f"{path}, line {line_number}: {len(cells)} cells under {width} columns; write one row a line, "
+                        f"with {_SEPARATORS[delimiter]} between its cells"
                     )
                 if any("\0" in cell for cell in cells):
-                    raise ValueError(f"{path}, line {number}: holds a NUL, which no text holds; is the file damaged?")
+                    raise ValueError(
+                        f"{path}, line {line_number}: holds a NUL, which no text holds; is the file damaged?"
+                    )
                 width = len(cells)
-                yield number, cells
+                yield line_number, cells
     except UnicodeDecodeError as error:
         with path.open("rb") as stream:
-            number = next(number for number, line in enumerate(stream, start=1) if not _is_utf8(line))
+            line_number = next(line_number for line_number, line in enumerate(stream, start=1) if not _is_utf8(line))
         raise ValueError(
-            f"{path}, line {number}: is not UTF-8 ({error.reason}); expected {_SEPARATORS[delimiter]}, UTF-8: save the "
-            "table in UTF-8"
+            f"{path}, line {line_number}: is not UTF-8 ({error.reason}); expected {_SEPARATORS[delimiter]}, UTF-8: "
+            "save the table in UTF-8"
         ) from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror})") from error
@@ -128,23 +130,23 @@ def _refuse_other_formats(path: Path, head: bytes, delimiter: str) -> None:
 
 def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(lines, strict=True)
-    number = 0
+    line_number = 0
     try:
         for cells in reader:
-            if reader.line_num > number + 1:
+            if reader.line_num > line_number + 1:
                 raise csv.Error("a cell goes on in the next line")
-            number = reader.line_num
-            yield number, cells
+            line_number = reader.line_num
+            yield line_number, cells
     except csv.Error as error:
         raise ValueError(
-            f"{path}, line {number + 1}: is not a row of a CSV ({error}); close every quote in its line, write a quote "
-            "inside a quoted cell twice, and no line break"
+            f"{path}, line {line_number + 1}: is not a row of a CSV ({error}); close every quote in its line, write a "
+            "quote inside a quoted cell twice, and no line break"
         ) from error
 
 
 def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     width = None
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         cells = line.rstrip("\n").split("\t")
@@ -155,7 +157,7 @@ def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
                 unquoted = cells
             cells = unquoted if width in (None, len(unquoted)) else cells
         width = width or len(cells)
-        yield number, cells
+        yield line_number, cells
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""WebDataset's tars: members that share a name up to its first dot are a sample, `000012.flac` and `000012.json`."""
+"""Tars of WebDataset: members with the same name up to the first dot (`000012.flac`, `000012.json`) are a sample."""
 
 import io
 import tarfile
@@ -13,12 +13,12 @@ _BLOCK_BYTES = 2**20
 
 
 class Sample(NamedTuple):
-    """The members of one name.
+    """The members of a tar with one name.
 
     Attributes:
-        tar: where they lie.
-        key: the name, with the folders before it.
-        parts: their contents, by what follows the first dot, in lower case.
+        tar: file of the tar.
+        key: the name up to the first dot, with its folders.
+        parts: content of each member, by the rest of its name in lower case.
     """
 
     tar: Path
@@ -27,12 +27,12 @@ class Sample(NamedTuple):
 
 
 def read_samples(tar: Path) -> Iterator[Sample]:
-    """The samples of a tar, in order; nothing is written anywhere, and names are not followed.
+    """Yield the samples of a tar, in order; nothing is written to disk, and no name is used as a path.
 
     Raises:
-        ValueError: naming tar and member: if it is no tar or a compressed one, was cut off, is several tars joined to
-            one, holds anything but files and folders, a member is larger than 2^30 bytes or there twice, or a sample's
-            members are apart.
+        ValueError: naming tar and member, if the file is no tar, is compressed, is truncated or holds several joined
+            tars; if it holds anything but files and folders; if a member is larger than 2^30 bytes or occurs twice; or
+            if members of a sample do not follow each other.
     """
     seen: set[str] = set()
     sample: Sample | None = None
@@ -76,7 +76,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
 
 
 def _check_end(tar: Path, end: int) -> None:
-    """Refuse a tar that does not end with zeros: `tarfile` takes damage and the end of the file for the tar's own."""
+    """Refuse a tar that does not end with zeros: `tarfile` treats damage or a missing end as the end of the tar."""
     with tar.open("rb") as stream:
         stream.seek(end)
         if not (block := stream.read(_BLOCK_BYTES)):
@@ -91,12 +91,12 @@ def _check_end(tar: Path, end: int) -> None:
 
 
 def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path, tar_bytes: int) -> int:
-    """Write `00000.tar`, `00001.tar`, ... of about that many bytes; returns their number.
+    """Write samples to `00000.tar`, `00001.tar`, ...; return the number of tars.
 
     Args:
-        samples: key and parts of each.
-        folder: it exists.
-        tar_bytes: a tar ends with the sample that reaches them.
+        samples: key and parts of each sample.
+        folder: an existing folder.
+        tar_bytes: size of a tar; it ends with the sample that reaches this size.
     """
     archive: tarfile.TarFile | None = None
     num_tars = 0
@@ -106,7 +106,7 @@ def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path,
                 archive = tarfile.open(folder / f"{num_tars:05}.tar", "w", format=tarfile.PAX_FORMAT)
                 num_tars += 1
             for kind, content in parts.items():
-                member = tarfile.TarInfo(f"{key}.{kind}")  # without a time or an owner: equal corpora make equal tars
+                member = tarfile.TarInfo(f"{key}.{kind}")  # no time and no owner: equal corpora give equal tars
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
             if archive.offset >= tar_bytes:

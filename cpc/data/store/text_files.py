@@ -1,4 +1,4 @@
-"""Text files: their bytes as text, by a declared encoding that the bytes must bear out."""
+"""Decoding of text files by a declared encoding, which is checked against the bytes."""
 
 import codecs
 import re
@@ -9,7 +9,7 @@ from cpc.data.store.untrusted import reading
 
 Encoding = Literal["UTF-8", "latin-1", "windows-1252"]
 
-# A mark says the encoding by itself, whatever is declared. UTF-32 before UTF-16, whose mark begins the same.
+# A byte-order mark overrides the declared encoding. UTF-32 comes before UTF-16, whose mark begins the same.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE",
     codecs.BOM_UTF32_BE: "UTF-32BE",
@@ -18,16 +18,16 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }
 _UTF8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-_CONTRADICTION = 0.9  # share of the bytes beyond ASCII; of Latin-1 prose, `É»` and the like are a few per cent
+_CONTRADICTION = 0.9  # share of the bytes beyond ASCII that are UTF-8; in Latin-1 prose a few per cent, such as `É»`
 
 
 def marked_encoding(start: bytes) -> tuple[str | None, int]:
-    """The encoding that a byte-order mark at the start of a file says, or None, and the length of the mark."""
+    """Return the encoding and the length of a byte-order mark at the start of a file; (None, 0) without a mark."""
     return next(((encoding, len(mark)) for mark, encoding in _MARKS.items() if start.startswith(mark)), (None, 0))
 
 
 def read_text(path: Path, encoding: Encoding | None = None) -> str:
-    r"""The text of a file, its lines ended by `\n`; raises a ValueError as `decode` does."""
+    r"""Return the text of a file, with line ends `\n`; raise a ValueError as `decode` does."""
     with reading(path):
         return decode(path.read_bytes(), path, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
@@ -37,22 +37,22 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
 
     Args:
         data: the bytes.
-        source: the file that they are from, for messages.
-        encoding: the declared encoding; None: UTF-8, where no option declares another.
-        offset: place of the bytes in the file. Only its start can hold a mark.
+        source: file of the bytes, for messages.
+        encoding: the declared encoding; None: UTF-8, for callers without an option `encoding`.
+        offset: offset of the bytes in the file. Only the start of a file can have a mark.
 
     Raises:
-        ValueError: naming the file and the first byte, on bytes that are not in the encoding, on NUL, and where
-            `latin-1` or `windows-1252` is declared of UTF-8.
+        ValueError: naming the file and the first such byte, on bytes that are not in the encoding, on NUL, and if
+            `latin-1` or `windows-1252` is declared for UTF-8.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)
     body = data[length:] if length else data
     used = marked or encoding or "UTF-8"
     is_wide = used.startswith(("UTF-16", "UTF-32"))
-    if not is_wide and (place := body.find(0)) >= 0:
-        guess = "UTF-16LE" if (offset + length + place) % 2 else "UTF-16BE"
+    if not is_wide and (nul := body.find(0)) >= 0:
+        guess = "UTF-16LE" if (offset + length + nul) % 2 else "UTF-16BE"
         raise ValueError(
-            f"{source}, byte {offset + length + place}: a NUL, which no {used} text holds; of UTF-16 without a "
+            f"{source}, byte {offset + length + nul}: a NUL, which no {used} text holds; of UTF-16 without a "
             f"byte-order mark make UTF-8 (iconv -f {guess} -t UTF-8), of anything else take the file out"
         )
     if used in ("latin-1", "windows-1252"):
@@ -67,8 +67,8 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
             f"{source}, byte {offset + length + error.start}: {body[error.start]:#04x} is not {used} "
             f"({error.reason}); {advice}"
         ) from error
-    if is_wide and (place := text.find("\0")) >= 0:
-        raise ValueError(f"{source}, character {place}: a NUL, which no text holds; take the file out")
+    if is_wide and (nul := text.find("\0")) >= 0:
+        raise ValueError(f"{source}, character {nul}: a NUL, which no text holds; take the file out")
     return text
 
 

@@ -1,6 +1,6 @@
-"""Reading files that a stranger may have written: regular files only, of limited size, nodes and depth.
+"""Reading of untrusted files: only regular files, of limited size, nodes and depth.
 
-A FIFO or a device would keep its reader for ever, and a few hundred bytes of YAML can stand for gigabytes.
+Reading a FIFO or a device may never end, and a few hundred bytes of YAML can expand to gigabytes.
 """
 
 import json
@@ -21,19 +21,19 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def require_regular(path: str | Path) -> None:
-    """Refuse what is no file, before a library opens it and waits for ever; a missing file and a folder pass.
+    """Refuse a FIFO, a device or a socket, on which a library could wait for ever; a missing file and a folder pass.
 
     Raises:
-        ValueError: naming the path, if it leads to a FIFO, a device or a socket.
+        ValueError: naming the path.
     """
     try:
         _check_kind(path, os.stat(path))
-    except OSError:  # the reader says it better
+    except OSError:  # the reader raises a better error
         return
 
 
 def open_regular(path: str | Path) -> FileIO:
-    """Open a file to read its bytes, unbuffered, without waiting for the writer that a FIFO may never have.
+    """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO.
 
     Raises:
         ValueError: as `require_regular`.
@@ -85,18 +85,18 @@ def read_limited_yaml(path: str | Path) -> Any:
         ValueError: naming the path, if it is no regular file, too large, nested too deeply, or no YAML in UTF-8.
         OSError: as `open_regular`.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it is there
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if it is installed
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
         check_size(yaml.parse(content, loader))
         return yaml.load(content, loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also dates that no calendar has
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also impossible dates
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as YAML: {reason}") from error
 
 
 def why_unreadable(path: Path) -> str:
-    """What keeps a file from being read, whatever is in it; "" if nothing does."""
+    """Return why a file cannot be read, regardless of its content; "" if it can."""
     try:
         with open_regular(path) as stream:
             return "" if stream.read(1) else "is empty (0 bytes)"
@@ -110,13 +110,13 @@ def why_unreadable(path: Path) -> str:
 
 @contextmanager
 def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of another kind") -> Iterator[None]:
-    """Turn whatever a reader of a file raises into a ValueError that begins with the file's name.
+    """Turn every error of a file's reader into a ValueError that begins with the file's name.
 
-    A ValueError that has the name already passes, and so does a MemoryError.
+    A ValueError that has the name already passes unchanged, as does a MemoryError.
 
     Args:
         path: the file, which must be a regular one.
-        damage: what is said of a file whose content its reader does not take; the reader's words follow.
+        damage: message if the reader refuses the content; the reader's message follows.
 
     Raises:
         ValueError: naming the path.
@@ -129,7 +129,7 @@ def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of
     except Exception as error:  # a damaged file breaks its reader in a dozen ways
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
-        words = str(getattr(error, "error_string", error)).strip(" .\n")  # soundfile's own, without the file's name
+        words = str(getattr(error, "error_string", error)).strip(" .\n")  # soundfile's message without the file's name
         reason = (words or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path}: {why_unreadable(Path(path)) or f'{damage} ({reason})'}") from error
 

@@ -1,1 +1,1 @@
-"""Which observation comes when: pure functions of (seed, index), resumable, per rank."""
+"""Streams of batch indices: pure functions of (seed, index), per rank, which resume exactly."""

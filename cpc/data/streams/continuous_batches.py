@@ -1,4 +1,4 @@
-"""Streams of tokens in lanes: each batch continues where the one before it ended, so that a state can be carried over.
+"""Continuous batches of tokens: each lane of a batch continues that of the previous batch, so contexts carry a state.
 
 B lanes of this process, T tokens of a batch, K furthest step predicted, N tokens of the stream.
 """
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from cpc.data.batch import Batch
 
-UNKNOWN_LABEL = -100  # of what follows beyond the end
+UNKNOWN_LABEL = -100  # label beyond the end of the stream
 
 
 class TrainingLanes:
-    """Truncated back-propagation through time: B lanes run side by side through one stream that has no end.
+    """Training batches for truncated back-propagation through time: B parallel lanes through one cyclic stream.
 
-    Lane b of all L starts at token b N / L; the last token is followed by the first. So when lane b has read its part
-    it goes on with that of lane b + 1: no state is ever thrown away, no token left out, and N / (L T) batches are an
-    epoch. Lanes are numbered over all processes: the batches of `world_size` processes with B lanes are those of one
-    with `world_size` B.
+    Lane b of all L lanes starts at token b N / L; the first token follows the last one. After its own part, lane b goes
+    on with the part of lane b + 1, so no state is discarded and no token left out; N / (L T) batches are an epoch.
+    Lanes are counted over all processes: `world_size` processes with B lanes each read the same tokens as one process
+    with `world_size` B lanes.
 
     Args:
-        stream: of the training split, its leading `<eos>` left out.
+        stream: tokens of the training split, without the leading `<eos>`.
         num_lanes: B.
         chunk_tokens: T.
         num_ahead: K.
@@ -58,15 +58,15 @@ class TrainingLanes:
         self.batches_per_epoch = len(stream) / (num_lanes * world_size * chunk_tokens)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The batch whose number an `ResumableIndex` has drawn."""
+        """Return the batch with the index that a `ResumableIndex` yields."""
         (index,) = indices
         return self[index]
 
     def __getitem__(self, index: int) -> Batch:
-        """Batch number `index`, a function of that alone."""
+        """Return batch number `index`; it depends on nothing else."""
         first = self._starts + index * self.chunk_tokens
-        places = first[:, None] + np.arange(self.chunk_tokens + self.num_ahead)
-        tokens = torch.from_numpy(self.stream[places % len(self.stream)].astype(np.int64))
+        indices = first[:, None] + np.arange(self.chunk_tokens + self.num_ahead)
+        tokens = torch.from_numpy(self.stream[indices % len(self.stream)].astype(np.int64))
         num_lanes = len(tokens)
         return Batch(
             x=tokens[:, : self.chunk_tokens],
@@ -85,15 +85,15 @@ def held_out_lanes(
     rank: int = 0,
     world_size: int = 1,
 ) -> Iterator[Batch]:
-    """A whole split in batches, each continuing where the one before it ended; every token but the first is predicted.
+    """Yield a whole split in continuous batches; every token but the first is predicted.
 
-    The stream is cut into as many parts as there are lanes on all processes; a lane that has ended is padding
-    (`num_valid`), and labels that lie beyond the end are -100. The fewer lanes, the fewer tokens are read without what
-    precedes them; one lane has none.
+    The stream is cut into as many parts as there are lanes on all processes. After its end, a lane is padding
+    (`num_valid`), and labels beyond the end are -100. The first token of each lane but the first is read without its
+    past, so fewer lanes lose less context.
 
     Args:
-        stream: with its leading `<eos>`, which makes the first token of text one that follows.
-        num_lanes: of this process.
+        stream: tokens with the leading `<eos>`, from which the first token of the text is predicted.
+        num_lanes: lanes of this process.
         chunk_tokens: T.
         num_ahead: K.
         rank: this process.

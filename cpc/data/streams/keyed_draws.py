@@ -1,4 +1,4 @@
-"""Random numbers that depend on a key and a place alone: no generator, no state, the same on every machine and rank.
+"""Random numbers as a function of a key and an index: no generator and no state, the same on every machine and rank.
 
 B keys.
 """
@@ -10,13 +10,13 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def keyed_uniforms(keys: Int[np.ndarray, " B"], num: int) -> Float[np.ndarray, "B n"]:
-    """`num` numbers in [0, 1) for every key, by the counter-based SplitMix64 (Steele, Lea and Flood 2014).
+    """Return `num` numbers in [0, 1) for every key, by the counter-based SplitMix64 (Steele, Lea and Flood 2014).
 
     Args:
         keys: any 64-bit integers; equal keys give equal numbers.
-        num: how many of each key.
+        num: numbers per key.
     """
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the method
+    with np.errstate(over="ignore"):  # the method computes modulo 2^64
         streams = _mixed(keys.astype(np.uint64) * _GOLDEN + _GOLDEN)
         counters = streams[:, None] + _GOLDEN * np.arange(1, num + 1, dtype=np.uint64)
         bits = _mixed(counters)

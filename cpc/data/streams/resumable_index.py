@@ -1,4 +1,4 @@
-"""What a stream of batches without end needs to be resumed: length, position, and proof that it is the same stream."""
+"""Endless streams of batches that resume exactly, and the check that a checkpoint belongs to the same stream."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,14 +7,14 @@ ENDLESS = 2**62  # batches
 
 
 def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to go on where another stream was left.
+    """Refuse to resume from the state of another stream.
 
     Args:
-        saved: the fingerprint in the state, all that the batches depend on, by option.
-        here: this stream's.
+        saved: fingerprint in the state: everything that the batches depend on, by option.
+        here: fingerprint of this stream.
 
     Raises:
-        ValueError: if they differ, naming what does.
+        ValueError: if the fingerprints differ, naming the entries.
     """
     changes = [
         f"other {name}" if is_of_files(name) else f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
@@ -29,15 +29,15 @@ def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
 
 
 def is_of_files(name: str) -> bool:
-    """Whether an entry is one of those that checkpoints before issue 34 do not have, and cannot be compared by."""
+    """Return whether an entry is of files; older checkpoints lack these entries, which then are not compared."""
     return "paths of " in name or "content of " in name
 
 
 class ResumableIndex:
-    """The numbers of the batches, one after the other without end; resumes exactly.
+    """The indices of batches 0, 1, 2, ... without end; resumes exactly.
 
     Args:
-        fingerprint: what a state must agree on: all that the batches depend on, by option.
+        fingerprint: everything that the batches depend on, by option; a state must have the same.
     """
 
     def __init__(self, fingerprint: dict[str, Any]) -> None:
@@ -45,11 +45,11 @@ class ResumableIndex:
         self.position = 0
 
     def batch(self, index: int) -> Any:
-        """What the data set is asked for as batch number `index`."""
+        """Return the argument of the data set's `__getitems__` for batch `index`."""
         return [index]
 
     def __len__(self) -> int:
-        return ENDLESS  # a loader of unknown length is read one batch ahead, and its state is that of a batch too late
+        return ENDLESS  # without a length, the loader reads one batch ahead, and its state is one batch late
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -57,14 +57,14 @@ class ResumableIndex:
             yield self.batch(self.position - 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The next batch, and of what."""
+        """Return the position of the next batch, and the fingerprint."""
         return {"position": self.position, "fingerprint": self.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
-            ValueError: if the state belongs to another stream, naming what differs.
+            ValueError: if the state belongs to another stream, naming the differences.
         """
         check_same_batches(state["fingerprint"], self.fingerprint)
         self.position = state["position"]

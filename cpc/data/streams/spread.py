@@ -1,4 +1,4 @@
-"""Every item once in each pass, items of one sequence far apart: overlapping ones make poor negatives."""
+"""Streams of every item once per pass, with items of one sequence far apart: overlapping items are poor negatives."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from cpc.data.streams.uniform import UniformBatches
 
 
 class SpreadBatches(UniformBatches):
-    """Every item once in each pass, spread by sequence.
+    """Batches of every item once per pass, with the items of a sequence spread over the pass.
 
-    Two items of a sequence meet in a batch only where the sequence holds more than one item per batch, or where passes
-    meet.
+    A batch holds two items of a sequence only if the sequence has more items than the pass has batches, or if the batch
+    spans two passes.
 
     Args:
         sequence_ids: `[num_items]` equal for items of one sequence.
-        noun: what an item is, for messages.
-        stream: as of `BatchStream`, but for `num_slots`; all ranks together take one pass at most.
+        noun: noun for an item, for messages.
+        stream: arguments of `BatchStream` but `num_slots`; the batch of all ranks is at most one pass.
 
     Raises:
-        ValueError: if an item would come twice in one step and be its own negative.
+        ValueError: if an item would occur twice in one step and be its own negative.
     """
 
     def __init__(self, sequence_ids: np.ndarray, *, noun: str = "item", **stream: Any) -> None:
@@ -35,16 +35,16 @@ class SpreadBatches(UniformBatches):
         self._fingerprint["sequences"] = digest(self._sequence)
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
-        """Any order of the items, drawn apart: the n of a sequence come at equal distances, from a random start."""
+        """Draw the order of the items: the n items of a sequence at equal distances, from a random start."""
         order = super()._draw_items(rng)
         num_items = len(order)
-        place = np.empty(num_items, np.int64)  # of each item in that order
-        place[order] = np.arange(num_items)
+        position = np.empty(num_items, np.int64)  # of each item in `order`
+        position[order] = np.arange(num_items)
         _, first_items, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
-        # Items sorted by sequence, and within each as they were drawn: the turn of an item counts from the first.
-        by_sequence = order[np.argsort(self._sequence[order], kind="stable")]
+        # Items sorted by sequence, and by `order` within a sequence; `turn` counts the items of each sequence from 0.
+        sorted_items = order[np.argsort(self._sequence[order], kind="stable")]
         turn = np.empty(num_items, np.int64)
-        turn[by_sequence] = np.arange(num_items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        start = place[first_items] / num_items  # uniform; for an item alone in its sequence, its place
-        when = (turn + start[self._sequence]) / sizes[self._sequence]
-        return np.argsort(when, kind="stable")
+        turn[sorted_items] = np.arange(num_items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        start = position[first_items] / num_items  # uniform; keeps `order` for sequences of one item
+        sort_key = (turn + start[self._sequence]) / sizes[self._sequence]
+        return np.argsort(sort_key, kind="stable")

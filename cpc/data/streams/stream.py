@@ -1,8 +1,8 @@
-"""The endless stream of batches that resumes exactly: batch i of a rank depends on (seed, i, rank, world_size) alone.
+"""The endless stream of batches, which resumes exactly: batch i of a rank depends only on (seed, i, rank, world_size).
 
-An item is whatever batches are drawn from: an audio file, an image. A draw is a pair (item, start): a place where a
-window begins in a file, a key that decides how an image is changed. Draws come in endless passes over the items. Ranks
-take turns: rank r's batch i is batch i * world_size + r of the stream.
+An item is an audio file or an image. A draw is a pair (item, start), where `start` is the first sample of a window in a
+file, or a key for the augmentation of an image. The stream consists of endless passes over the items. Ranks take turns:
+batch i of rank r is batch i * world_size + r of the stream.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ Draw = tuple[int, int]
 
 @contextmanager
 def naming(split: str | None) -> Iterator[None]:
-    """Begin what is wrong with batches with the split that they are of; None: all files."""
+    """Prefix the message of a ValueError with the split; None: all files."""
     try:
         yield
     except ValueError as error:
-        whose = "all files" if split is None else f"split {split!r}"
-        raise ValueError(f"{whose}: {error}") from error
+        source = "all files" if split is None else f"split {split!r}"
+        raise ValueError(f"{source}: {error}") from error
 
 
 def digest(content: np.ndarray | bytes | Iterable[str]) -> str:
-    """A short hash of whole numbers, bytes or names, for the fingerprint of a stream.
+    """Return a short hash of integers, bytes or names, for the fingerprint of a stream.
 
-    Names are taken in Unicode's normal form C: a copy to another file system may change the form, and not the file.
+    Names are hashed in Unicode's normal form C, since copying to another file system may change the form.
     """
     if not isinstance(content, np.ndarray | bytes):
         names = "\n".join(content)
@@ -42,25 +42,25 @@ def digest(content: np.ndarray | bytes | Iterable[str]) -> str:
 
 
 class BatchStream:
-    """The stream, cut into rounds of `num_batches`, and the position in it. Subclasses say which items come when.
+    """The stream, cut into rounds of `num_batches`, and the position in it. Subclasses define the order of items.
 
-    A round that was not finished starts again at its first batch with the next `iter`, unless a state was loaded: then
-    it continues from there. A finished round is followed by the next part of the stream.
+    `iter` starts an unfinished round again at its first batch, or continues from a loaded state. After a finished round
+    it goes on with the next part of the stream.
 
     Args:
-        num_slots: `[num_items]` how many draws each item has in a pass; items with 0 are never drawn.
+        num_slots: `[num_items]` draws of each item in a pass; items with 0 are never drawn.
         num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
         batch_size: draws per batch, on each rank.
-        num_batches: batches of one round (what a loader calls an epoch).
-        seed: of the whole stream, not negative.
+        num_batches: batches of one round (an epoch of the loader).
+        seed: seed of the whole stream, not negative.
         rank: this process, 0..world_size - 1.
         world_size: processes that share the stream.
-        made_from: what the items were made from, by option: a state from other items is refused with these names.
-            A hash of `num_slots` and `num_starts` unless given.
+        made_from: properties of the items, by option: a state of other items is refused, and the message names these
+            options. A hash of `num_slots` and `num_starts` unless given.
 
     Attributes:
         num_slots: draws of all items in a pass.
-        draws_per_pass: by all ranks together; more than `num_slots` where a subclass draws some items again.
+        draws_per_pass: draws of all ranks together; more than `num_slots` if a subclass repeats some items.
 
     Raises:
         ValueError: if an argument is out of range, or no item has a slot.
@@ -101,7 +101,7 @@ class BatchStream:
         self._is_resumed = False
         if made_from is None:
             made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
-        # What a state must agree on: ranks are not in it, since a batch of all of them can be shared by any number.
+        # A state must have the same fingerprint. It lacks the number of ranks: any number may share a batch.
         self._fingerprint: dict[str, Any] = {
             "sampler": type(self).__name__,
             "seed": seed,
@@ -110,21 +110,21 @@ class BatchStream:
         }
 
     def batch(self, index: int) -> list[Draw]:
-        """Batch number `index` of this rank: a pure function of (seed, index, rank, world_size)."""
+        """Return batch `index` of this rank: a pure function of (seed, index, rank, world_size)."""
         return self._draws((index * self.world_size + self.rank) * self.batch_size, self.batch_size)
 
     def of_all_ranks(self, index: int) -> list[Draw]:
-        """Batch number `index` of every rank, one after the other."""
+        """Return batch `index` of every rank, one after the other."""
         num_draws = self.batch_size * self.world_size
         return self._draws(index * num_draws, num_draws)
 
     def _draws(self, first: int, num: int) -> list[Draw]:
         last = first + num
         draws: list[Draw] = []
-        for number in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
-            offset = number * self.draws_per_pass
+        for pass_index in range(first // self.draws_per_pass, (last - 1) // self.draws_per_pass + 1):
+            offset = pass_index * self.draws_per_pass
             part = slice(max(first - offset, 0), last - offset)
-            items, starts = self._pass(number)
+            items, starts = self._pass(pass_index)
             draws += zip(items[part].tolist(), starts[part].tolist(), strict=True)
         return draws
 
@@ -143,14 +143,14 @@ class BatchStream:
         self._position = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the next batch, and what the stream was made from."""
+        """Return the position of the next batch, and the fingerprint of the stream."""
         return {"round_start": self._round_start, "position": self._position, "fingerprint": dict(self._fingerprint)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state.
 
         Raises:
-            ValueError: if the state belongs to another stream, naming what differs.
+            ValueError: if the state belongs to another stream, naming the differences.
         """
         check_same_batches(state["fingerprint"], self._fingerprint)
         self._round_start = state["round_start"]
@@ -158,15 +158,15 @@ class BatchStream:
         self._is_resumed = True
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
-        """`[draws_per_pass]` the item of each draw of a pass, in order."""
+        """Draw the items of a pass in order, `[draws_per_pass]`."""
         raise NotImplementedError
 
-    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        if number not in self._passes:
-            rng = np.random.default_rng((self.seed, number))
+    def _pass(self, pass_index: int) -> tuple[np.ndarray, np.ndarray]:
+        if pass_index not in self._passes:
+            rng = np.random.default_rng((self.seed, pass_index))
             items = self._draw_items(rng)
             starts = rng.integers(0, self._num_starts[items])
-            # A batch may straddle two passes, so the one before is kept.
-            self._passes = {old: drawn for old, drawn in self._passes.items() if old == number - 1}
-            self._passes[number] = (items, starts)
-        return self._passes[number]
+            # A batch may span two passes, so the previous pass is kept.
+            self._passes = {index: draws for index, draws in self._passes.items() if index == pass_index - 1}
+            self._passes[pass_index] = (items, starts)
+        return self._passes[pass_index]

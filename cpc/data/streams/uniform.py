@@ -1,4 +1,4 @@
-"""Batches drawn uniformly: in each pass every slot of every item comes once, in random order."""
+"""Uniform batches: each pass yields every slot of every item once, in random order."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from cpc.data.streams.stream import BatchStream
 
-# That are shuffled together: neighbours on the disk are often of one speaker, who then has a sixteenth of the draws.
+# Runs that are shuffled together. Neighbours on disk are often of one speaker, who then has 1/16 of the draws.
 _NUM_RUNS = 16
 
 
@@ -14,9 +14,9 @@ class UniformBatches(BatchStream):
     """Batches drawn uniformly from all items, or from a part of them that changes during a pass.
 
     Args:
-        slots_at_once: slots that are shuffled together; all unless given. They are sixteen runs of neighbouring items,
-            from anywhere, so that what is read in the meantime fits into a cache.
-        stream, options: as of `BatchStream`.
+        slots_at_once: number of slots that are shuffled together; all unless given. They come from sixteen random runs
+            of neighbouring items, so that the data read at a time fit into a cache.
+        stream, options: arguments of `BatchStream`.
 
     Raises:
         ValueError: if `slots_at_once` is less than 16.
@@ -34,8 +34,8 @@ class UniformBatches(BatchStream):
         slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)
         if self._slots_at_once is None:
             return rng.permutation(slots)
-        slots = np.roll(slots, rng.integers(len(slots)))  # each pass cuts elsewhere
+        slots = np.roll(slots, rng.integers(len(slots)))  # another cut in each pass
         runs = np.array_split(slots, -(-len(slots) * _NUM_RUNS // self._slots_at_once))
         order = rng.permutation(len(runs))
-        together = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))
-        return np.concatenate([rng.permutation(np.concatenate([runs[run] for run in part])) for part in together])
+        chunks = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))
+        return np.concatenate([rng.permutation(np.concatenate([runs[run] for run in chunk])) for chunk in chunks])

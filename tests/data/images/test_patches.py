@@ -77,12 +77,12 @@ def test_v1_is_a_sub_crop_in_a_frame_by_a_plain_loop() -> None:
 def test_to_judge_by_patches_are_cut_in_the_middle_and_framed_alike() -> None:
     augmentation = PatchAugmentation("v1", PatchGrid(64, 32), FILL)
     x = torch.rand(1, 3, 96, 96)
-    patches = augmentation.without_chance(x)
+    patches = augmentation.unaugmented(x)
     assert torch.equal(patches[0, 1, 0, :, 2:62, 2:62], x[0, :, 34:94, 2:62])
     frame = torch.ones(64, 64, dtype=torch.bool)
     frame[2:62, 2:62] = False
     assert torch.equal(patches[0, 0, 0][:, frame], FILL[:, None].expand(3, int(frame.sum())))
-    assert torch.equal(PatchAugmentation("none", GRID, FILL).without_chance(images()), GRID.patches(images()))
+    assert torch.equal(PatchAugmentation("none", GRID, FILL).unaugmented(images()), GRID.patches(images()))
 
 
 def test_v2_mirrors_drops_colours_and_changes_light_patch_by_patch() -> None:
