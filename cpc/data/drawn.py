@@ -120,7 +120,7 @@ class DrawnCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Return the size of a held-out batch of all ranks: that of training; short splits repeat rows at new starts."""
+        """Return the size of a held-out batch of all ranks, equal to training's; short splits repeat rows."""
         return world_size * batch_size
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("gymnasium")
 from small_pong import NAME
 
 import cpc
-from cpc.agents.comparison import _differences, _steps_to, _summary, _table, train_agents
+from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _table, train_agents
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.records import read_records
@@ -244,9 +244,9 @@ def test_an_episode_cut_by_time_has_a_future() -> None:
 
 def test_steps_to_a_threshold() -> None:
     steps, returns = np.arange(10, 110, 10), np.array([0, 0, 9, 0, 0, 0, 5, 5, 5, 5.0])
-    assert _steps_to(4.0, steps, returns) == 100
-    assert _steps_to(1.8, steps, returns) == 50
-    assert _steps_to(4.1, steps, returns) is None
+    assert _steps_to_threshold(4.0, steps, returns) == 100
+    assert _steps_to_threshold(1.8, steps, returns) == 50
+    assert _steps_to_threshold(4.1, steps, returns) is None
 
 
 @pytest.mark.parametrize(
