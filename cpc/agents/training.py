@@ -207,8 +207,8 @@ class AgentRun:
                 self._record(rate)
                 since, steps_before = time.perf_counter(), self.num_steps
             if is_last:  # before the last checkpoint, which marks the run as finished
-                saved_settings = {"step": self.num_steps, "seed": self.seed}
-                save_pretrained(self.agent.model, self.folder / "model", provenance=saved_settings)
+                provenance = {"step": self.num_steps, "seed": self.seed}
+                save_pretrained(self.agent.model, self.folder / "model", provenance=provenance)
             if self.update % a2c.save_every_updates == 0 or is_last:
                 with write_atomically(self.folder / "last.ckpt") as new:
                     torch.save(self.state_dict(), new)
