@@ -115,7 +115,7 @@ def test_what_chunks_need_is_told(encoder: Any, told: dict[str, int]) -> None:
     """As docs/library.md says: at least so many samples, and half of the receptive field on either side."""
     model = CPC(encoder, GRU(4), Bilinear(1)).eval()
     model.initialise_from(torch.randn(2, 3200))
-    found = encoder_graph(model).told
+    found = encoder_graph(model).metadata
     assert told.items() <= found.items()
     assert model.encode(torch.randn(1, found["shortest_samples"]))[0].shape[1] == 1
     with pytest.raises(ValueError, match="too few"):

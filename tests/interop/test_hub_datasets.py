@@ -18,7 +18,7 @@ from PIL import Image
 from cpc import cli
 from cpc.data import read_image_source, read_manifest
 from cpc.data.audio.index import index_folder
-from cpc.interop.hub_datasets import _known_split, download_dataset, file_of
+from cpc.interop.hub_datasets import _known_split, download_dataset, read_cell
 
 library: Any = pytest.importorskip("datasets")
 assert library is import_module("datasets")
@@ -206,7 +206,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     with pytest.raises(ValueError, match="train, row 0 holds no audio file that is known: it begins with b'text'"):
         download_dataset(str(tmp_path / "text"), out=out)
     with pytest.raises(ValueError, match="row 0 holds no file"):
-        file_of({"bytes": None, "path": None}, "Audio", str(source), "row 0")
+        read_cell({"bytes": None, "path": None}, "Audio", str(source), "row 0")
     secret = tmp_path / "secret.wav"
     for elsewhere in (
         *(str(secret), f"{source}/../secret.wav", f"file://{secret}", f"simplecache::file://{secret}"),
@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     ):
         for of in (str(source), "org/words", "."):
             with pytest.raises(ValueError, match="outside of the dataset: refused"):
-                file_of({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
+                read_cell({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
     with pytest.raises(ValueError, match=r"`label` text: .* holds audio, whose labels all go to labels.csv"):
         download_dataset(str(source), out=out, label="text")
     with pytest.raises(ValueError, match=r"`revision` v9: .* is a folder"):
