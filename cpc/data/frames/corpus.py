@@ -97,18 +97,18 @@ class FrameWindows:
             | {"content of episodes": digest(self.corpus.recording.content(self.sequence_ids))},
         }
 
-    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
+    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
         """Return the batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
-        x = np.zeros((len(drawn), self.num_latents, *self.corpus.frame_shape), np.uint8)
-        for window, (episode, start) in zip(x, drawn, strict=True):
+        x = np.zeros((len(indices), self.num_latents, *self.corpus.frame_shape), np.uint8)
+        for window, (episode, start) in zip(x, indices, strict=True):
             row = int(self.sequence_ids[episode])
             frames = self.corpus.recording.read(row, start, self.num_latents, self.corpus.stack)
             window[: len(frames)] = frames
-        episodes = [episode for episode, _ in drawn]
+        episodes = [episode for episode, _ in indices]
         ids, groups = (torch.from_numpy(x[episodes]) for x in (self.sequence_ids, self.group_ids))
-        return Batch(torch.from_numpy(x), self.num_valid(drawn), ids, groups, ids.new_zeros(len(ids), 0))
+        return Batch(torch.from_numpy(x), self.num_valid(indices), ids, groups, ids.new_zeros(len(ids), 0))
 
-    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
+    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Return the number of frames of each window without padding."""
-        lengths = self.lengths[[episode for episode, _ in drawn]]
+        lengths = self.lengths[[episode for episode, _ in indices]]
         return torch.from_numpy(np.minimum(lengths, self.num_latents))
