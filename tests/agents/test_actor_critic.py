@@ -65,16 +65,16 @@ def test_no_prediction_leaves_an_episode(agent: ActorCritic, x: torch.Tensor) ->
     cuts = [(0, 0, 3), (0, 3, 7), (1, 0, 7), (2, 0, 5), (2, 5, 7)]
     pool = torch.cat([output.targets[b, start:end] for b, start, end in cuts])
     queries = agent.model.predictor(output.contexts)
-    of_steps = []
+    step_losses = []
     for k in (1, 2):
         rows = [
             -(queries[k - 1, b, t] @ pool.T).log_softmax(0)[7 * b + t + k]
             for b, start, end in cuts
             for t in range(start, end - k)
         ]
-        of_steps.append(torch.stack(rows).mean())
+        step_losses.append(torch.stack(rows).mean())
     assert found.num_rows.sum(1).tolist() == [16, 11]
-    torch.testing.assert_close(found.loss, torch.stack(of_steps).mean())
+    torch.testing.assert_close(found.loss, torch.stack(step_losses).mean())
 
 
 def test_returns_are_what_a_loop_counts() -> None:
