@@ -1,4 +1,4 @@
-"""A modality of a user's own in one file, sequences of vectors: trained, measured and probed by the real commands."""
+"""A user's modality in one file, for sequences of vectors: trained, evaluated and probed by the real commands."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class Walks(Drawn):
 
     Args:
         source: an npz file with `walks`, `[n, T, I]`, `split` and `drift`.
-        noise: standard deviation of what is added in training.
+        noise: standard deviation of the noise that is added in training.
     """
 
     name = "vectors"
@@ -47,15 +47,13 @@ class Walks(Drawn):
     noise: float = 0.0
 
     def open(self, encoder: Any, *, to_train: bool = False) -> "WalkCorpus":
-        """The walks of the file."""
         return WalkCorpus(self.source, self.noise)
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
-        """Whether a walk drifts up or down."""
+        """Return the classes of the only task, the direction of the drift."""
         return ["down", "up"]
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> "WalkProbeData":
-        """Every step of a walk."""
         return WalkProbeData(corpus, **where)
 
 
@@ -68,22 +66,20 @@ class WalkCorpus(DrawnCorpus):
             self.walks, self.split, self.drift = (arrays[name] for name in ("walks", "split", "drift"))
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Every split must be there."""
+        """Refuse a split without walks."""
         for split in splits:
             if split not in self.split:
                 raise ValueError(f"there are no walks of split {split!r}, only of {', '.join(set(self.split))}")
 
     def statistics(self, split: str | None) -> tuple[float, float]:
-        """Over all numbers of a split."""
         walks = self.walks[self.rows(split)]
         return float(walks.mean()), float(walks.std())
 
     def windows(self, split: str | None, *, is_training: bool = False) -> "WalkWindows":
-        """Whole walks, with noise in training."""
+        """Return whole walks, with noise in training."""
         return WalkWindows(self, self.rows(split), split, self.noise if is_training else 0.0)
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Of one split."""
         return np.flatnonzero(np.ones(len(self.split), bool) if split is None else self.split == split)
 
 
@@ -97,21 +93,21 @@ class WalkWindows:
         self.group_ids = np.full(len(rows), -1)
         self.draws = {"num_slots": np.ones(len(rows), int), "num_starts": 2**20, "made_from": {"walks": len(rows)}}
 
-    def __getitems__(self, drawn: list[tuple[int, int]]) -> Batch:
-        """Noise follows the key of the draw."""
-        rows = self.sequence_ids[[row for row, _ in drawn]]
+    def __getitems__(self, indices: list[tuple[int, int]]) -> Batch:
+        """Return the batch of the indices (row, key); the key seeds the noise."""
+        rows = self.sequence_ids[[row for row, _ in indices]]
         x = torch.stack(
             [
                 torch.from_numpy(self.corpus.walks[row]) + self._noise(key)
-                for row, (_, key) in zip(rows, drawn, strict=True)
+                for row, (_, key) in zip(rows, indices, strict=True)
             ]
         )
         labels = torch.from_numpy(self.corpus.drift[rows])[:, None].expand(-1, LENGTH)
-        return Batch(x.float(), self.num_valid(drawn), torch.from_numpy(rows), torch.full((len(rows),), -1), labels)
+        return Batch(x.float(), self.num_valid(indices), torch.from_numpy(rows), torch.full((len(rows),), -1), labels)
 
-    def num_valid(self, drawn: list[tuple[int, int]]) -> Int[Tensor, " B"]:
-        """No walk is padded."""
-        return torch.full((len(drawn),), LENGTH)
+    def num_valid(self, indices: list[tuple[int, int]]) -> Int[Tensor, " B"]:
+        """Return the length of each walk, since no walk is padded."""
+        return torch.full((len(indices),), LENGTH)
 
     def _noise(self, key: int) -> Tensor:
         return self.noise * torch.randn(LENGTH, DIM, generator=torch.Generator().manual_seed(key))
@@ -125,16 +121,13 @@ class WalkFeatures(FeatureExtractor):
         self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name] for name in features}
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """One a step."""
         return np.full(len(rows), LENGTH)
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Walk by walk."""
         for row in rows.tolist():
             yield row, self._features(self.corpus.walks[row])
 
     def file_features(self, path: Path) -> np.ndarray:
-        """Of a walk in a file."""
         return next(iter(self._features(np.load(path)).values()))
 
     @torch.no_grad()
@@ -154,28 +147,25 @@ class WalkProbeData(ProbeData):
 
     @property
     def splits(self) -> Sequence[str]:
-        """Of every walk."""
         return self.corpus.split.tolist()
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """The drift of each walk, whatever the task is called."""
+        """Return the drift of each walk, for a task of any name."""
         return Labels({row: ["down", "up"][self.corpus.drift[row]] for row in rows.tolist()})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """Of a model."""
         return WalkFeatures(features, model, self.corpus)
 
     def find_files(self, folder: Path) -> list[str]:
-        """Walks, one a file."""
         return find_files(folder, {".npy"}, "walk")
 
 
 @dataclass(kw_only=True)
 class WalksInOrder(Modality):
-    """The walks of a file one after the other: not drawn, so no option of `Drawn` is there.
+    """The walks of a file in their order. The class does not inherit from `Drawn`, since there is no random order.
 
     Args:
-        source: as of `Walks`.
+        source: an npz file, see `Walks`.
     """
 
     name = "vectors"
@@ -184,36 +174,33 @@ class WalksInOrder(Modality):
     source: str
 
     def open(self, encoder: Any, *, to_train: bool = False) -> "OrderedCorpus":
-        """The walks of the file."""
         return OrderedCorpus(WalkCorpus(self.source, 0.0))
 
     def initialisation_batch(self, corpus: "OrderedCorpus") -> Tensor:
-        """The first batch."""
         return OrderedBatches(corpus, self.train_split, self.batch_size).__getitems__([0]).x
 
     def check_split(self, corpus: "OrderedCorpus", split: str, strategies: Sequence[str], own: str) -> None:
-        """Every split must be there."""
         corpus.walks.check(split)
 
     def training(self, corpus: "OrderedCorpus", model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Round and round."""
+        """Return all walks in their order, again and again."""
         batches = OrderedBatches(corpus, self.train_split, self.batch_size)
         return Training(batches, ResumableIndex({"batch_size": self.batch_size}))
 
     def held_out(self, corpus: "OrderedCorpus", model: Any, **how: Any) -> "OrderedBatches":
-        """The first batch of the split."""
+        """Return the first batch of the split."""
         return OrderedBatches(corpus, self.eval_split, self.batch_size)
 
 
 @dataclass
 class OrderedCorpus:
-    """Walks that cannot be drawn."""
+    """Walks without the interface of `DrawnCorpus`."""
 
     walks: WalkCorpus
 
 
 class OrderedBatches:
-    """Walks of a split in their order; held out, the first batch of them."""
+    """Walks of a split in their order; the held-out batches are only the first."""
 
     is_continuous, class_entropy_nats, num_batches, seed = False, None, 1, 0
 
@@ -223,16 +210,15 @@ class OrderedBatches:
         self._windows = corpus.walks.windows(split)
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The batch of a number."""
+        """Return the batch of an index."""
         rows = indices[0] * self.batch_size + np.arange(self.batch_size)
         return self._windows.__getitems__([(row % len(self._windows.sequence_ids), 0) for row in rows.tolist()])
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """One way for every strategy."""
+        """Return the same value for every strategy."""
         return "in order", False
 
     def batches(self, strategy: str) -> Iterator[Batch]:
-        """The first."""
         yield self.__getitems__([0])
 
 
@@ -247,7 +233,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run_dir(source: Path) -> Path:
-    """Of the config that docs/data.md shows."""
+    """The run folder of a training with the config that docs/data.md shows."""
     _, shown = blocks("docs/data.md", "yaml")
     data = yaml.safe_load(shown.replace("mypackage.walks", __name__).replace("walks.npz", str(source)))["data"]
     data["init_args"] |= {"batch_size": 10, "noise": 0.1}
@@ -341,7 +327,7 @@ def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:
     assert (sidecar["features"], sidecar["dim"]) == ("z", 8)
 
 
-def test_latents_of_what_is_not_drawn(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_modality_that_is_not_drawn(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = yaml.safe_load((source.with_name("config.yaml")).read_text())
     config["data"] = {"class_path": f"{__name__}.WalksInOrder", "init_args": {"source": str(source), "batch_size": 10}}
     config["trainer"]["callbacks"] = None

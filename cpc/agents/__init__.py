@@ -1,1 +1,1 @@
-"""Agents whose encoder and context are those of a CPC model: environment -> z, c -> policy, value, and the CPC loss."""
+"""Agents built on the encoder and context of a CPC model: environment -> z, c -> policy, value, and the CPC loss."""

@@ -1,6 +1,7 @@
-"""A policy and a value that read the contexts of a CPC model, and the losses of both.
+"""A policy and a value function of the contexts of a CPC model, and their losses.
 
-B environments, T steps of a rollout, D latent dim, C context dim, A actions, K prediction steps, P pieces of episodes.
+B environments, T steps of a rollout, D latent dim, C context dim, A actions, K prediction steps, P segments: a rollout
+is cut into segments where episodes begin.
 """
 
 from itertools import pairwise
@@ -18,8 +19,16 @@ from cpc.model import CPC
 from cpc.predictors import Output
 
 
-class Played(NamedTuple):
-    """What an agent makes of observations."""
+class AgentOutput(NamedTuple):
+    """The output of an agent for a batch of observations.
+
+    Attributes:
+        targets: latents that the CPC loss predicts.
+        contexts: contexts.
+        logits: logits of the policy.
+        values: values.
+        state: state of the context after the last step.
+    """
 
     targets: Float[Tensor, "B T D"]
     contexts: Float[Tensor, "B T C"]
@@ -29,14 +38,14 @@ class Played(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """Linear policy and value of the contexts; encoder and context are the model's own, trained by both losses.
+    """A linear policy and a linear value of the contexts; both losses train the encoder and the context of the model.
 
     Args:
-        model: of observations as the environments give them.
+        model: a model that encodes the observations of the environments.
         num_actions: A.
 
     Raises:
-        ValueError: if the contexts have no state of bounded size, which acting step by step needs.
+        ValueError: if the state of the context has no bounded size, which acting step by step needs.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
@@ -49,24 +58,24 @@ class ActorCritic(nn.Module):
         self.model = model
         self.policy = nn.Linear(model.context.dim, num_actions)
         self.value = nn.Linear(model.context.dim, 1)
-        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # begin with all actions about as likely
+        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # at first all actions are about equally likely
         nn.init.orthogonal_(self.value.weight)
         for head in (self.policy, self.value):
             nn.init.zeros_(head.bias)
 
-    def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> Played:
-        """What an agent makes of observations; contexts forget where an episode `begins`."""
+    def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> AgentOutput:
+        """Return the output for observations; the state of the context is reset where an episode `begins`."""
         latents, targets = self.model.loss_part.encode(self.model.encoder, x)
         parts = []
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
         for start, end in pairwise(starts):
             if state is not None:
-                state = tuple(torch.where(_like(begins[:, start], each), 0, each) for each in state)
+                state = tuple(torch.where(_expand(begins[:, start], tensor), 0, tensor) for tensor in state)
             contexts, state = self.model.context(latents[:, start:end], state)
             parts.append(contexts)
         contexts = torch.cat(parts, 1)
         assert state is not None
-        return Played(
+        return AgentOutput(
             latents if targets is None else targets,
             contexts,
             self.policy(contexts),
@@ -74,57 +83,69 @@ class ActorCritic(nn.Module):
             state,
         )
 
-    def contrast(self, played: Played, begins: Bool[Tensor, "B T"], generator: torch.Generator) -> ContrastiveOutput:
-        """The CPC loss of a rollout: every piece of an episode is a sequence, and no prediction leaves it.
+    def contrast(
+        self, output: AgentOutput, begins: Bool[Tensor, "B T"], generator: torch.Generator
+    ) -> ContrastiveOutput:
+        """Return the CPC loss of a rollout: every segment is a sequence, and predictions lie in one segment.
 
         Raises:
-            ValueError: if no piece is longer than the first prediction.
+            ValueError: if no segment is longer than the first prediction.
         """
-        queries = self.model.predictor(played.contexts)  # [K, B, T, D]
-        places, num_valid = pieces(begins)
-        of_pieces = Output(
-            rearrange(played.targets, "b t d -> (b t) d")[places],
-            rearrange(played.contexts, "b t c -> (b t) c")[places],
-            {"": rearrange(queries, "k b t d -> k (b t) d")[:, places]},
+        queries = self.model.predictor(output.contexts)  # [K, B, T, D]
+        indices, num_valid = episode_segments(begins)
+        segments = Output(
+            rearrange(output.targets, "b t d -> (b t) d")[indices],
+            rearrange(output.contexts, "b t c -> (b t) c")[indices],
+            {"": rearrange(queries, "k b t d -> k (b t) d")[:, indices]},
             None,
         )
-        batch = Batch.of(of_pieces.latents)._replace(num_valid=num_valid)
-        return self.model.loss_part(of_pieces, batch, generator)
+        batch = Batch.of(segments.latents)._replace(num_valid=num_valid)
+        return self.model.loss_part(segments, batch, generator)
 
 
-def pieces(begins: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "P T"], Int[Tensor, " P"]]:
-    """A rollout cut where episodes begin: places (b t) of each piece, padded, and how many of them there are."""
+def episode_segments(begins: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "P T"], Int[Tensor, " P"]]:
+    """Return the indices (b t) of every segment's steps, padded to T, and the number of steps of every segment."""
     num_environments, num_steps = begins.shape
-    cut = begins.clone()
-    cut[:, 0] = True
-    first = cut.flatten().nonzero()[:, 0]
+    is_first = begins.clone()
+    is_first[:, 0] = True
+    first = is_first.flatten().nonzero()[:, 0]
     num_valid = torch.diff(first, append=first.new_tensor([num_environments * num_steps]))
-    places = rearrange(first, "p -> p 1") + torch.arange(num_steps, device=begins.device)
-    return places.clamp(max=num_environments * num_steps - 1), num_valid
+    indices = rearrange(first, "p -> p 1") + torch.arange(num_steps, device=begins.device)
+    return indices.clamp(max=num_environments * num_steps - 1), num_valid
 
 
-def returns_of(
-    rewards: Float[Tensor, "B T"], is_end: Bool[Tensor, "B T"], value_ahead: Float[Tensor, " B"], discount: float
+def discounted_returns(
+    rewards: Float[Tensor, "B T"], is_end: Bool[Tensor, "B T"], final_values: Float[Tensor, " B"], discount: float
 ) -> Float[Tensor, "B T"]:
-    """Discounted sums of what follows up to the end of the episode, or of the rollout and the value ahead of it."""
-    found = torch.empty_like(rewards)
-    ahead = value_ahead
+    """Return the discounted sum of the rewards from each step to the end of its episode or of the rollout.
+
+    Args:
+        rewards: reward of each step.
+        is_end: True where a step ends its episode.
+        final_values: value of the observation after the last step, added to the rewards if its episode goes on.
+        discount: discount per step.
+    """
+    returns = torch.empty_like(rewards)
+    following = final_values
     for t in reversed(range(rewards.shape[1])):
-        ahead = rewards[:, t] + discount * torch.where(is_end[:, t], 0, ahead)
-        found[:, t] = ahead
-    return found
+        following = rewards[:, t] + discount * torch.where(is_end[:, t], 0, following)
+        returns[:, t] = following
+    return returns
 
 
 def actor_critic_losses(
-    played: Played, actions: Int[Tensor, "B T"], returns: Float[Tensor, "B T"]
+    output: AgentOutput, actions: Int[Tensor, "B T"], returns: Float[Tensor, "B T"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the policy, of the value, and the policy's mean entropy (Mnih et al. 2016, arXiv:1602.01783, section 4)."""
-    log_policy = F.log_softmax(played.logits, -1)
-    of_action = log_policy.gather(-1, rearrange(actions, "b t -> b t 1"))[..., 0]
-    advantages = (returns - played.values).detach()
+    """Return the losses of policy and value, and the policy's mean entropy.
+
+    Mnih et al. 2016, arXiv:1602.01783, section 4.
+    """
+    log_policy = F.log_softmax(output.logits, -1)
+    log_probs = log_policy.gather(-1, rearrange(actions, "b t -> b t 1"))[..., 0]
+    advantages = (returns - output.values).detach()
     entropy = -(log_policy.exp() * log_policy).sum(-1).mean()
-    return -(advantages * of_action).mean(), F.mse_loss(played.values, returns), entropy
+    return -(advantages * log_probs).mean(), F.mse_loss(output.values, returns), entropy
 
 
-def _like(flags: Bool[Tensor, " B"], state: Tensor) -> Tensor:
+def _expand(flags: Bool[Tensor, " B"], state: Tensor) -> Tensor:
     return flags.view(-1, *[1] * (state.ndim - 1))

@@ -19,8 +19,8 @@ from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_folder import lock_run
 
 SCHEMA = 1
-FINAL_SHARE = 0.1  # of the steps, whose mean return is the final one
-SMOOTHED_RECORDS = 5  # whose mean return must reach the threshold
+FINAL_SHARE = 0.1  # last share of the steps, whose mean return is the final return
+SMOOTHED_RECORDS = 5  # consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
 SECTIONS = ("model", "environment", "a2c")
 
@@ -38,24 +38,24 @@ def train_agents(
 ) -> dict[str, Any]:
     """Train an agent for every weight of the CPC loss and every seed, one after the other, and compare their returns.
 
-    A call that was interrupted goes on where it was; runs that ended are not run again. `cpc monitor` shows them.
+    An interrupted call continues when it is repeated; finished runs are not run again. `cpc monitor` shows the runs.
 
     Args:
         config: a YAML file with `model` (encoder, context, predictor, loss), `environment` and `a2c`.
-        run_dir: every run is a folder in it; the comparison is written beside them.
-        num_seeds: of each weight.
-        cpc_weights: of the CPC loss; 0 and that of the config if not given.
-        num_steps: of each run, in all its environments together; that of the config if not given.
-        threshold: a return; how soon it is reached is compared too.
+        run_dir: folder for the folders of the runs and for the comparison.
+        num_seeds: number of seeds for each weight.
+        cpc_weights: weights of the CPC loss; 0 and the config's weight if not given.
+        num_steps: steps of each run, in all its environments together; the config's number if not given.
+        threshold: a return; the steps until it is reached are compared too.
         trusted_packages: packages whose classes the config may name.
 
     Returns:
-        What is written: by weight the final return of every seed and its steps to the threshold, their means and
-        intervals, and how both differ from those of the first weight.
+        The content of `comparison.json`: for each weight the final return and the steps to the threshold of every
+        seed, their means and intervals, and their differences from the first weight.
 
     Raises:
-        ValueError: on a config that cannot be used, runs of other settings in the folder, or another process that
-            trains there.
+        ValueError: if the config cannot be used, the folder holds runs of other settings, or another process trains
+            there.
     """
     run_dir, (architecture, environment, a2c) = Path(run_dir), read_config(Path(config))
     a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
@@ -66,11 +66,11 @@ def train_agents(
     with lock_run(run_dir):
         for seed in range(num_seeds):
             for weight in weights:
-                of_arm = replace(a2c, cpc_weight=weight)
-                train_agent(folders[weight][seed], architecture, environment, of_arm, seed, tuple(trusted_packages))
-    curves = {weight: [_curve(folder) for folder in of_weight] for weight, of_weight in folders.items()}
-    summaries = {f"{weight:g}": _summary(each, a2c.num_steps, threshold) for weight, each in curves.items()}
-    compared = {
+                weighted = replace(a2c, cpc_weight=weight)
+                train_agent(folders[weight][seed], architecture, environment, weighted, seed, tuple(trusted_packages))
+    curves = {weight: [_curve(folder) for folder in seed_folders] for weight, seed_folders in folders.items()}
+    summaries = {f"{w:g}": _summary(seed_curves, a2c.num_steps, threshold) for w, seed_curves in curves.items()}
+    comparison = {
         "schema": SCHEMA,
         "config": str(config),
         "environment": environment.name,
@@ -81,45 +81,45 @@ def train_agents(
         "by_cpc_weight": summaries,
         "differences": _differences(summaries, a2c.num_steps),
     }
-    table = _table(compared)
+    table = _table(comparison)
     with write_atomically(run_dir / "comparison.png") as new:
-        _picture(curves, a2c.num_steps, environment.name).savefig(new, format="png")
-    write_json(compared, run_dir / "comparison.json")
+        _figure(curves, a2c.num_steps, environment.name).savefig(new, format="png")
+    write_json(comparison, run_dir / "comparison.json")
     print(table)
     print(f"written to {run_dir / 'comparison.json'} and comparison.png")
-    return compared
+    return comparison
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
-    """The architecture of the model, the environment and how it is played.
+    """Read the description of the model, the environment and the options of training.
 
     Raises:
-        ValueError: naming what cannot be used.
+        ValueError: if the file is missing or a setting cannot be used; the message names it.
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
-    read_limited_yaml(path)  # before one without limits
-    found = read_yaml(path)
-    if not isinstance(found, dict) or set(found) != set(SECTIONS):
+    read_limited_yaml(path)  # refuses a file that is too large for `read_yaml`
+    config = read_yaml(path)
+    if not isinstance(config, dict) or set(config) != set(SECTIONS):
         raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")
-    for section, kind in (("environment", Environment), ("a2c", A2C)):
-        legal = [field.name for field in fields(kind)]
-        unknown = [name for name in found[section] if name not in legal]
+    for section, cls in (("environment", Environment), ("a2c", A2C)):
+        legal = [field.name for field in fields(cls)]
+        unknown = [name for name in config[section] if name not in legal]
         if unknown:
             raise ValueError(f"{path}: {section}.{unknown[0]} is not one of {', '.join(legal)}")
-    if "name" not in found["environment"]:
+    if "name" not in config["environment"]:
         raise ValueError(f"{path}: environment.name must name a Gymnasium environment")
-    architecture = {"class_path": "cpc.model.CPC", "init_args": found["model"]}
-    kinds = {field.name: type(field.default) for field in fields(A2C)}
+    architecture = {"class_path": "cpc.model.CPC", "init_args": config["model"]}
+    types = {field.name: type(field.default) for field in fields(A2C)}
     try:
-        a2c = {name: kinds[name](str(value)) for name, value in found["a2c"].items()}  # YAML reads 7e-4 as text
+        a2c = {name: types[name](str(value)) for name, value in config["a2c"].items()}  # YAML reads 7e-4 as text
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: a2c must hold numbers: {error}") from error
-    return architecture, Environment(**found["environment"]), A2C(**a2c)
+    return architecture, Environment(**config["environment"]), A2C(**a2c)
 
 
 def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """`[n]` steps and mean returns of a run's records."""
+    """Return steps and mean returns of a run's records, each `[n]`."""
     records = read_records(folder / "returns.jsonl")
     return np.array([r["step"] for r in records]), np.array([r["mean_return"] for r in records], float)
 
@@ -127,99 +127,102 @@ def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def _summary(
     curves: Sequence[tuple[np.ndarray, np.ndarray]], num_steps: int, threshold: float | None
 ) -> dict[str, Any]:
-    """Over the seeds of a weight."""
+    """Return final returns and steps to the threshold of the seeds of one weight, with means and intervals."""
     final = []
-    for steps, returns in curves:
-        last = returns[steps > (1 - FINAL_SHARE) * num_steps]
+    for record_steps, returns in curves:
+        last = returns[record_steps > (1 - FINAL_SHARE) * num_steps]
         if not len(last):
             raise ValueError(f"no episode ended in the last {FINAL_SHARE:.0%} of {num_steps} steps: raise num_steps")
         final.append(float(last.mean()))
-    found: dict[str, Any] = {"final_returns": final, "mean_final_return": float(np.mean(final))}
-    found |= {"interval": _interval(final), "steps_to_threshold": None}
+    summary: dict[str, Any] = {"final_returns": final, "mean_final_return": float(np.mean(final))}
+    summary |= {"interval": _interval(final), "steps_to_threshold": None}
     if threshold is not None:
-        found["steps_to_threshold"] = [_steps_to(threshold, *curve) for curve in curves]
-        of_seeds = _restricted(found, num_steps)
-        found |= {"mean_steps_to_threshold": float(np.mean(of_seeds)), "interval_of_steps": _interval(of_seeds)}
-    return found
+        summary["steps_to_threshold"] = [_steps_to_threshold(threshold, *curve) for curve in curves]
+        steps = _censored_steps(summary, num_steps)
+        summary |= {"mean_steps_to_threshold": float(np.mean(steps)), "interval_of_steps": _interval(steps)}
+    return summary
 
 
 def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[str, dict[str, Any]]:
-    """Of each weight from the first, seed by seed: a seed's runs begin with equal weights and equal episodes."""
+    """Return the differences of each weight from the first, paired by seed.
+
+    The runs of a seed begin with equal network weights and equal episodes.
+    """
     (_, first), *others = summaries.items()
-    found: dict[str, dict[str, Any]] = {}
+    differences: dict[str, dict[str, Any]] = {}
     for weight, summary in others:
-        of_weight = {"final_return": np.subtract(summary["final_returns"], first["final_returns"])}
+        seed_differences = {"final_return": np.subtract(summary["final_returns"], first["final_returns"])}
         if first["steps_to_threshold"] is not None:
-            of_weight["steps_to_threshold"] = np.subtract(
-                _restricted(summary, num_steps), _restricted(first, num_steps)
+            seed_differences["steps_to_threshold"] = np.subtract(
+                _censored_steps(summary, num_steps), _censored_steps(first, num_steps)
             )
-        found[weight] = {name: _difference(each) for name, each in of_weight.items()}
-    return found
+        differences[weight] = {name: _difference(values) for name, values in seed_differences.items()}
+    return differences
 
 
-def _difference(of_seeds: np.ndarray) -> dict[str, Any]:
-    """Resolved: its interval leaves zero out."""
-    interval = _interval(of_seeds)
+def _difference(seed_differences: np.ndarray) -> dict[str, Any]:
+    """Return mean and interval of a difference, which is resolved if the interval excludes zero."""
+    interval = _interval(seed_differences)
     is_resolved = None if interval is None else not interval[0] <= 0 <= interval[1]
-    return {"mean": float(of_seeds.mean()), "interval": interval, "is_resolved": is_resolved}
+    return {"mean": float(seed_differences.mean()), "interval": interval, "is_resolved": is_resolved}
 
 
-def _restricted(summary: dict[str, Any], num_steps: int) -> list[int]:
-    """Steps to the threshold, all the steps where it was never reached: the mean is then a lower limit of the true."""
-    return [num_steps if each is None else each for each in summary["steps_to_threshold"]]
+def _censored_steps(summary: dict[str, Any], num_steps: int) -> list[int]:
+    """Return the steps to the threshold, `num_steps` if it was never reached: their mean is then a lower limit."""
+    return [num_steps if steps is None else steps for steps in summary["steps_to_threshold"]]
 
 
 def _interval(values: Sequence[float] | Sequence[int] | np.ndarray) -> list[float] | None:
-    """Of their mean; None of one."""
+    """Return the confidence interval of the mean; None for a single value."""
     half = _half_interval(np.asarray(values, float))
     return None if np.isnan(half) else [float(np.mean(values) - half), float(np.mean(values) + half)]
 
 
 def _half_interval(values: np.ndarray) -> float:
-    """Of Student's t over seeds; NaN of one."""
+    """Return half the width of the interval by Student's t; NaN for a single value."""
     num = len(values)
     if num < 2:
         return float("nan")
     return float(student.ppf((1 + CONFIDENCE) / 2, num - 1) * values.std(ddof=1) / num**0.5)
 
 
-def _steps_to(threshold: float, steps: np.ndarray, returns: np.ndarray) -> int | None:
-    """Where the mean of some records in a row first reaches the threshold; None: never."""
+def _steps_to_threshold(threshold: float, steps: np.ndarray, returns: np.ndarray) -> int | None:
+    """Return the step at which the mean of consecutive records first reaches the threshold; None: never."""
     if len(returns) < SMOOTHED_RECORDS:
         return None
     smooth = np.convolve(returns, np.full(SMOOTHED_RECORDS, 1 / SMOOTHED_RECORDS), "valid")
-    over = np.flatnonzero(smooth >= threshold)
-    return int(steps[over[0] + SMOOTHED_RECORDS - 1]) if len(over) else None
+    reached = np.flatnonzero(smooth >= threshold)
+    return int(steps[reached[0] + SMOOTHED_RECORDS - 1]) if len(reached) else None
 
 
-def _table(compared: dict[str, Any]) -> str:
+def _table(comparison: dict[str, Any]) -> str:
     lines = [
-        f"{compared['environment']}, {compared['num_steps']} steps, {compared['num_seeds']} seeds: mean return of the "
-        f"last {FINAL_SHARE:.0%} of the steps",
+        f"{comparison['environment']}, {comparison['num_steps']} steps, {comparison['num_seeds']} seeds: mean return "
+        f"of the last {FINAL_SHARE:.0%} of the steps",
         f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>20} {'steps to threshold':>20} {'95 % interval':>20} "
         f"{'reached':>8}",
     ]
-    for weight, found in compared["by_cpc_weight"].items():
-        line = f"{weight:>14} {found['mean_final_return']:>9.2f} {_range(found['interval'], '.2f'):>20}"
-        if found["steps_to_threshold"] is not None:
-            num_reached = sum(each is not None for each in found["steps_to_threshold"])
-            is_limit = num_reached < compared["num_seeds"]
-            steps = f"{'>= ' if is_limit else ''}{found['mean_steps_to_threshold']:.0f}"
-            reached = f"{num_reached} of {compared['num_seeds']}"
-            line += f" {steps:>20} {_range(found['interval_of_steps'], '.0f'):>20} {reached:>8}"
+    for weight, summary in comparison["by_cpc_weight"].items():
+        line = f"{weight:>14} {summary['mean_final_return']:>9.2f} {_range(summary['interval'], '.2f'):>20}"
+        if summary["steps_to_threshold"] is not None:
+            num_reached = sum(steps is not None for steps in summary["steps_to_threshold"])
+            is_limit = num_reached < comparison["num_seeds"]
+            mean_steps = f"{'>= ' if is_limit else ''}{summary['mean_steps_to_threshold']:.0f}"
+            reached = f"{num_reached} of {comparison['num_seeds']}"
+            line += f" {mean_steps:>20} {_range(summary['interval_of_steps'], '.0f'):>20} {reached:>8}"
         lines.append(line)
-    first = next(iter(compared["by_cpc_weight"]))
-    for weight, differences in compared["differences"].items():
-        for name, found in differences.items():
+    first = next(iter(comparison["by_cpc_weight"]))
+    for weight, differences in comparison["differences"].items():
+        for name, difference in differences.items():
             verdict = {
-                None: "one seed tells nothing about the difference",
+                None: "the difference cannot be resolved with one seed",
                 False: "the difference is not resolved: neutral",
                 True: "the difference is resolved",
-            }[found["is_resolved"]]
+            }[difference["is_resolved"]]
             form = "+.2f" if name == "final_return" else "+.0f"
             lines.append(
-                f"{name.replace('_', ' ')}, weight {weight} less weight {first}: {found['mean']:{form}} "
-                f"({_range(found['interval'], form)}): {verdict}"
+                f"{name.replace('_', ' ')}, weight {weight} less weight {first}: {difference['mean']:{form}} "
+                f"({_range(difference['interval'], form)}): {verdict}"
             )
     return "\n".join(lines)
 
@@ -228,18 +231,18 @@ def _range(interval: list[float] | None, form: str) -> str:
     return "-" if interval is None else f"{interval[0]:{form}} to {interval[1]:{form}}"
 
 
-def _picture(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps: int, title: str) -> Any:
-    """A `matplotlib.figure.Figure`: mean return over the seeds of each weight, and its interval as a band."""
+def _figure(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps: int, title: str) -> Any:
+    """Plot the mean return over the seeds of each weight, with its interval as a band; a `matplotlib.figure.Figure`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.subplots()
-    at = np.linspace(0, num_steps, 101)[1:]
-    for weight, of_seeds in curves.items():
-        values = np.stack([np.interp(at, steps, returns) for steps, returns in of_seeds])
+    grid = np.linspace(0, num_steps, 101)[1:]
+    for weight, seed_curves in curves.items():
+        values = np.stack([np.interp(grid, steps, returns) for steps, returns in seed_curves])
         mean, half = values.mean(0), np.nan_to_num([_half_interval(column) for column in values.T])
-        line = axes.plot(at, mean, label=f"weight of CPC {weight:g}")[0]
-        axes.fill_between(at, mean - half, mean + half, alpha=0.2, color=line.get_color())
+        line = axes.plot(grid, mean, label=f"weight of CPC {weight:g}")[0]
+        axes.fill_between(grid, mean - half, mean + half, alpha=0.2, color=line.get_color())
     axes.set(title=figure_text(title), xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")
     axes.legend()
     axes.grid(axis="y")

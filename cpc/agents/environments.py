@@ -1,4 +1,4 @@
-"""Environments side by side, whose every episode can be played again: that is how a stopped run goes on exactly.
+"""A batch of environments, whose episodes can be replayed, so that an interrupted run continues exactly.
 
 N environments, S H W frames of an observation, their rows and columns.
 """
@@ -11,18 +11,17 @@ import numpy as np
 from einops import rearrange, reduce
 
 from cpc.config.argument_rules import Count, check_fields
-from cpc.data.frames.environments import open_environment, picture_in, resize_frame
+from cpc.data.frames.environments import open_environment, picture_key, resize_frame
 
 
 class Transition(NamedTuple):
-    """What a step of all environments brought.
+    """The result of a step in all environments.
 
     Attributes:
-        rewards: `[N]` float32.
-        is_end: `[N]` whether the step ended the episode; the next observation is then the first of another.
-        last: by environment whose episode was ended by a limit of time alone, and would have had a future: what was to
-            be seen then.
-        returns: sums of rewards of the episodes that ended.
+        rewards: `[N]` float32 rewards.
+        is_end: `[N]` True if the step ended the episode; the next observation is then the first of a new episode.
+        last: last observation of each truncated episode, which ended only because of a time limit, by environment.
+        returns: sums of the rewards of the episodes that ended.
     """
 
     rewards: np.ndarray
@@ -33,13 +32,13 @@ class Transition(NamedTuple):
 
 @dataclass(kw_only=True)
 class Environment:
-    """A Gymnasium environment, and how its observations become those of an encoder.
+    """A Gymnasium environment, and the conversion of its observations for an encoder.
 
     Args:
-        name: as `cpc data record` takes it: `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
+        name: name as for `cpc data record`: `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
         options: further arguments of `gymnasium.make`, such as `{frame_skip: 4}`.
-        shrink: average the pixels of squares of that side; 1: as they are.
-        is_grey: whether a picture becomes one frame of luminance; otherwise each of its channels is one.
+        shrink: side of the squares of pixels that are averaged; 1: pixels are unchanged.
+        is_grey: True if a picture becomes one frame of luminance; False if each of its channels becomes a frame.
 
     Raises:
         ValueError: if `shrink` is below 1.
@@ -54,31 +53,32 @@ class Environment:
         check_fields(self, "environment.")
 
     def make(self) -> Any:
-        """Open one.
+        """Make an environment.
 
         Raises:
-            ValueError: if it is not installed, its actions cannot be counted, or it shows no picture and no vector.
+            ValueError: if the environment is not installed, its actions are not Discrete, or its observations hold
+                neither one picture nor a vector.
         """
-        made = open_environment(self.name, **self.options)
-        if type(made.action_space).__name__ != "Discrete":
+        environment = open_environment(self.name, **self.options)
+        if type(environment.action_space).__name__ != "Discrete":
             raise ValueError(
-                f"environment.name={self.name!r} has actions {made.action_space}: Discrete ones are needed"
+                f"environment.name={self.name!r} has actions {environment.action_space}: Discrete ones are needed"
             )
-        if not _is_vector(made.observation_space):
-            picture_in(made.observation_space)
-        return made
+        if not _is_vector(environment.observation_space):
+            picture_key(environment.observation_space)
+        return environment
 
-    def observe(self, found: Any, space: Any) -> np.ndarray:
-        """An observation as encoders take it: a float32 vector, or frames `[S, H, W]` of bytes.
+    def observe(self, observation: Any, space: Any) -> np.ndarray:
+        """Convert an observation to the encoder's input: a float32 vector, or frames `[S, H, W]` of bytes.
 
         Args:
-            found: what the environment gave.
-            space: its observations'.
+            observation: observation of the environment.
+            space: observation space of the environment.
         """
         if _is_vector(space):
-            return np.asarray(found, np.float32)
-        key = picture_in(space)
-        picture = np.asarray(found if key is None else found[key])
+            return np.asarray(observation, np.float32)
+        key = picture_key(space)
+        picture = np.asarray(observation if key is None else observation[key])
         if self.is_grey:
             return rearrange(resize_frame(picture, self.shrink), "h w s -> s h w")
         size = {"p": self.shrink, "q": self.shrink}
@@ -91,76 +91,76 @@ def _is_vector(space: Any) -> bool:
 
 
 class Environments:
-    """N environments, each of which begins another episode where one has ended.
+    """N environments, each of which begins a new episode when one has ended.
 
-    Episode n of environment i is a function of (seed, i, n) and of the actions: the state is their numbers and the
-    actions of those that are not over, which are played again when it is loaded.
+    Episode n of environment i is a function of (seed, i, n) and of the actions. The state is therefore the indices n
+    and the actions of the unfinished episodes, which are replayed when the state is loaded.
 
     Args:
-        environment: which.
+        environment: the environment and its options.
         num: N.
-        seed: of all episodes.
+        seed: seed of all episodes.
 
     Attributes:
-        observations: `[N, ...]` what is to be seen now.
-        num_actions: that there are.
+        observations: `[N, ...]` current observations.
+        num_actions: number of actions.
     """
 
     def __init__(self, environment: Environment, num: int, seed: int) -> None:
         if num < 1:
             raise ValueError(f"num_environments={num} must be at least 1")
         self._environment, self._seed = environment, seed
-        self._made = [environment.make() for _ in range(num)]
-        self.num_actions = int(self._made[0].action_space.n)
-        self._numbers = [0] * num
+        self._instances = [environment.make() for _ in range(num)]
+        self.num_actions = int(self._instances[0].action_space.n)
+        self._episodes = [0] * num
         self._actions: list[list[int]] = [[] for _ in range(num)]
         self._returns = np.zeros(num)
         self.observations = np.stack([self._begin(i) for i in range(num)])
 
     def step(self, actions: np.ndarray) -> Transition:
-        """Act in all environments; `observations` moves on."""
-        num = len(self._made)
+        """Take one action in every environment and update `observations`."""
+        num = len(self._instances)
         rewards, is_end = np.zeros(num, np.float32), np.zeros(num, bool)
         last, returns = {}, []
         for i, action in enumerate(actions.tolist()):
-            found, reward, is_over, is_out_of_time, _ = self._made[i].step(action)
+            observation, reward, is_terminated, is_truncated, _ = self._instances[i].step(action)
             self._actions[i].append(action)
             self._returns[i] += float(reward)
-            rewards[i], is_end[i] = reward, is_over or is_out_of_time
-            self.observations[i] = self._observe(i, found)
+            rewards[i], is_end[i] = reward, is_terminated or is_truncated
+            self.observations[i] = self._observe(i, observation)
             if is_end[i]:
-                if not is_over:
+                if not is_terminated:
                     last[i] = self.observations[i].copy()
                 returns.append(float(self._returns[i]))
-                self._numbers[i] += 1
+                self._episodes[i] += 1
                 self.observations[i] = self._begin(i)
         return Transition(rewards, is_end, last, returns)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which episodes are being played, and what was done in them."""
-        return {"numbers": list(self._numbers), "actions": [list(each) for each in self._actions]}
+        """Return the indices of the current episodes and their actions so far."""
+        return {"numbers": list(self._episodes), "actions": [list(actions) for actions in self._actions]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Play the episodes that had begun once more, up to where they were."""
-        for i, (number, actions) in enumerate(zip(state["numbers"], state["actions"], strict=True)):
-            self._numbers[i] = number
+        """Replay the actions of the episodes that were unfinished."""
+        for i, (episode, actions) in enumerate(zip(state["numbers"], state["actions"], strict=True)):
+            self._episodes[i] = episode
             self.observations[i] = self._begin(i)
             for action in actions:
-                found, reward, *_ = self._made[i].step(action)
+                observation, reward, *_ = self._instances[i].step(action)
                 self._actions[i].append(action)
                 self._returns[i] += float(reward)
-                self.observations[i] = self._observe(i, found)
+                self.observations[i] = self._observe(i, observation)
 
     def close(self) -> None:
-        """Let go of the environments."""
-        for each in self._made:
-            each.close()
+        """Close the environments."""
+        for instance in self._instances:
+            instance.close()
 
     def _begin(self, i: int) -> np.ndarray:
-        seed = int(np.random.SeedSequence((self._seed, i, self._numbers[i])).generate_state(1)[0] >> 1)
+        seed = int(np.random.SeedSequence((self._seed, i, self._episodes[i])).generate_state(1)[0] >> 1)
         self._actions[i], self._returns[i] = [], 0.0
-        found, _ = self._made[i].reset(seed=seed)
-        return self._observe(i, found)
+        observation, _ = self._instances[i].reset(seed=seed)
+        return self._observe(i, observation)
 
-    def _observe(self, i: int, found: Any) -> np.ndarray:
-        return self._environment.observe(found, self._made[i].observation_space)
+    def _observe(self, i: int, observation: Any) -> np.ndarray:
+        return self._environment.observe(observation, self._instances[i].observation_space)

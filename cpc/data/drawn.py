@@ -42,11 +42,11 @@ class Observations(Protocol):
     num_values: int
     num_latents: int
 
-    def __getitems__(self, drawn: Any) -> Batch:
+    def __getitems__(self, indices: Any) -> Batch:
         """Return the batch of these indices."""
         ...
 
-    def num_valid(self, drawn: Any) -> Int[Tensor, " B"]:
+    def num_valid(self, indices: Any) -> Int[Tensor, " B"]:
         """Return `Batch.num_valid` of these indices without reading the observations."""
         ...
 
@@ -119,7 +119,7 @@ class DrawnCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Return the held-out batch size of all ranks: that of training; short splits repeat rows at new starts."""
+        """Return the size of a held-out batch of all ranks, equal to training's; short splits repeat rows."""
         return world_size * batch_size
 
 
@@ -165,10 +165,10 @@ class Drawn(Modality):
     def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that is missing, or lacks the speakers or the sequences that sampler or strategies need."""
         needs_speakers = any(
-            each.startswith("same_speaker") or self.sampler_for(each, own) != "uniform" for each in strategies
+            name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
         )
         corpus.check(split, needs_speakers=needs_speakers)
-        needs_others = [each for each in strategies if each.endswith("_excluding")]
+        needs_others = [name for name in strategies if name.endswith("_excluding")]
         if needs_others and len(np.unique(corpus.windows(split).sequence_ids)) == 1:
             share = (
                 "data.valid_share" if hasattr(self, "valid_share") else "--valid_share of `cpc data index` or `record`"
@@ -188,7 +188,7 @@ class Drawn(Modality):
 
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
         """Return a warning if no batch depends on `speakers_per_batch`; "" if one does."""
-        if self.speakers_per_batch == 1 or any(self.sampler_for(each, own) != "uniform" for each in strategies):
+        if self.speakers_per_batch == 1 or any(self.sampler_for(name, own) != "uniform" for name in strategies):
             return ""
         advice = "set `sampler` to same_speaker, or " if own in strategies else ""
         return (
@@ -319,10 +319,10 @@ class HeldOut:
 
 
 def identities(
-    encoder: Any, windows: Any, drawn: list[Draw]
+    encoder: Any, windows: Any, indices: list[Draw]
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"], Int[Tensor, " B"]]:
     """Return the number of latents, the sequence and the group of each index, without reading the observations."""
-    rows = [row for row, _ in drawn]
+    rows = [row for row, _ in indices]
     ids, groups = (torch.from_numpy(np.asarray(x)[rows]) for x in (windows.sequence_ids, windows.group_ids))
-    num_latents = encoder.num_latents(windows.num_valid(drawn))
+    num_latents = encoder.num_latents(windows.num_valid(indices))
     return torch.full_like(ids, windows.num_latents) if num_latents is None else num_latents, ids, groups

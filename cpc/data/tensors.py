@@ -20,12 +20,12 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 }
 
 
-def check_tensor(name: str, given: Any, kind: str, shape: Sequence[int | str]) -> None:
+def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -> None:
     """Refuse an argument that is no tensor of this kind and shape; no value is read.
 
     Args:
         name: name of the argument.
-        given: the argument.
+        value: the argument.
         kind: `floats`, `integers` or `booleans`.
         shape: a size for each axis, or a letter for an axis of any size.
 
@@ -33,26 +33,26 @@ def check_tensor(name: str, given: Any, kind: str, shape: Sequence[int | str]) -
         ValueError: if type, dtype or shape differ; the message says how to convert the argument.
     """
     is_kind, conversion = _KINDS[kind]
-    wanted = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
-    if not isinstance(given, Tensor):
-        raise ValueError(f"{name} is a {type(given).__name__}; it must be {wanted}: pass torch.as_tensor({name})")
-    has_shape = given.ndim == len(shape) and all(
-        isinstance(size, str) or size == given_size for size, given_size in zip(shape, given.shape, strict=True)
+    required = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} is a {type(value).__name__}; it must be {required}: pass torch.as_tensor({name})")
+    has_shape = value.ndim == len(shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(shape, value.shape, strict=True)
     )
-    if has_shape and is_kind(given.dtype):
+    if has_shape and is_kind(value.dtype):
         return
     remedy = "reshape it, or pass what belongs to the other arguments"
     if has_shape:
         remedy = f"pass {conversion.format(name)} if its values mean that"
-    raise ValueError(f"{name} is {given.dtype} of the shape {list(given.shape)}; it must be {wanted}: {remedy}")
+    raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}: {remedy}")
 
 
-def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -> None:
+def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -> None:
     """Refuse integers outside of `lowest` to `num - 1`; waits for the GPU.
 
     Args:
         name: name of the argument.
-        given: the integers, indices of things.
+        value: the integers, indices of things.
         lowest: lowest integer allowed: 0, or -1 if -1 stands for none.
         num: number of things.
         meaning: noun for the things, in the plural.
@@ -60,9 +60,9 @@ def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -
     Raises:
         ValueError: if an integer is out of range; the message names the lowest and the highest.
     """
-    if given.numel() == 0:
+    if value.numel() == 0:
         return
-    least, most = (int(end) for end in given.aminmax())
+    least, most = (int(end) for end in value.aminmax())
     if least < lowest or most >= num:
         none = " (-1: none)" if lowest < 0 else ""
         raise ValueError(
@@ -71,34 +71,34 @@ def check_range(name: str, given: Tensor, lowest: int, num: int, meaning: str) -
         )
 
 
-def check_finite(name: str, given: Tensor, least: float = -math.inf) -> None:
+def check_finite(name: str, value: Tensor, least: float = -math.inf) -> None:
     """Refuse values that are infinite, NaN, or below `least`; waits for the GPU.
 
     Raises:
         ValueError: if there is such a value; the message names the argument.
     """
-    if not bool((given.isfinite() & (given >= least)).all()):
+    if not bool((value.isfinite() & (value >= least)).all()):
         floor = "" if least == -math.inf else f" and at least {least:g}"
-        raise ValueError(f"{name} must be finite{floor} everywhere; it runs from {given.min():g} to {given.max():g}")
+        raise ValueError(f"{name} must be finite{floor} everywhere; it runs from {value.min():g} to {value.max():g}")
 
 
-def check_count(name: str, given: Any, least: int) -> None:
+def check_count(name: str, value: Any, least: int) -> None:
     """Refuse an argument that is no whole number of at least `least`.
 
     Raises:
         ValueError: naming the argument.
     """
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise ValueError(f"{name}={given!r} must be a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
-def check_precision(**given: Tensor) -> None:
+def check_precision(**tensors: Tensor) -> None:
     """Refuse float64 together with other dtypes: float64 would be rounded, or the others would be as slow as float64.
 
     Raises:
         ValueError: naming the dtypes.
     """
-    dtypes = {tensor.dtype for tensor in given.values()}
+    dtypes = {tensor.dtype for tensor in tensors.values()}
     if torch.float64 in dtypes and len(dtypes) > 1:
-        named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in given.items())
+        named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())
         raise ValueError(f"{named}: float64 goes only with float64; convert one, as with .float()")

@@ -1,1 +1,1 @@
-"""Models and data from and for other projects: the Hugging Face Hub, CPC_audio, ONNX, s3prl, WebDataset's tars."""
+"""Exchange of models and data with other projects: the Hugging Face Hub, CPC_audio, ONNX, s3prl, WebDataset."""

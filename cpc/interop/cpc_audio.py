@@ -1,8 +1,9 @@
-"""`cpc import`: checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) as models of cpc.
+"""`cpc import`: convert checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) to models of cpc.
 
-Its ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, our layer norm of epsilon + the
-biased one: the scale takes up sqrt((D - 1) / D), epsilon (D - 1) / D. Its scores are means over D, ours
-sums: the predictors take up 1 / D. Trained batch norm is a scale and a shift of each channel, as our norm `affine`.
+CPC_audio's ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, cpc's layer norm by the
+root of epsilon + the biased variance: the scale is multiplied by sqrt((D - 1) / D), epsilon by (D - 1) / D. Scores of
+CPC_audio are means over D, those of cpc are sums: the predictors are multiplied by 1 / D. A trained batch norm is a
+scale and a shift of each channel, like cpc's norm `affine`.
 
 D latent dim, C context dim, K prediction steps.
 """
@@ -30,67 +31,67 @@ from cpc.predictors import Bilinear
 
 ARGUMENTS_NAME = "checkpoint_args.json"
 NUM_LAYERS = 5
-_NUM_STEPS = 12  # nPredicts where nothing says so
+_NUM_STEPS = 12  # default of nPredicts
 _DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
-_LEGAL = {  # of what the arguments say; shapes say the rest
+_LEGAL = {  # legal values of arguments; the shapes of the weights determine the rest
     "encoder_type": ("cpc", None),
     "cpc_mode": ("none", None),
     "arMode": ("GRU", "LSTM", None),
     "normMode": ("layerNorm", "batchNorm", "ID", None),
 }
 _MOST_STEPS = 1024
-_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how torch.save began its files before they were archives
-_EPSILON = 1e-5  # of its norms
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # first bytes of files of torch.save before 1.6
+_EPSILON = 1e-5  # epsilon of CPC_audio's norms
 _COUNTER = re.compile(r"gEncoder\.batchNorm\d\.num_batches_tracked")
 Weights = dict[str, Tensor]
 
 
 @checked
 def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
-    """Write a checkpoint of CPC_audio as a model folder: encoder, GRU or LSTM, and linear predictors, exactly.
+    """Write a checkpoint of CPC_audio as a model folder, with an exactly equal encoder, GRU or LSTM, and predictors.
 
-    Other predictors are left out, and stderr says so: those of CPC_audio that read the speaker too, or all of a time.
-    No code of the file is run, and every byte is compared with its checksum, but for files of torch before 1.6, which
-    have none. `checkpoint_args.json` is read where it lies beside the file. A model that carried its
-    state over from one file to the next (samplingType `sequential`) begins each file anew here.
+    Predictors that are not linear in c are left out with a message, such as those that read the speaker or several
+    times. No code of the file is run. Every byte is compared with its checksum, except in files of torch before 1.6,
+    which have none. `checkpoint_args.json` is read if it lies beside the file. A model that carried its state over from
+    one file to the next (samplingType `sequential`) starts each file with a new state here.
 
     Args:
-        checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights` as s3prl has them.
+        checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights`, the format of s3prl.
         out: a new folder for the model.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: if `out` is there already; if the file is damaged, no checkpoint of CPC_audio, of a model that cpc
-            does not have, or of weights that are not finite.
+        ValueError: if `out` exists, or if the file is damaged, is no checkpoint of CPC_audio, holds a model that cpc
+            does not have, or weights that are not finite.
         OSError: if there is no such file.
     """
     path = Path(checkpoint)
     if Path(out).exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
-    found = _read(path)
-    arguments = _arguments(path, found)
+    checkpoint_data = _read(path)
+    arguments = _arguments(path, checkpoint_data)
     for name, legal in _LEGAL.items():
         if arguments.get(name) not in legal:
             raise ValueError(
-                f"{path}: {name} is {arguments[name]!r}; cpc takes {', '.join(str(each) for each in legal if each)}"
+                f"{path}: {name} is {arguments[name]!r}; cpc takes {', '.join(str(value) for value in legal if value)}"
             )
-    weights = _without_prefix(path, found.get("gEncoder", found.get("weights")))
-    criterion = _without_prefix(path, found.get("cpcCriterion") or {})
-    kernel = _of(path, weights, "gEncoder.conv0.weight", num_axes=3)
-    hidden = _of(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
+    weights = _remove_prefix(path, checkpoint_data.get("gEncoder", checkpoint_data.get("weights")))
+    criterion = _remove_prefix(path, checkpoint_data.get("cpcCriterion") or {})
+    kernel = _require(path, weights, "gEncoder.conv0.weight", num_axes=3)
+    hidden = _require(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
     predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
     if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
         raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, but it holds {len(predictors)} predictors")
     num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
-    model = _model(path, weights, num_steps, arguments["negativeSamplingExt"])
-    _take_over(model, path, weights)
+    model = _build(path, weights, num_steps, arguments["negativeSamplingExt"])
+    _copy_weights(model, path, weights)
     if predictors:
         _load(path, model.predictor.linear, {"weight": torch.cat(predictors) / len(kernel)})
     else:
-        why = "they are no linear maps of c" if criterion else "there are none"
-        print(f"{path}: its predictors are left out, {why}; those of the new model are untrained", file=sys.stderr)
+        reason = "they are no linear maps of c" if criterion else "there are none"
+        print(f"{path}: its predictors are left out, {reason}; those of the new model are untrained", file=sys.stderr)
     if broken := nonfinite_names(model):
         raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}: its training diverged?")
     data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
@@ -109,18 +110,18 @@ def _read(path: Path) -> dict[str, Any]:
     with open_regular(path) as file:
         start = file.read(len(_LEGACY))
     if zipfile.is_zipfile(path):
-        found = read_torch_archive(path, "CPC_audio")
+        checkpoint = read_torch_archive(path, "CPC_audio")
     elif start == _LEGACY:
-        found = _read_legacy(path)
+        checkpoint = _read_legacy(path)
     else:
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all: it begins with {start!r}")
-    if not isinstance(found, dict) or not {"gEncoder", "weights"} & set(found):
+    if not isinstance(checkpoint, dict) or not {"gEncoder", "weights"} & set(checkpoint):
         raise ValueError(f"{path} is no checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
-    return found
+    return checkpoint
 
 
 def _read_legacy(path: Path) -> Any:
-    """Files of torch before 1.6, which hold no checksums."""
+    """Read a file of torch before 1.6, which has no checksums."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
@@ -128,18 +129,18 @@ def _read_legacy(path: Path) -> Any:
             f"{path} is damaged, or holds more than tensors and plain values, by which reading it could run code: "
             "refused"
         ) from error
-    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+    except Exception as error:  # a damaged file can raise almost any exception
         raise ValueError(f"{path} cannot be read: cut off or damaged") from error
 
 
-def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
-    beside = path.parent / ARGUMENTS_NAME
-    given = found.get("config")
-    if given is None and beside.is_file():
-        given = read_json(beside)
-    if not isinstance(given, dict | None):
-        raise ValueError(f"{path}: its arguments are no mapping, but a {type(given).__name__}")
-    arguments = _DEFAULTS | (given or {})
+def _arguments(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    file = path.parent / ARGUMENTS_NAME
+    config = checkpoint.get("config")
+    if config is None and file.is_file():
+        config = read_json(file)
+    if not isinstance(config, dict | None):
+        raise ValueError(f"{path}: its arguments are no mapping, but a {type(config).__name__}")
+    arguments = _DEFAULTS | (config or {})
     for name in (*_DEFAULTS, "nPredicts"):
         if type(arguments.get(name, 1)) is not int or arguments.get(name, 1) < 1:
             raise ValueError(f"{path}: {name} is {arguments[name]!r}, but must be at least 1")
@@ -148,8 +149,8 @@ def _arguments(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _without_prefix(path: Path, weights: Any) -> Weights:
-    """Weights by name, without DataParallel's `module.`"""
+def _remove_prefix(path: Path, weights: Any) -> Weights:
+    """Return the weights by name, without DataParallel's prefix `module.`."""
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
@@ -158,15 +159,15 @@ def _without_prefix(path: Path, weights: Any) -> Weights:
 
 
 def _linear_predictors(criterion: Weights, shape: tuple[int, int]) -> list[Tensor]:
-    """Step by step; none where they are others."""
+    """Return the linear predictor of each step; an empty list if a predictor is not linear."""
     names = [name for name in criterion if name.startswith("wPrediction.")]
-    linear = [criterion.get(f"wPrediction.predictors.{k}.weight") for k in range(len(names))]
-    found = [each for each in linear if each is not None and each.shape == shape]
-    return found if len(found) == len(names) else []
+    weights = [criterion.get(f"wPrediction.predictors.{k}.weight") for k in range(len(names))]
+    linear = [weight for weight in weights if weight is not None and weight.shape == shape]
+    return linear if len(linear) == len(names) else []
 
 
-def _model(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> CPC:
-    """The architecture, as the shapes of the weights tell it."""
+def _build(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> CPC:
+    """Build a model of the architecture that the shapes of the weights imply."""
     kernel, hidden = (weights[name] for name in ("gEncoder.conv0.weight", "gAR.baseNet.weight_hh_l0"))
     num_gates, rest = divmod(hidden.shape[0], max(hidden.shape[1], 1))
     contexts = {3: GRU, 4: LSTM}
@@ -191,18 +192,20 @@ def _norm(path: Path, weights: Weights) -> Norm:
         return "layer"
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "affine"
-    raise ValueError(f"{path}: its norm is an instance norm, over time, by which latents see the future: none in cpc")
+    raise ValueError(
+        f"{path}: its norm is an instance norm over time, so that latents depend on the future: not in cpc"
+    )
 
 
 @torch.no_grad()
-def _take_over(model: CPC, path: Path, weights: Weights) -> None:
-    """Write every weight of encoder and context into the model, each to its place."""
+def _copy_weights(model: CPC, path: Path, weights: Weights) -> None:
+    """Copy every weight of encoder and context to the corresponding parameter of the model."""
     new = {
         name: weights[f"gAR.baseNet.{name}"]
         for name in model.context.layers.state_dict()
         if f"gAR.baseNet.{name}" in weights
     }
-    taken = {f"gAR.baseNet.{name}" for name in new}
+    copied = {f"gAR.baseNet.{name}" for name in new}
     _load(path, model.context.layers, new)
     for index, layer in enumerate(model.encoder.layers):
         names = [f"gEncoder.conv{index}.weight", f"gEncoder.conv{index}.bias"]
@@ -210,11 +213,11 @@ def _take_over(model: CPC, path: Path, weights: Weights) -> None:
             names += [f"gEncoder.batchNorm{index}.weight", f"gEncoder.batchNorm{index}.bias"]
         if model.encoder.norm == "affine":
             names += [f"gEncoder.batchNorm{index}.running_{name}" for name in ("mean", "var")]
-        kernel = _of(path, weights, names[0], num_axes=3)
-        bias, *norm = (_of(path, weights, name, num_values=model.encoder.dim) for name in names[1:])
+        kernel = _require(path, weights, names[0], num_axes=3)
+        bias, *norm = (_require(path, weights, name, num_values=model.encoder.dim) for name in names[1:])
         new = {"weight": kernel, "bias": bias}
         if model.encoder.norm == "layer":
-            scale, shift = (each.flatten() for each in norm)
+            scale, shift = (weight.flatten() for weight in norm)
             dim = model.encoder.dim
             new |= {"layer_norm.weight": scale * ((dim - 1) / dim) ** 0.5, "layer_norm.bias": shift}
         elif model.encoder.norm == "affine":
@@ -222,21 +225,23 @@ def _take_over(model: CPC, path: Path, weights: Weights) -> None:
             scale = gain * torch.rsqrt(variance + _EPSILON)
             new |= {"scale": scale, "bias": (bias - mean) * scale + shift}
         _load(path, layer, new)
-        taken |= set(names)
-    without_place = sorted(name for name in set(weights) - taken if not _COUNTER.fullmatch(name))
-    if without_place:
-        raise ValueError(f"{path} holds weights that have no place in cpc's model: {', '.join(without_place[:5])}")
+        copied |= set(names)
+    unknown = sorted(name for name in set(weights) - copied if not _COUNTER.fullmatch(name))
+    if unknown:
+        raise ValueError(f"{path} holds weights that have no place in cpc's model: {', '.join(unknown[:5])}")
     model.is_initialised.fill_(True)
 
 
-def _of(path: Path, weights: Weights, name: str, num_axes: int | None = None, num_values: int | None = None) -> Tensor:
-    """A weight that must be there, with so many axes or values."""
+def _require(
+    path: Path, weights: Weights, name: str, num_axes: int | None = None, num_values: int | None = None
+) -> Tensor:
+    """Return a weight; refuse a checkpoint that lacks it or has another number of axes or values."""
     if name not in weights:
         raise ValueError(f"{path} holds no {name}: a model that cpc does not have, or no CPC_audio checkpoint")
-    found = weights[name]
-    if num_axes not in (None, found.ndim) or num_values not in (None, found.numel()):
-        raise ValueError(f"{path}: {name} has the shape {list(found.shape)}, which its architecture cannot have")
-    return found
+    weight = weights[name]
+    if num_axes not in (None, weight.ndim) or num_values not in (None, weight.numel()):
+        raise ValueError(f"{path}: {name} has the shape {list(weight.shape)}, which its architecture cannot have")
+    return weight
 
 
 def _load(path: Path, part: torch.nn.Module, new: Weights) -> None:

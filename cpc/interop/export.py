@@ -1,4 +1,4 @@
-"""Models as graphs for other programs: the encoder, and the context with its state.
+"""`cpc export`: models as ONNX graphs, one of the encoder and one of the context with its state.
 
 B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers.
 """
@@ -26,27 +26,27 @@ from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.model import CPC
 
-OLDEST_OPSET = 18  # of torch's exporter
-NUM_CHECKS = 20
-TOLERANCE = 1e-5  # of the largest value, or of 1
+OLDEST_OPSET = 18  # oldest opset of torch's exporter
+NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
+TOLERANCE = 1e-5  # largest difference, relative to the largest value or to 1
 
 
 class Graph(NamedTuple):
-    """What becomes a file.
+    """A module to export, with its inputs.
 
     Attributes:
-        module: tensors -> tensors.
-        inputs: examples, by name.
-        axes: of each input and output, those of any length.
-        draw: inputs of other lengths, to check with.
-        told: what a user has to know of it.
+        module: the module, whose inputs and outputs are tensors.
+        inputs: example inputs by name.
+        axes: for each input and output, the axes of variable length and their names.
+        draw: function that returns random inputs of other lengths, for checks.
+        metadata: facts for users of the graph.
     """
 
     module: nn.Module
     inputs: dict[str, Tensor]
     axes: dict[str, dict[int, str]]
     draw: Callable[[torch.Generator], list[Tensor]]
-    told: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 @checked
@@ -60,27 +60,27 @@ def export(
 ) -> list[Path]:
     """`cpc export`: write `encoder.onnx`, x -> z, and `context.onnx`, z and state -> c and the next state.
 
-    Batch and time are of any length, of images batch, rows and columns. Standardisation is in the graph; sample rate,
-    hop and what else inputs need is in its metadata. Audio needs `shortest_samples` of these for a latent: the model
-    refuses less, but a graph cannot, and gives a latent of padding. A stream begins with a state of zeros and goes on
-    with the state that came back. Each graph is run on 20 inputs of random shapes beside the model.
+    Batch and time have variable length; for images batch, rows and columns have. Standardisation is part of the graph.
+    The metadata holds sample rate, hop and other facts about the inputs. Audio shorter than `shortest_samples` is
+    refused by the model, but not by the graph, which returns a latent of padding. A stream begins with a state of zeros
+    and continues with the returned state. Each graph is compared with the model on 20 inputs of random shapes.
 
-    A context that is no GRU, LSTM, PixelCNN or identity is left out, and a line says so: its state has no fixed size.
+    A context that is no GRU, LSTM, PixelCNN or identity is left out, with a message, since its state has no fixed size.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
         out: folder to write; it must not exist yet.
-        format: onnx (`uv sync --extra onnx`). For another use, `torch.export.export(model.encoder, ...)` takes
-            encoders with dynamic axes.
-        opset: of ONNX, from 18 on; null: the exporter's own.
+        format: onnx (`uv sync --extra onnx`). For other formats, call `torch.export.export(model.encoder, ...)`, which
+            accepts encoders with dynamic axes.
+        opset: ONNX opset, at least 18; null: the exporter's default.
         trusted_packages: packages whose classes the model may name.
 
     Returns:
         The files written.
 
     Raises:
-        ValueError: before `out` exists: if it does already, the extra is missing, the opset is too old,
-            the model encodes no audio, images or frames, or a graph's results differ from the model's.
+        ValueError: before `out` is written: if it exists, the extra is missing, the opset is too old, the model encodes
+            no audio, images or frames, or results of a graph differ from the model's.
     """
     out = Path(out)
     if out.exists():
@@ -92,8 +92,8 @@ def export(
     if isinstance(model.context, GRU | LSTM | PixelCNN | Identity):
         graphs["context"] = context_graph(model)
     else:
-        kind = type(model.context).__name__
-        print(f"{kind} is left out: its state has no fixed size; only the encoder is written", file=sys.stderr)
+        cls = type(model.context).__name__
+        print(f"{cls} is left out: its state has no fixed size; only the encoder is written", file=sys.stderr)
     names = [f"{name}.{format}" for name in graphs]
     with build_atomically(out, lambda folder: all((folder / name).exists() for name in names), "out") as folder:
         for name, graph in zip(names, graphs.values(), strict=True):
@@ -107,90 +107,93 @@ def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
 
 
 def encoder_graph(model: CPC) -> Graph:
-    """The encoder, x -> z.
+    """Return the graph of the encoder, x -> z.
 
     Raises:
-        ValueError: on observations that are neither audio nor images nor frames.
+        ValueError: if the observations are neither audio nor images nor frames.
     """
-    encoder, told = model.encoder, {"modality": model.encoder.modality, **model.encoder.geometry}
+    encoder, metadata = model.encoder, {"modality": model.encoder.modality, **model.encoder.geometry}
     if encoder.modality == "audio":
         shortest = encoder.shortest_samples
 
-        def sizes(draws: torch.Generator) -> tuple[int, ...]:
-            return _draw(1, 5, draws), shortest + _draw(0, 40 * encoder.hop_samples, draws)
+        def sizes(generator: torch.Generator) -> tuple[int, ...]:
+            return _randint(1, 5, generator), shortest + _randint(0, 40 * encoder.hop_samples, generator)
 
         dynamic = {0: "batch", 1: "samples"}
-        told |= {name: getattr(encoder, name) for name in ("first_centre_samples", "receptive_field_samples")}
-        told |= {"shortest_samples": shortest}
+        metadata |= {name: getattr(encoder, name) for name in ("first_centre_samples", "receptive_field_samples")}
+        metadata |= {"shortest_samples": shortest}
     elif encoder.modality == "image":
 
-        def sizes(draws: torch.Generator) -> tuple[int, ...]:
-            sides = (encoder.patch_size + encoder.stride * _draw(1, 6, draws) for _ in range(2))
-            return _draw(1, 5, draws), encoder.num_channels, *sides
+        def sizes(generator: torch.Generator) -> tuple[int, ...]:
+            sides = (encoder.patch_size + encoder.stride * _randint(1, 6, generator) for _ in range(2))
+            return _randint(1, 5, generator), encoder.num_channels, *sides
 
         dynamic = {0: "batch", 2: "height", 3: "width"}
     elif encoder.modality == "frames":
 
-        def sizes(draws: torch.Generator) -> tuple[int, ...]:
-            return _draw(1, 5, draws), _draw(1, 9, draws), encoder.num_frames, *encoder.frame_size
+        def sizes(generator: torch.Generator) -> tuple[int, ...]:
+            return _randint(1, 5, generator), _randint(1, 9, generator), encoder.num_frames, *encoder.frame_size
 
         dynamic = {0: "batch", 1: "time"}
     else:
         raise ValueError(f"there is no graph of an encoder of {encoder.modality}: it is for audio, images and frames")
 
-    def draw(draws: torch.Generator) -> list[Tensor]:
+    def draw(generator: torch.Generator) -> list[Tensor]:
         if encoder.modality == "frames":
-            return [torch.randint(256, sizes(draws), generator=draws, dtype=torch.uint8)]
-        return [torch.rand(sizes(draws), generator=draws)]
+            return [torch.randint(256, sizes(generator), generator=generator, dtype=torch.uint8)]
+        return [torch.rand(sizes(generator), generator=generator)]
 
-    of_latents = {0: "batch", 1: "rows", 2: "columns"} if encoder.modality == "image" else {0: "batch", 1: "time"}
-    return Graph(encoder, {"x": _example(draw, dynamic)[0]}, {"x": dynamic, "z": of_latents}, draw, told)
+    latent_axes = {0: "batch", 1: "rows", 2: "columns"} if encoder.modality == "image" else {0: "batch", 1: "time"}
+    return Graph(encoder, {"x": _example(draw, dynamic)[0]}, {"x": dynamic, "z": latent_axes}, draw, metadata)
 
 
 def context_graph(model: CPC) -> Graph:
-    """The context: z, state -> c, next state; the state `[B, L, C]` of a GRU, two of an LSTM, none of others."""
+    """Return the graph of the context: z, state -> c, next state.
+
+    The state is one tensor `[B, L, C]` for a GRU, two for an LSTM, none for other contexts.
+    """
     context = model.context
     num_states = {GRU: 1, LSTM: 2}.get(type(context), 0)
     is_grid = context.latents == "grids"
     dynamic = {0: "batch", 1: "rows", 2: "columns"} if is_grid else {0: "batch", 1: "time"}
     states = ("state", "cell")[:num_states]
-    of_states = {name: {0: "batch"} for name in states}
+    state_axes = {name: {0: "batch"} for name in states}
 
-    def draw(draws: torch.Generator) -> list[Tensor]:
-        batch, *lengths = (_draw(1, 9, draws) for _ in dynamic)
-        z = torch.randn(batch, *lengths, model.encoder.dim, generator=draws)
-        return [z, *(torch.randn(batch, context.num_layers, context.dim, generator=draws) / 2 for _ in states)]
+    def draw(generator: torch.Generator) -> list[Tensor]:
+        batch, *lengths = (_randint(1, 9, generator) for _ in dynamic)
+        z = torch.randn(batch, *lengths, model.encoder.dim, generator=generator)
+        return [z, *(torch.randn(batch, context.num_layers, context.dim, generator=generator) / 2 for _ in states)]
 
     return Graph(
         _Streaming(context),
         dict(zip(("z", *states), _example(draw, dynamic), strict=True)),
-        {"z": dynamic, **of_states, "c": dynamic, **{f"next_{name}": axes for name, axes in of_states.items()}},
+        {"z": dynamic, **state_axes, "c": dynamic, **{f"next_{name}": axes for name, axes in state_axes.items()}},
         draw,
         {"streams": num_states > 0 or isinstance(context, Identity)},
     )
 
 
 class _Streaming(nn.Module):
-    """A context of tensors alone."""
+    """A context whose inputs and outputs are tensors only."""
 
     def __init__(self, context: nn.Module) -> None:
         super().__init__()
         self.context = context
 
     def forward(self, z: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        contexts, after = self.context(z, state or None)
-        return (contexts, *(after if state else ()))
+        contexts, next_state = self.context(z, state or None)
+        return (contexts, *(next_state if state else ()))
 
 
-def _draw(low: int, high: int, draws: torch.Generator) -> int:
-    return int(torch.randint(low, high, (), generator=draws))
+def _randint(low: int, high: int, generator: torch.Generator) -> int:
+    return int(torch.randint(low, high, (), generator=generator))
 
 
 def _example(draw: Callable[[torch.Generator], list[Tensor]], axes: Iterable[int]) -> list[Tensor]:
-    """Inputs whose dynamic axes have lengths beyond 2: exporters would keep shorter ones."""
-    draws = torch.Generator().manual_seed(1)
+    """Return inputs whose dynamic axes are longer than 2, since exporters treat shorter axes as fixed."""
+    generator = torch.Generator().manual_seed(1)
     while True:
-        inputs = draw(draws)
+        inputs = draw(generator)
         if min(inputs[0].shape[axis] for axis in axes) > 2:
             return inputs
 
@@ -216,35 +219,35 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
             verbose=False,
         )
     assert program is not None
-    made = program.model_proto
-    (written,) = (each.version for each in made.opset_import if each.domain == "")
-    if opset not in (None, written):
+    proto = program.model_proto
+    (written_opset,) = (entry.version for entry in proto.opset_import if entry.domain == "")
+    if opset not in (None, written_opset):
         raise ValueError(
-            f"`opset` {opset}: torch {torch.__version__} writes these graphs in opset {written}; choose another, or "
-            "leave it out"
+            f"`opset` {opset}: torch {torch.__version__} writes these graphs in opset {written_opset}; choose another, "
+            "or leave it out"
         )
-    for each, value in (graph.told | {"cpc": __version__}).items():
-        entry = made.metadata_props.add()
-        entry.key, entry.value = f"cpc.{each}", json_text(value)
-    # A recurrence is traced at one length, which the exporter would tell of what comes out.
-    del made.graph.value_info[:]
-    for each in (*made.graph.input, *made.graph.output):
-        for axis, name in graph.axes[each.name].items():
-            each.type.tensor_type.shape.dim[axis].dim_param = name
-    onnx.checker.check_model(made)
-    onnx.save(made, path)
+    for key, value in (graph.metadata | {"cpc": __version__}).items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = f"cpc.{key}", json_text(value)
+    # A recurrence is traced at one length, which the exporter would declare as the only one.
+    del proto.graph.value_info[:]
+    for tensor in (*proto.graph.input, *proto.graph.output):
+        for axis, name in graph.axes[tensor.name].items():
+            tensor.type.tensor_type.shape.dim[axis].dim_param = name
+    onnx.checker.check_model(proto)
+    onnx.save(proto, path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(*inputs: Tensor) -> list[Tensor]:
-        given = {name: each.numpy() for name, each in zip(graph.inputs, inputs, strict=True)}
-        return [torch.from_numpy(each) for each in session.run(None, given)]
+        arrays = {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}
+        return [torch.from_numpy(array) for array in session.run(None, arrays)]
 
     return run
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """What exporters say of their own code is nothing to a user."""
+    """Suppress messages of the exporters, which are about their own code."""
     with (
         torch.no_grad(),
         warnings.catch_warnings(),
@@ -257,14 +260,13 @@ def _quietly() -> Iterator[None]:
 
 @torch.no_grad()
 def _check(name: str, graph: Graph, run: Callable[..., list[Tensor]]) -> None:
-    draws = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(NUM_CHECKS):
-        inputs = graph.draw(draws)
+        inputs = graph.draw(generator)
         expected = graph.module(*inputs)
-        for found, wanted in zip(run(*inputs), [expected] if isinstance(expected, Tensor) else expected, strict=True):
-            is_there = found.shape == wanted.shape
-            difference = float((found - wanted).abs().max()) if is_there else math.inf
-            if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # nor is NaN
+        for actual, wanted in zip(run(*inputs), [expected] if isinstance(expected, Tensor) else expected, strict=True):
+            difference = float((actual - wanted).abs().max()) if actual.shape == wanted.shape else math.inf
+            if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # also true for NaN
                 raise ValueError(
                     f"{name} computes something else than the model: {difference:.1e} away on an input "
                     f"{tuple(inputs[0].shape)}; nothing is written"

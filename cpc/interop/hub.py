@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, fetched by name: two files of each, neither of which is code."""
+"""Models on the Hugging Face Hub, fetched by name: two files per model, neither of which holds code."""
 
 import re
 from functools import cache
@@ -12,22 +12,22 @@ _NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<
 
 
 def is_hub_name(model: str | Path) -> bool:
-    """Whether a model is named as `ORG/NAME` or `ORG/NAME@REVISION`, and no folder here is called `ORG`."""
+    """Return True if a model is named `ORG/NAME` or `ORG/NAME@REVISION`, and no local folder is called `ORG`."""
     return isinstance(model, str) and _NAME.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
 
 
 def fetch_model(model: str, revision: str | None = None) -> Path:
-    """The local copy of a model's files, in the Hub's own cache, fetched if they are not there.
+    """Fetch a model's files into the Hub's cache, unless they are cached already, and return their folder.
 
-    The Hub's environment counts: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1, which asks for no network.
+    The Hub's environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 for no network.
 
     Args:
         model: `ORG/NAME` or `ORG/NAME@REVISION`.
-        revision: a branch, tag or commit; its main branch unless given. A commit's files never change.
+        revision: branch, tag or commit; the main branch if not given. The files of a commit never change.
 
     Raises:
-        ValueError: if the extra is missing, the name is none of the Hub's, there is no such model or revision, or it
-            holds no model of cpc.
+        ValueError: if the extra is missing, the name is not a Hub name, there is no such model or revision, or the
+            repository holds no model of cpc.
         ConnectionError: if the Hub cannot be reached and the cache does not hold the model.
     """
     named = _NAME.fullmatch(model)
@@ -39,10 +39,10 @@ def fetch_model(model: str, revision: str | None = None) -> Path:
 
 
 def hub() -> Any:
-    """The package `huggingface_hub`.
+    """Import the package `huggingface_hub`.
 
     Raises:
-        ValueError: if it is not installed.
+        ValueError: if the package is not installed.
     """
     try:
         import huggingface_hub.errors
@@ -51,20 +51,20 @@ def hub() -> Any:
     return huggingface_hub
 
 
-@cache  # a command asks for the same model several times: one answer, whatever is uploaded meanwhile
+@cache  # a command fetches the same model several times, and must get the same files each time
 def _fetch(repository: str, revision: str | None) -> Path:
     try:
         package = hub()
     except ValueError as error:
         raise ValueError(f"there is no folder {repository}; if a model of the Hub is meant: {error}") from error
-    errors, of = package.errors, f"{repository}, revision {revision}" if revision else repository
-    no_folder = f"there is no folder {repository}; if a model of the Hub is meant: {of}"
+    errors, name = package.errors, f"{repository}, revision {revision}" if revision else repository
+    no_folder = f"there is no folder {repository}; if a model of the Hub is meant: {name}"
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))
     except errors.HFValidationError as error:
         raise ValueError(f"there is no folder {repository}, and it is no name of the Hub: {error}") from error
     except errors.GatedRepoError as error:
-        raise ValueError(f"{of}: its owner has to grant access; then log in by `hf auth login`") from error
+        raise ValueError(f"{name}: its owner has to grant access; then log in by `hf auth login`") from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
             f"there is no folder {repository}, and the Hub has no such model, or a private one: `hf auth login`"
@@ -75,10 +75,10 @@ def _fetch(repository: str, revision: str | None) -> Path:
         raise ConnectionError(
             f"{no_folder} is not in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE=1 asks for that)"
         ) from error
-    except Exception as error:  # the errors of its HTTP client are of no one kind
+    except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(f"{no_folder} cannot be fetched: {reason}; try again") from error
-    missing = [name for name in MODEL_FILES if not (folder / name).is_file()]
+    missing = [file for file in MODEL_FILES if not (folder / file).is_file()]
     if missing:
-        raise ValueError(f"{of} holds no model of cpc: it lacks {' and '.join(missing)}")
+        raise ValueError(f"{name} holds no model of cpc: it lacks {' and '.join(missing)}")
     return folder

@@ -1,6 +1,6 @@
-"""`cpc data download`: audio or image columns of Hugging Face's datasets, written as the files that they hold.
+"""`cpc data download`: write the audio or images of a Hugging Face dataset as files.
 
-The package is called `datasets`; it is imported by name, apart from the folder of cards that this repository has.
+The package `datasets` is imported by `import_module`, since this repository has a folder of the same name.
 """
 
 import io
@@ -38,27 +38,28 @@ def download_dataset(
     column: str | None = None,
     label: str | None = None,
 ) -> Path:
-    """Write the recordings or pictures of a dataset as files, from which indexing or training goes on.
+    """Write the audio or images of a dataset as files, ready for indexing or training.
 
-    Files keep their bytes. Images lie in `SPLIT/CLASS`, ready to train on. Audio comes with `labels.csv`, which holds
-    every column of words or numbers, and the command says how to index it; `speaker_id` becomes `speaker`.
+    The bytes of the files are unchanged. Images go to `SPLIT/CLASS`, ready for training. For audio, `labels.csv` holds
+    every column of text or numbers, and the command prints how to index the files; `speaker_id` becomes `speaker`.
 
     Args:
-        source: a dataset of the Hub, as ORG/NAME; or a folder of one.
+        source: a dataset of the Hub, as ORG/NAME; or a folder of a dataset.
         out: a new folder.
-        config: which of its configurations, if it has several.
-        revision: a branch, tag or commit of the Hub's.
-        splits: those wanted, by the dataset's own names; all if not given. Names whose first word is train, training,
-            val, valid, validation, dev, test, testing, eval, unlabelled or unsupervised are known. Empty ones are
-            skipped, and stderr says so.
-        column: of audio or images; the first one if not given.
-        label: column of the classes of images; the first one of classes if not given. Where a split has images of no
-            class beside others, they go to `unlabelled`.
+        config: configuration of the dataset, if it has several.
+        revision: branch, tag or commit on the Hub.
+        splits: splits to write, by their names in the dataset; all if not given. The first word of a name must be
+            train, training, val, valid, validation, dev, test, testing, eval, unlabelled or unsupervised. Empty splits
+            are skipped with a message.
+        column: column of audio or images; the first one if not given.
+        label: column of the classes of images; the first column of classes if not given. In a split with classes,
+            images without a class go to `unlabelled`.
 
     Raises:
-        ValueError: before `out` exists: if it does already, the extra is missing, there is no such dataset, split or
-            column, an option is none of this dataset's kind, it has several configurations and none is named, no column
-            of audio or images, or no rows, or a row's file cannot be told, or is not the dataset's own.
+        ValueError: before `out` is written: if `out` exists or the extra is missing; if there is no such dataset, split
+            or column, or an option does not apply to this dataset; if the dataset has several configurations and none
+            is named, no column of audio or images, or no rows; or if the file of a row has an unknown format or lies
+            outside the dataset.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
@@ -69,55 +70,55 @@ def download_dataset(
     if unknown:
         raise ValueError(f"`splits` {unknown[0]}: {source} has {', '.join(tables)}")
     rows: dict[str, dict[str, str]] = {}
-    kinds: set[str] = set()
-    with build_atomically(out, lambda _: False, "out") as folder, _readable(source):
+    media: set[str] = set()
+    with build_atomically(out, lambda _: False, "out") as folder, _explain_errors(source):
         for name in splits or tables:
             table, split = tables[name], _known_split(name, source)
-            column_here, kind = _medium(table.features, column, source)
-            kinds.add(kind)
-            of_class = _class_column(table.features, label, source, kind)
-            of_no_class: list[Path] = []
+            file_column, medium = _file_column(table.features, column, source)
+            media.add(medium)
+            class_column = _class_column(table.features, label, source, medium)
+            unlabelled: list[Path] = []
             num_before = len(rows)
-            for number, row in enumerate(table.decode(False)):
-                where = f"{source}, {name}, row {number}"
-                content, suffix = file_of(row[column_here], kind, source, where)
-                classes = [] if of_class is None else _class_folder(table.features[of_class], row[of_class])
-                path = Path(split, *classes, f"{_plain(name)}-{number:08}{suffix}")
+            for index, row in enumerate(table.decode(False)):
+                where = f"{source}, {name}, row {index}"
+                content, suffix = read_cell(row[file_column], medium, source, where)
+                classes = [] if class_column is None else _class_folder(table.features[class_column], row[class_column])
+                path = Path(split, *classes, f"{_escape(name)}-{index:08}{suffix}")
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
-                rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, column_here))
+                rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, file_column))
                 if not classes:
-                    of_no_class.append(path)
+                    unlabelled.append(path)
             if len(rows) == num_before:
-                _tell_empty(source, name)
-            elif of_class is not None and any(each.is_dir() for each in (folder / split).iterdir()):
-                _move(of_no_class, folder, "unlabelled")
+                _report_empty(source, name)
+            elif class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
+                _move(unlabelled, folder, "unlabelled")
         if not rows:
             raise ValueError(f"{source} has no rows in {', '.join(splits or tables)}: choose others by `splits`")
-        if kinds == {"Audio"}:
+        if media == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
-    if kinds == {"Audio"}:
+    if media == {"Audio"}:
         print(f"index them: cpc data index {out} --labels {out / LABELS_NAME}")
     return out
 
 
 def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
-    """The splits of a dataset by name; of the Hub's, rows come as they are read."""
+    """Return the splits of a dataset by name; rows of the Hub's datasets are fetched while they are read."""
     try:
         library = import_module("datasets")
     except ImportError as error:
         raise ValueError(f"Hugging Face's datasets need the package `datasets`: {install_hint('datasets')}") from error
     if revision is not None and Path(source).is_dir():
-        raise ValueError(f"`revision` {revision}: {source} is a folder, and the Hub's datasets alone have revisions")
+        raise ValueError(f"`revision` {revision}: {source} is a folder, and only datasets of the Hub have revisions")
     if (Path(source) / "dataset_dict.json").is_file():
         if config is not None:
             raise ValueError(f"`config` {config}: {source} is a saved dataset, which has one configuration")
-        with _readable(source):
-            return dict(_saved(Path(source), library))
-    with _readable(source):
+        with _explain_errors(source):
+            return dict(_open_saved(Path(source), library))
+    with _explain_errors(source):
         try:
-            found = dict(library.load_dataset(source, config, revision=revision, streaming=True))
+            splits = dict(library.load_dataset(source, config, revision=revision, streaming=True))
         except FileNotFoundError as error:
             raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
         except ValueError as error:
@@ -126,32 +127,32 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
                 raise
             problem = "has several configurations" if config is None else f"has no configuration {config!r}"
             raise ValueError(f"{source} {problem}: choose by `config` NAME one of {available[1]}") from error
-        for name, table in found.items():
-            if table.features is None:  # known by its rows alone
-                found[name] = table._resolve_features()
-        return found
+        for name, table in splits.items():
+            if table.features is None:  # the first rows show the features
+                splits[name] = table._resolve_features()
+        return splits
 
 
-def _saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
+def _open_saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
     for name in read_json(folder / "dataset_dict.json")["splits"]:
         if read_json(folder / name / "state.json")["_data_files"]:
             yield name, library.load_from_disk(folder / name).to_iterable_dataset()
-        else:  # the package cannot read the empty ones that it writes
-            _tell_empty(str(folder), name)
+        else:  # the package cannot read empty splits, although it writes them
+            _report_empty(str(folder), name)
 
 
-def _tell_empty(source: str, split: str) -> None:
+def _report_empty(source: str, split: str) -> None:
     print(f"{source}: split {split!r} is empty, and skipped", file=sys.stderr)
 
 
 @contextmanager
-def _readable(source: str) -> Iterator[None]:
-    """The readers of tables, archives and networks have errors of their own."""
+def _explain_errors(source: str) -> Iterator[None]:
+    """Raise OSError for the many types of errors of readers of tables, archives and networks."""
     try:
         yield
-    except ImportError as error:  # loose audio files pass the package's encoder of audio, needed or not
+    except ImportError as error:  # `datasets` imports its audio encoder for loose audio files, needed or not
         raise ValueError(
-            f"{source} holds loose files, which the package `datasets` reads with another one alone: {error} Or fetch "
+            f"{source} holds loose files, for which the package `datasets` needs another package: {error} Or fetch "
             f"them as they are, `hf download {source} --repo-type dataset --local-dir DIR`, and `cpc data index DIR`"
         ) from error
     except (ValueError, OSError):
@@ -167,7 +168,7 @@ def _move(paths: list[Path], folder: Path, split: str) -> None:
 
 
 def _known_split(name: str, source: str) -> str:
-    word = re.split(r"[\W\d_]", name)[0]  # whole: `validated` of Common Voice holds its train, dev and test
+    word = re.split(r"[\W\d_]", name)[0]  # a whole word: `validated` of Common Voice includes train, dev and test
     if split := split_called(word):
         return split
     raise ValueError(
@@ -175,32 +176,32 @@ def _known_split(name: str, source: str) -> str:
     )
 
 
-def _medium(features: Mapping[str, Any], column: str | None, source: str) -> tuple[str, str]:
-    """The column of audio or images, and which of the two it is."""
-    kinds = {name: type(feature).__name__ for name, feature in features.items()}
-    found = [name for name, kind in kinds.items() if kind in _SUFFIXES]
-    if not found or column not in (None, *found):
-        there = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-        raise ValueError(f"{source} has the columns {there}: `column` must be one of Audio or Image")
-    chosen = column or found[0]
-    return chosen, kinds[chosen]
+def _file_column(features: Mapping[str, Any], column: str | None, source: str) -> tuple[str, str]:
+    """Return the name of the column of audio or images, and its type, `Audio` or `Image`."""
+    types = {name: type(feature).__name__ for name, feature in features.items()}
+    legal = [name for name, type_name in types.items() if type_name in _SUFFIXES]
+    if not legal or column not in (None, *legal):
+        columns = ", ".join(f"{name} ({type_name})" for name, type_name in types.items())
+        raise ValueError(f"{source} has the columns {columns}: `column` must be one of Audio or Image")
+    chosen = column or legal[0]
+    return chosen, types[chosen]
 
 
-def _class_column(features: Mapping[str, Any], label: str | None, source: str, kind: str) -> str | None:
-    if kind != "Image":
+def _class_column(features: Mapping[str, Any], label: str | None, source: str, medium: str) -> str | None:
+    if medium != "Image":
         if label is not None:
             raise ValueError(f"`label` {label}: {source} holds audio, whose labels all go to {LABELS_NAME}")
         return None
-    found = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+    class_columns = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
     if label is not None and label not in features:
         raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
-    return label or next(iter(found), None)
+    return label or next(iter(class_columns), None)
 
 
 def _class_folder(feature: Any, value: Any) -> list[str]:
-    """The folder of a class; none where it is not known."""
+    """Return the folder of a class in a list; the list is empty if the class is unknown."""
     name = _class_name(feature, value)
-    return [_plain(name)] if name else []
+    return [_escape(name)] if name else []
 
 
 def _class_name(feature: Any, value: Any) -> str:
@@ -209,49 +210,49 @@ def _class_name(feature: Any, value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _plain(name: str) -> str:
-    """A name as that of one file or folder, its other characters as in addresses: names that differ stay so."""
+def _escape(name: str) -> str:
+    """Escape a name for a file or folder, with percent signs as in URLs, so that different names stay different."""
 
-    def escaped(found: re.Match[str]) -> str:
-        return "".join(f"%{byte:02X}" for byte in found[0].encode())
+    def percent(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode())
 
-    return re.sub(r"[^\w .,+()'&-]|^[. ]|[. ]$", escaped, name)
+    return re.sub(r"[^\w .,+()'&-]|^[. ]|[. ]$", percent, name)
 
 
 def _labels(features: Mapping[str, Any], row: Mapping[str, Any], column: str) -> Iterator[tuple[str, str]]:
-    """Every column of words and numbers, by what the manifest calls it."""
+    """Yield the name in the manifest and the value of every column of text or numbers."""
     for name, value in row.items():
         if name == column or name in ("path", "split", *COUNT_COLUMNS):
             continue
         if isinstance(value, bool | int | float | str):
-            own = "speaker" if name == "speaker_id" and "speaker" not in row else name
-            yield own, _class_name(features[name], value)
+            manifest_name = "speaker" if name == "speaker_id" and "speaker" not in row else name
+            yield manifest_name, _class_name(features[name], value)
 
 
-def file_of(value: Mapping[str, Any] | None, kind: str, source: str, where: str) -> tuple[bytes, str]:
-    """The bytes of a cell's file, and its suffix.
+def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: str) -> tuple[bytes, str]:
+    """Return the bytes and the suffix of the file in a cell.
 
     Raises:
-        ValueError: if the cell names a file that is not the dataset's own, or its kind cannot be told.
+        ValueError: if the cell is empty, its file lies outside the dataset, or its format is unknown.
     """
     if not value or (value.get("bytes") is None and not value.get("path")):
         raise ValueError(f"{where} holds no file")
     path, content = str(value.get("path") or ""), value.get("bytes")
     if content is None:
-        if not _is_of(path, source):
+        if not _is_inside(path, source):
             raise ValueError(f"{where} names {path}, outside of the dataset: refused")
         with fsspec.open(path, "rb") as stream:
             content = stream.read()
     suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES[kind]:
-        suffix = _suffix_of(content, kind)
-    if suffix not in _SUFFIXES[kind]:
-        raise ValueError(f"{where} holds no {kind.lower()} file that is known: it begins with {content[:8]!r}")
+    if suffix not in _SUFFIXES[medium]:
+        suffix = _guess_suffix(content, medium)
+    if suffix not in _SUFFIXES[medium]:
+        raise ValueError(f"{where} holds no {medium.lower()} file that is known: it begins with {content[:8]!r}")
     return content, suffix
 
 
-def _is_of(path: str, source: str) -> bool:
-    """Whether a dataset's file is meant, or a member of one, as in `zip://a.png::FILE`."""
+def _is_inside(path: str, source: str) -> bool:
+    """Return True if a path is a file of the dataset, or a member of such a file, as in `zip://a.png::FILE`."""
     *members, file = path.split("::")
     if not all(re.match(r"(zip|tar)://", member) for member in members):
         return False
@@ -260,9 +261,9 @@ def _is_of(path: str, source: str) -> bool:
     return file.startswith((f"hf://datasets/{source}@", f"hf://datasets/{source}/")) and ".." not in file.split("/")
 
 
-def _suffix_of(content: bytes, kind: str) -> str:
-    """The suffix of a file by what it holds; empty if it is unknown."""
-    if kind == "Audio":
+def _guess_suffix(content: bytes, medium: str) -> str:
+    """Return the suffix of a file by its first bytes; empty if the format is unknown."""
+    if medium == "Audio":
         return next((suffix for start, suffix in _MAGIC.items() if content.startswith(start)), "")
     from PIL import Image
 

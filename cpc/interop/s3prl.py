@@ -1,4 +1,4 @@
-"""An upstream for s3prl, which needs nothing of s3prl (Yang et al. 2021, arXiv:2105.01051)."""
+"""An upstream for s3prl (Yang et al. 2021, arXiv:2105.01051), which does not import s3prl."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from cpc.checkpoint import load_pretrained
 
 
 class UpstreamExpert(nn.Module):
-    """A model of audio as s3prl's upstreams are: 16 kHz waveforms in, features by name out.
+    """A model of audio with the interface of s3prl's upstreams: from 16 kHz waveforms to features by name.
 
-    Each waveform is encoded by itself, so that its features do not depend on how long the others of its batch are.
+    Each waveform is encoded separately, so that its features do not depend on the lengths of others in the batch.
 
     Args:
         ckpt: a run folder, a model folder, or a model of the Hub.
-        model_config: unused; s3prl hands it to every upstream.
-        trusted_packages: packages whose classes its config.json may name.
-        given: what else s3prl hands to every upstream, unused.
+        model_config: unused; s3prl passes it to every upstream.
+        trusted_packages: packages whose classes config.json may name.
+        given: other arguments that s3prl passes to every upstream; unused.
 
     Raises:
-        ValueError: as `cpc.load_pretrained`; if no model is named; if it is no model of audio at 16 kHz, the only
-            rate that s3prl has.
+        ValueError: if no model is named, `cpc.load_pretrained` refuses it, or it is no model of audio at 16 kHz, the
+            only sample rate of s3prl.
     """
 
     def __init__(
@@ -41,27 +41,27 @@ class UpstreamExpert(nn.Module):
             rate = getattr(encoder, "sample_rate_hz", None)
             raise ValueError(
                 f"{ckpt} is a model of {encoder.modality}" + (f" at {rate} Hz" if rate else "") + ", but s3prl has "
-                "audio at 16000 Hz alone"
+                "only audio at 16000 Hz"
             )
 
     def get_downsample_rates(self, key: str) -> int:
-        """Samples per frame, of every feature."""
+        """Return the samples per frame, which are equal for all features."""
         return self.model.encoder.hop_samples
 
     def forward(self, wavs: list[Tensor]) -> dict[str, Any]:
-        """Features of waveforms.
+        """Compute the features of waveforms.
 
         Args:
-            wavs: `[S]` each, of any lengths.
+            wavs: waveforms `[S]` of any lengths.
 
         Returns:
-            `hidden_states`, which s3prl weighs and adds: z and c, each `[B, T, D]` with zeros after the end of shorter
-            ones, or c alone if their widths differ. `last_hidden_state` is c.
+            `hidden_states`, of which s3prl takes a weighted sum: z and c, each `[B, T, D]`, padded with zeros, or only
+            c if their widths differ. `last_hidden_state` is c.
 
         Raises:
-            ValueError: if one of them is too short for a frame.
+            ValueError: if a waveform is too short for a frame.
         """
         encoded = [self.model.encode(wav[None])[:2] for wav in wavs]
-        z, c = (pad_sequence([each[0] for each in of_all], batch_first=True) for of_all in zip(*encoded, strict=True))
+        z, c = (pad_sequence([x[0] for x in features], batch_first=True) for features in zip(*encoded, strict=True))
         hidden = [z, c] if z.shape[-1] == c.shape[-1] else [c]
         return {"hidden_states": hidden, "last_hidden_state": c}

@@ -1,4 +1,4 @@
-"""`cpc share`: a model's folder with a card, for the Hugging Face Hub."""
+"""`cpc share`: write or upload a model with its card for the Hugging Face Hub."""
 
 import json
 import re
@@ -25,8 +25,8 @@ from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.report import format_report
 
 CARD_NAME = "README.md"
-_PLACES = ("source", "init_from")  # options of these names, whatever their values look like
-_PLACE = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # how paths begin, also in NAME:ROOT
+_PATH_OPTIONS = ("source", "init_from")  # options that hold a path, whatever its form
+_PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also in NAME:ROOT
 
 
 @checked
@@ -43,39 +43,40 @@ def share(
     """Write a model and its card to a folder, or upload them to the Hub, or both.
 
     The card holds data, recipe, bound, the tables of `probe.json` of the run or model folder, and the licence. Absolute
-    paths, and those of sources and of the model that the run began with, stay here: of a path its last part is shared,
-    of NAME:ROOT the name.
+    paths, and paths of sources and of the initial model, are not shared: only the last part of a path is, or the name
+    of NAME:ROOT.
 
     Args:
         model_folder: a run folder, or a model folder.
-        license: of the weights, as the Hub names it, such as apache-2.0 or cc-by-nc-4.0; the data's licence may ask for
-            one.
-        to: ORG/NAME on the Hub; made if it is not there. Log in before by `hf auth login`, or set HF_TOKEN.
-        out: a new folder for what is shared.
-        data_name: what the data are, for the card; the last part of their path if not given.
-        private: make the repository a private one, if it is made.
+        license: licence of the weights by its name on the Hub, such as apache-2.0 or cc-by-nc-4.0; the data's licence
+            may require one.
+        to: ORG/NAME on the Hub, which is created if it does not exist. Log in first with `hf auth login`, or set
+            HF_TOKEN.
+        out: a new folder for the files.
+        data_name: name of the data, for the card; the last part of their path if not given.
+        private: create a private repository, if it does not exist.
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
         The address of the upload, or the folder.
 
     Raises:
-        ValueError: before anything is written or sent, if neither `to` nor `out` is given, `out` is there, or the model
-            cannot be loaded; if the Hub does not know the licence.
-        ConnectionError: if the Hub cannot be reached, or refuses.
+        ValueError: before anything is written or sent, if neither `to` nor `out` is given, `out` exists, or the model
+            cannot be loaded; or if the Hub does not know the licence.
+        ConnectionError: if the Hub cannot be reached, or refuses the upload.
     """
     if to is None and out is None:
         raise ValueError("name where the model goes: `to` ORG/NAME on the Hub, or `out`, a new folder to look at first")
     if out is not None and Path(out).exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if private and to is None:
-        raise ValueError("`private` is about a repository of the Hub: name one with `to`, or leave it out")
+        raise ValueError("`private` is for a repository on the Hub: name one with `to`, or leave it out")
     if to is not None:
-        hub()  # missing? Say so before the work
+        hub()  # if the package is missing, fail before the work
     trusted = tuple(trusted_packages)
     model = load_pretrained(model_folder, trusted_packages=trusted)  # refuses a damaged one
     config = read_config(model_folder)
-    config["provenance"] = provenance = _without_places(config["provenance"])
+    config["provenance"] = provenance = _shorten_paths(config["provenance"])
     if recorded := provenance.get("data"):
         option = data_class(config, trusted).source_option
         data_name = data_name or _last_part(str(recorded["init_args"].get(option, "")))
@@ -91,8 +92,8 @@ def share(
     title = (to or Path(model_folder).resolve().name).rpartition("/")[2]
     card = _header(license, config["modality"]) + f"# {title}\n\n"
     card += "\n\n".join(section for section in sections if section) + "\n"
-    with tempfile.TemporaryDirectory() if out is None else build_atomically(Path(out), lambda _: False, "out") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() if out is None else build_atomically(Path(out), lambda _: False, "out") as path:
+        folder = Path(path)
         shutil.copyfile(weights_of(model_folder), folder / MODEL_FILES[1])
         write_json(config, folder / MODEL_FILES[0])
         (folder / CARD_NAME).write_text(card, encoding="utf-8", errors="replace")
@@ -117,9 +118,9 @@ def _upload(folder: Path, to: str, private: bool) -> str:
         )
     except package.errors.HFValidationError as error:
         raise ValueError(f"`to`={to!r}: {error}") from error
-    except ValueError as error:  # of the card's header, which the Hub checks
+    except ValueError as error:  # the Hub checks the header of the card
         raise ValueError(f"{to}: the Hub refuses the card: {error}; is `license` a name that it knows?") from error
-    except Exception as error:  # the errors of its HTTP client are of no one kind
+    except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(
             f"{to} cannot be written: {reason}; logged in by `hf auth login`, as its owner?"
@@ -127,66 +128,66 @@ def _upload(folder: Path, to: str, private: bool) -> str:
     return str(done.commit_url)
 
 
-def _without_places(value: Any, name: str = "") -> Any:
-    """Paths say who works where: their last parts remain."""
+def _shorten_paths(value: Any, name: str = "") -> Any:
+    """Replace each path by its last part, since a path may show who works where."""
     if isinstance(value, dict):
-        return {name: _without_places(entry, name) for name, entry in value.items()}
+        return {name: _shorten_paths(entry, name) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_without_places(entry, name) for entry in value]
-    is_place = isinstance(value, str) and (name in _PLACES or _PLACE.match(value))
-    return _last_part(value) if is_place else value
+        return [_shorten_paths(entry, name) for entry in value]
+    is_path = isinstance(value, str) and (name in _PATH_OPTIONS or _PATH_START.match(value))
+    return _last_part(value) if is_path else value
 
 
-def _last_part(place: str) -> str:
-    """Of a path; of NAME:ROOT the name."""
-    named = re.match(r"(\w{2,}):(?!//)", place)  # no drive, and no address
-    return named[1] if named else re.split(r"[\\/]", place.rstrip("\\/"))[-1]
+def _last_part(path: str) -> str:
+    """Return the last part of a path, or NAME of NAME:ROOT."""
+    named = re.match(r"(\w{2,}):(?!//)", path)  # neither a Windows drive nor a URL
+    return named[1] if named else re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
 def _header(license: str, modality: str) -> str:
-    known = {"library_name": "cpc", "license": license, "tags": ["contrastive-predictive-coding", modality]}
-    return f"---\n{_yaml(known)}\n---\n\n"
+    fields = {"library_name": "cpc", "license": license, "tags": ["contrastive-predictive-coding", modality]}
+    return f"---\n{_yaml(fields)}\n---\n\n"
 
 
 def _usage(name: str, trusted: tuple[str, ...]) -> str:
-    more = "" if trusted == ("cpc",) else f", trusted_packages={trusted}"
+    argument = "" if trusted == ("cpc",) else f", trusted_packages={trusted}"
     return f"```sh\n{pip_install('hub')}\n```\n\n" + (
-        f'```python\nimport cpc\n\nmodel = cpc.load_pretrained("{name}"{more})  # in eval mode\n```'
+        f'```python\nimport cpc\n\nmodel = cpc.load_pretrained("{name}"{argument})  # in eval mode\n```'
     )
 
 
 def _options(recorded: Mapping[str, Any] | None) -> str:
     if recorded is None:
         return ""
-    kind = recorded["class_path"].rpartition(".")[2]
-    return f"Read as `{kind}`:\n\n" + _block(_yaml(recorded["init_args"]))
+    class_name = recorded["class_path"].rpartition(".")[2]
+    return f"Read as `{class_name}`:\n\n" + _block(_yaml(recorded["init_args"]))
 
 
 def _recipe(architecture: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
-    known = {name: value for name, value in provenance.items() if name not in ("data", "held_out")}
-    trained = ", ".join(f"{name} {value}" for name, value in known.items() if isinstance(value, int | float | str))
-    if "cpc_audio" in known:
-        trained = f"A checkpoint of CPC_audio, trained with\n\n{_block(_yaml(known['cpc_audio']))}"
-    return f"## Recipe\n\n{trained}\n\n" + _block(_yaml(architecture["init_args"]))
+    facts = {name: value for name, value in provenance.items() if name not in ("data", "held_out")}
+    recipe = ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, int | float | str))
+    if "cpc_audio" in facts:
+        recipe = f"A checkpoint of CPC_audio, trained with\n\n{_block(_yaml(facts['cpc_audio']))}"
+    return f"## Recipe\n\n{recipe}\n\n" + _block(_yaml(architecture["init_args"]))
 
 
 def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """Held-out records that training kept."""
+    """Return the section with the held-out bounds that training recorded."""
     return "## Bound\n\n" + _block("\n".join(record_table(config["provenance"].get("held_out", []))))
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """The tables of `probe.json`, as far as they are of these weights; of the run and of the model in it."""
+    """Return the section with the tables of `probe.json` for these weights, from the model folder and its run."""
     folder = model_folder_of(model_folder).resolve()
-    places = [folder, folder.parent] if folder.name == "model" else [folder]
-    reports = [_without_places(read_report(place / REPORT_NAME, config["sha256"])) for place in places]
+    folders = [folder, folder.parent] if folder.name == "model" else [folder]
+    reports = [_shorten_paths(read_report(path / REPORT_NAME, config["sha256"])) for path in folders]
     tables = [format_report(report) for report in reports if report.get("tasks")]
     tables += [format_abx(record) for report in reports for record in report.get("abx", {}).values()]
     return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")
 
 
 def _yaml(value: Any) -> str:
-    """As configs have it."""
+    """Format a value as YAML, in the style of the configs."""
     return str(yaml.safe_dump(json.loads(json_text(value)), sort_keys=False)).rstrip()
 
 

@@ -1,4 +1,4 @@
-"""`cpc data tar` and `cpc data untar`: corpora of files to WebDataset's tars and back."""
+"""`cpc data tar` and `cpc data untar`: convert corpora of files to WebDataset's tars and back."""
 
 import errno
 import json
@@ -22,37 +22,37 @@ from cpc.data.store.tars import Sample, read_samples, write_samples
 from cpc.data.store.text_files import decode
 
 LABELS_NAME = "labels.csv"
-_TEXTS = ("cls", "txt")  # parts that are one label each
+_TEXT_PARTS = ("cls", "txt")  # parts of a sample that hold one label each
 _LINE_BREAKS = re.compile(r"[\r\n]+")
-_KINDS = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
-# Of names that no file can have: too long, or below another file.
-_IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
+_SUFFIXES = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
+# Errors for file names that are too long or below another file.
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
 @checked
 def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
-    """Write a corpus of files as tars that WebDataset reads: the files as they are, and what is known of each as JSON.
+    """Write a corpus of files as tars that WebDataset reads: the unchanged files, each with a JSON of its labels.
 
     Args:
-        data: manifest of audio, or the folder that holds it; or a folder of images.
+        data: manifest of audio, or its folder; or a folder of images.
         out: a new folder for `00000.tar`, `00001.tar` and so on.
-        tar_mb: size of a tar, 1e6 bytes.
+        tar_mb: size of a tar, in 1e6 bytes.
 
     Raises:
-        ValueError: if `out` is there, there are no files, or a name or label is not UTF-8.
+        ValueError: if `out` exists, there are no files, or a name or label is not UTF-8.
     """
     data, out = Path(data), Path(out)
     if out.exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
-    samples = list(_of_manifest(data) if is_manifest(data) else _of_images(data))
-    require_utf8((text for _, known in samples for text in known.values()), "the JSON of a tar")
+    samples = list(_manifest_samples(data) if is_manifest(data) else _image_samples(data))
+    require_utf8((text for _, labels in samples for text in labels.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
         contents = (
             (
-                f"{place:08}",
-                {file.suffix[1:].lower(): file.read_bytes(), "json": json_text(known, ensure_ascii=False).encode()},
+                f"{index:08}",
+                {file.suffix[1:].lower(): file.read_bytes(), "json": json_text(labels, ensure_ascii=False).encode()},
             )
-            for place, (file, known) in enumerate(samples)
+            for index, (file, labels) in enumerate(samples)
         )
         num_tars = write_samples(contents, folder, round(tar_mb * 1e6))
     print(f"{len(samples)} files in {num_tars} tars in {out}")
@@ -60,36 +60,37 @@ def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) ->
 
 @checked
 def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool = False) -> None:
-    """Write the files of WebDataset's tars below a new folder, from which `cpc data index` or training goes on.
+    """Write the files of WebDataset's tars to a new folder, ready for `cpc data index` or training.
 
-    A file is called as the `path` of its sample's JSON says, otherwise TAR/KEY. An image with a class (`.cls`) lies in
-    the folder of that name, below its split if the tars' names say splits (`val-000.tar`); one without a class lies in
-    `unlabelled` or its split. What else JSON, `.cls` and `.txt` say goes to OUT/labels.csv: of audio,
-    `cpc data index OUT --labels OUT/labels.csv` makes the manifest.
+    The name of a file is the `path` in the JSON of its sample, or else TAR/KEY. An image with a class (`.cls`) goes to
+    the folder of its class, below its split if the names of the tars name splits (`val-000.tar`). An image without a
+    class goes to its split or to `unlabelled`. All other values of JSON, `.cls` and `.txt` go to OUT/labels.csv. For
+    audio, `cpc data index OUT --labels OUT/labels.csv` writes the manifest.
 
     Args:
         tars: files, and folders to search for `*.tar`.
         out: a new folder.
-        skip_bad: leave out samples without a file of audio or an image, and those behind a damage, and warn how many.
+        skip_bad: leave out samples without audio or image, and the rest of damaged tars, and warn how many.
 
     Raises:
-        ValueError: before `out` exists: on tars as `read_samples`; if a name leads out of the folder, is there twice,
-            too long or below another file, a sample has no such file or several, JSON is none, or kinds are mixed.
+        ValueError: before `out` exists: if `read_samples` refuses a tar; if the name of a file leads out of the folder,
+            repeats, is too long or lies below another file; if a sample has no audio or image, or several; if a JSON is
+            damaged; or if audio and images are mixed.
     """
     out = Path(out)
     if out.exists():
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
-    files = [found for tar in tars for found in _tars(Path(tar))]
+    files = [file for path in tars for file in _find_tars(Path(path))]
     rows: dict[str, dict[str, str]] = {}
-    kinds: set[str] = set()
+    media: set[str] = set()
     bad: list[str] = []
     with build_atomically(out, lambda _: False, "out") as folder:
         for tar in files:
             try:
                 for sample in read_samples(tar):
                     try:
-                        kind, suffix = _medium(sample)
-                        path, labels = _place_and_labels(sample, kind, suffix)
+                        medium, suffix = _medium(sample)
+                        path, labels = _path_and_labels(sample, medium, suffix)
                         if path in rows:
                             raise ValueError(f"{tar}: sample {sample.key!r} is {path}, which is there already")
                         _write(sample, suffix, folder, path)
@@ -98,73 +99,75 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
                             raise
                         bad.append(str(error))
                         continue
-                    kinds.add(kind)
-                    if len(kinds) > 1:
-                        raise ValueError(f"{tar}: sample {sample.key!r} is of {kind}, others are not: separate them")
+                    media.add(medium)
+                    if len(media) > 1:
+                        raise ValueError(f"{tar}: sample {sample.key!r} is of {medium}, others are not: separate them")
                     rows[path] = labels
             except ValueError as error:
-                if not skip_bad or len(kinds) > 1:
+                if not skip_bad or len(media) > 1:
                     raise
                 bad.append(str(error))
         if not rows:
             raise ValueError(f"the tars hold no sample that can be used:\n{name_a_few(bad)}")
-        if kinds == {"images"}:
-            rows = _with_classes_in_train(rows, folder)
+        if media == {"images"}:
+            rows = _move_classes_to_train(rows, folder)
         has_labels = any(rows.values())
         if has_labels:
             write_labels(rows, folder / LABELS_NAME)
     if bad:
         warnings.warn(f"left out {len(bad)} samples or rests of tars:\n{name_a_few(bad)}", stacklevel=2)
-    told = f", what is known of them to {LABELS_NAME}" if has_labels else ""
-    print(f"{len(rows)} files of {kinds.pop()} written to {out}{told}")
+    labels_note = f", their labels to {LABELS_NAME}" if has_labels else ""
+    print(f"{len(rows)} files of {media.pop()} written to {out}{labels_note}")
 
 
-def _of_manifest(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+def _manifest_samples(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     manifest = read_manifest(data)
     columns = {name: values for name, values in manifest.columns.items() if name not in COUNT_COLUMNS}
     for row, file in enumerate(manifest.files):
-        known = {name: values[row] for name, values in columns.items()}
-        if PurePosixPath(known["path"]).is_absolute() or ".." in PurePosixPath(known["path"]).parts:
-            del known["path"]  # of another machine
-        yield file, known
+        labels = {name: values[row] for name, values in columns.items()}
+        if PurePosixPath(labels["path"]).is_absolute() or ".." in PurePosixPath(labels["path"]).parts:
+            del labels["path"]  # a path outside the corpus means nothing on another machine
+        yield file, labels
 
 
-def _of_images(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
+def _image_samples(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     for path in find_files(data, IMAGE_SUFFIXES, "image"):
         yield data / path, {"path": path}
 
 
-def _tars(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    return [place / path for path in find_files(place, (".tar",), "tar")]
+def _find_tars(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return [path / name for name in find_files(path, (".tar",), "tar")]
 
 
 def _medium(sample: Sample) -> tuple[str, str]:
-    """The kind of a sample, and which of its parts that is."""
-    found = [(kind, part) for kind, suffixes in _KINDS.items() for part in sample.parts if f".{part}" in suffixes]
-    if len(found) != 1:
+    """Return the medium of a sample, `audio` or `images`, and the suffix of its file."""
+    files = [
+        (medium, part) for medium, suffixes in _SUFFIXES.items() for part in sample.parts if f".{part}" in suffixes
+    ]
+    if len(files) != 1:
         raise ValueError(
             f"{sample.tar}: sample {sample.key!r} has {', '.join(sample.parts) or 'nothing'}: it needs one file of "
             "audio, or one image"
         )
-    return found[0]
+    return files[0]
 
 
-def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict[str, str]]:
-    labels = {name: _text(sample, name) for name in _TEXTS if name in sample.parts}
+def _path_and_labels(sample: Sample, medium: str, suffix: str) -> tuple[str, dict[str, str]]:
+    labels = {name: _text(sample, name) for name in _TEXT_PARTS if name in sample.parts}
     if "json" in sample.parts:
         try:
-            known = json.loads(sample.parts["json"])
+            values = json.loads(sample.parts["json"])
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is damaged: {error}") from error
-        if not isinstance(known, dict):
+        if not isinstance(values, dict):
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
-        labels |= {str(name): _cell(value) for name, value in known.items() if not isinstance(value, dict | list)}
-    unfit = [name for name in labels if not name or name != name.strip() or has_line_break(name)]
-    if unfit:
+        labels |= {str(name): _cell(value) for name, value in values.items() if not isinstance(value, dict | list)}
+    bad_names = [name for name in labels if not name or name != name.strip() or has_line_break(name)]
+    if bad_names:
         raise ValueError(
-            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {unfit[0]!r}: no column can have it"
+            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {bad_names[0]!r}: no column can have it"
         )
     try:
         "".join([*labels, *labels.values()]).encode()
@@ -173,7 +176,7 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
     path = labels.pop("path", "")
     if not path:
         name = f"{sample.key}.{suffix}"
-        path = _image_path(sample.tar, name, labels.get("cls")) if kind == "images" else f"{sample.tar.stem}/{name}"
+        path = _image_path(sample.tar, name, labels.get("cls")) if medium == "images" else f"{sample.tar.stem}/{name}"
     pure = PurePosixPath(path)
     is_plain = all(part.isprintable() and not part.startswith((".", "~")) and "\\" not in part for part in pure.parts)
     if (
@@ -188,15 +191,15 @@ def _place_and_labels(sample: Sample, kind: str, suffix: str) -> tuple[str, dict
 
 
 def _image_path(tar: Path, name: str, class_name: str | None) -> str:
-    """Return where an image is written: only a class may name the folder that becomes its class."""
+    """Return the path of an image; without a class, a `/` in the key becomes `-`, since folders are classes."""
     split, name = split_named(tar.stem), f"{tar.stem}-{name}"
     if class_name:
         return f"{split}/{class_name}/{name}" if split else f"{class_name}/{name}"
     return f"{split or 'unlabelled'}/{name.replace('/', '-')}"
 
 
-def _with_classes_in_train(rows: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, str]]:
-    """Move folders of classes that lie beside folders of splits into `train`, as sources of images are laid out."""
+def _move_classes_to_train(rows: dict[str, dict[str, str]], folder: Path) -> dict[str, dict[str, str]]:
+    """Move folders of classes that lie beside `unlabelled` into `train`, the layout of a source of images."""
     tops = {path.partition("/")[0] for path in rows if "/" in path}
     classes = {top for top in tops if not split_called(top)}
     splits = tops - classes
@@ -218,7 +221,7 @@ def _write(sample: Sample, suffix: str, folder: Path, path: str) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(sample.parts[suffix])
     except OSError as error:
-        if error.errno not in _IMPOSSIBLE:
+        if error.errno not in _NAME_ERRORS:
             raise
         raise ValueError(
             f"{sample.tar}: sample {sample.key!r} cannot be written to {path!r} ({error.strerror}): rename it"
@@ -234,7 +237,7 @@ def _cell(value: Any) -> str:
 
 
 def write_labels(rows: dict[str, dict[str, str]], table: Path) -> None:
-    """Write a CSV with a row for each path: what is known of it, empty where another has more.
+    """Write a CSV with a row of labels for each path; a cell is empty if the path lacks the label.
 
     A row is one line of the table: line breaks inside a label become blanks, and a warning counts them.
     """

@@ -1,1 +1,1 @@
-"""Ray, as a launcher of ranks (`launch.py`) and for work on many files (`spread.py`); nothing else imports it."""
+"""Ray as a launcher of ranks (`launch.py`) and for work on many files (`spread.py`); only this folder imports Ray."""

@@ -1,4 +1,4 @@
-"""Places in a Ray cluster, reserved all together or refused: nothing waits for machines that will not come."""
+"""Places in a Ray cluster, reserved all at once or refused, so that no call waits for machines that do not exist."""
 
 import os
 import socket
@@ -8,18 +8,18 @@ from typing import Any
 
 from cpc.config.extras import install_hint
 
-_PATIENCE_SECONDS = 30.0  # for places that others are just leaving
-_SETTINGS = {  # of Ray, read when it is imported; the user's own count
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else, under `uv run`, each process of Ray packs the folder and syncs anew
+_WAIT_SECONDS = 30.0  # places may be freed by another job that is just ending
+_SETTINGS = {  # settings that Ray reads at import; the user's environment takes precedence
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each Ray process under `uv run` packs the folder and syncs again
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 
 def import_ray() -> Any:
-    """The package `ray`.
+    """Import the package `ray`.
 
     Raises:
-        ValueError: if it is not installed.
+        ValueError: if the package is not installed.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -34,22 +34,22 @@ def import_ray() -> Any:
 def reserved(
     option: str, num_places: int, *, num_cpus: int = 1, num_gpus: int = 0, address: str | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Reserve places for actors, on as few machines as hold them, and give them back at the end.
+    """Reserve places for actors, on as few machines as possible, and release them at the end.
 
     Args:
-        option: what the user calls `num_places`, for messages.
-        num_places: how many.
-        num_cpus: of each place.
-        num_gpus: of each place.
-        address: of the cluster; RAY_ADDRESS or the one that runs on this machine unless given. Without any, one is
-            started here and ended with the places.
+        option: the user's option for `num_places`, for messages.
+        num_places: number of places.
+        num_cpus: CPUs of each place.
+        num_gpus: GPUs of each place.
+        address: address of the cluster; if not given, RAY_ADDRESS or the cluster on this machine. If there is none, a
+            cluster is started here and ended with the places.
 
     Yields:
-        Of each place, the options of an actor that lives there.
+        For each place, the options of an actor that runs there.
 
     Raises:
-        ValueError: if ray is missing or the cluster does not have as much.
-        ConnectionError: if there is no cluster at the address.
+        ValueError: if ray is missing or the cluster lacks resources.
+        ConnectionError: if no cluster answers at the address.
     """
     if num_places < 1:
         raise ValueError(f"`{option}`={num_places} must be at least 1")
@@ -62,25 +62,27 @@ def reserved(
         _check_address(address or os.environ.get("RAY_ADDRESS", ""))
         ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        of_each = {"CPU": num_cpus, "GPU": num_gpus}
-        asked = {kind: number * num_places for kind, number in of_each.items()}
-        needs = f"`{option}`={num_places} needs {_amount(asked, asked)}, but the Ray cluster has"
+        bundle = {"CPU": num_cpus, "GPU": num_gpus}
+        required = {resource: num * num_places for resource, num in bundle.items()}
+        needs = f"`{option}`={num_places} needs {_format(required, required)}, but the Ray cluster has"
         advice = "ask for less, or name another cluster in RAY_ADDRESS"
-        there = ray.cluster_resources()
-        if any(number > there.get(kind, 0) for kind, number in asked.items()):
-            raise ValueError(f"{needs} {_amount(there, asked)}: {advice}")
-        group = placement_group([{kind: number for kind, number in of_each.items() if number}] * num_places, "PACK")
+        existing = ray.cluster_resources()
+        if any(num > existing.get(resource, 0) for resource, num in required.items()):
+            raise ValueError(f"{needs} {_format(existing, required)}: {advice}")
+        group = placement_group([{resource: num for resource, num in bundle.items() if num}] * num_places, "PACK")
         try:
-            if not group.wait(_PATIENCE_SECONDS):
-                free = _amount(ray.available_resources(), asked)
-                raise ValueError(f"{needs} {free} free, and {_amount(of_each, asked)} must be on one machine: {advice}")
+            if not group.wait(_WAIT_SECONDS):
+                free = _format(ray.available_resources(), required)
+                raise ValueError(
+                    f"{needs} {free} free, and {_format(bundle, required)} must be on one machine: {advice}"
+                )
             yield [
                 {
                     "num_cpus": num_cpus,
                     "num_gpus": num_gpus,
-                    "scheduling_strategy": PlacementGroupSchedulingStrategy(group, place),
+                    "scheduling_strategy": PlacementGroupSchedulingStrategy(group, index),
                 }
-                for place in range(num_places)
+                for index in range(num_places)
             ]
         finally:
             remove_placement_group(group)
@@ -90,18 +92,18 @@ def reserved(
 
 
 def _check_address(address: str) -> None:
-    """Ray itself looks for a quarter of an hour for a cluster that is not there."""
+    """Refuse an address at which no cluster answers; Ray would search for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdecimal():  # `auto`, `local`, or a mistake that Ray names
+    if not port.isdecimal():  # `auto`, `local`, or a mistake that Ray reports
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_WAIT_SECONDS).close()
     except OSError as error:
         raise ConnectionError(
             f"no Ray cluster answers at {address} ({error.strerror or error}): check `address` or RAY_ADDRESS"
         ) from error
 
 
-def _amount(resources: Mapping[str, float], asked: Mapping[str, float]) -> str:
-    counts = [(resources.get(kind, 0), kind) for kind in asked if asked[kind]]
-    return " and ".join(f"{count:g} {kind}{'' if count == 1 else 's'}" for count, kind in counts)
+def _format(resources: Mapping[str, float], required: Mapping[str, float]) -> str:
+    counts = [(resources.get(resource, 0), resource) for resource in required if required[resource]]
+    return " and ".join(f"{count:g} {resource}{'' if count == 1 else 's'}" for count, resource in counts)

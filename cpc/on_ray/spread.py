@@ -1,4 +1,4 @@
-"""One function over many items, by workers of a Ray cluster: the results of a plain `map`, in its order."""
+"""Apply one function to many items by workers of a Ray cluster; results have the order of a plain `map`."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cpc.native.allocator import keep_freed_memory
 from cpc.on_ray.places import import_ray, reserved
 
-_MOST_ATTEMPTS = 3  # at an item whose worker ends, by memory or by a machine that is lost
+_MOST_ATTEMPTS = 3  # attempts at an item whose worker dies, because of memory or a lost machine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,23 +24,23 @@ def spread(
     num_gpus: int = 0,
     name: Callable[[Item], object] = str,
 ) -> Generator[Result, None, None]:
-    """Yields `start()(item)` for every item, in the order of `items`, computed by `num_workers` processes.
+    """Yield `start()(item)` for every item, in the order of `items`, computed by `num_workers` processes.
 
-    A worker calls `start` once and takes an item when it is done with the one before. What it computes may be computed
-    again elsewhere when it ends in between: writing files must be atomic. Its current folder is that of this process,
-    so that paths mean the same; all machines of the cluster must see the same files.
+    A worker calls `start` once, then works on one item at a time. If a worker dies, another one repeats its item, so
+    that files must be written atomically. Workers use the current folder of this process, so that relative paths are
+    the same; all machines of the cluster must see the same files.
 
     Args:
-        start: called by each worker, for what it needs for every item, such as a model.
-        items: what `start()` takes.
-        num_workers: CPUs of the cluster.
-        num_gpus: of each worker.
-        name: of an item, for messages.
+        start: function that loads what all items need, such as a model, and returns the function of one item.
+        items: the items.
+        num_workers: number of workers, each with one CPU of the cluster.
+        num_gpus: GPUs of each worker.
+        name: function that returns the name of an item, for messages.
 
     Raises:
-        ValueError: as `reserved`.
-        OSError: if a worker ends three times at the same item; it is named.
-        Exception: whatever `start()` raises, at the first item that it raises for.
+        ValueError: if places cannot be reserved; see `reserved`.
+        OSError: if workers die three times at the same item; the message names the item.
+        Exception: any exception of `start` or of the function that it returns, at the first item that raises it.
     """
     with reserved("num_ray_workers", num_workers, num_gpus=num_gpus) as places:
         ray = import_ray()
@@ -53,16 +53,16 @@ def spread(
         try:
             for expected, item in enumerate(items):
                 while expected not in done:
-                    for worker, (number, next_item) in zip(idle, waiting):  # noqa: B905
-                        running[worker.of.remote(next_item)] = number, worker
+                    for worker, (index, next_item) in zip(idle, waiting):  # noqa: B905
+                        running[worker.compute.remote(next_item)] = index, worker
                     idle = []
                     ready, _ = ray.wait(list(running))
                     for result in ready:
-                        number, worker = running.pop(result)
-                        done[number] = result
+                        index, worker = running.pop(result)
+                        done[index] = result
                         idle.append(worker)
                 yield _value(ray, done.pop(expected), name(item))
-        finally:  # else Ray tries once more, and says so, while it takes the places from the workers
+        finally:  # otherwise Ray retries the items, with messages, while the places are released
             for result in running:
                 ray.cancel(result)
             for worker in workers:
@@ -70,14 +70,14 @@ def spread(
 
 
 class _Worker:
-    """A process that is set up as those of the command line are."""
+    """A worker process with the settings of memory and processor that the command line uses."""
 
     def __init__(self, start: Callable[[], Callable[[Any], Any]], folder: str) -> None:
         self._start, self._folder = start, folder
         self._work: Callable[[Any], Any] | None = None
 
-    def of(self, item: Any) -> Any:
-        if self._work is None:  # not before: Ray has no clear words for what a constructor raises
+    def compute(self, item: Any) -> Any:
+        if self._work is None:  # not in the constructor, whose exceptions Ray does not report clearly
             if not Path(self._folder).is_dir():
                 raise ValueError(
                     f"{socket.gethostname()} has no folder {self._folder}: all machines of a Ray cluster must see the "
@@ -99,7 +99,7 @@ def _value(ray: Any, result: Any, name: object) -> Any:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
     except ray.exceptions.RayError as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise OSError(
-            f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; was it killed, or is memory short? Ray says: {said}"
+            f"{name}: its Ray worker ended {_MOST_ATTEMPTS} times; was it killed, or is memory short? Ray: {reason}"
         ) from error

@@ -1,4 +1,4 @@
-"""Estimators for scikit-learn's pipelines."""
+"""A trained model as a transformer for scikit-learn's pipelines."""
 
 from cpc.sklearn.features import CPCFeatures
 

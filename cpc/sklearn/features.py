@@ -1,4 +1,4 @@
-"""A trained model as a step of scikit-learn's pipelines. n waveforms, S samples, D feature dim."""
+"""A trained model as a transformer for scikit-learn's pipelines. n waveforms, S samples, D feature dim."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -14,20 +14,20 @@ from cpc.model import CPC
 
 
 class CPCFeatures(TransformerMixin, BaseEstimator):
-    """Waveforms to the mean of their features, one vector each.
+    """A transformer that maps each waveform to the mean of its features.
 
-    `make_pipeline(CPCFeatures("runs/mine"), LogisticRegression())` learns from a list of waveforms. Nothing is learnt
-    here: `fit` reads the model, anew at every call. Parameters are kept as they are given, so that the step can be
-    cloned, searched and pickled.
+    `make_pipeline(CPCFeatures("runs/mine"), LogisticRegression())` learns from a list of waveforms. `fit` learns
+    nothing: each call reads the model again. Parameters are stored unchanged, so that the step can be cloned, searched
+    and pickled.
 
     Args:
-        model: a run's folder, a model's folder, or a model of audio.
-        features: contexts `c`, latents `z`, or both side by side, `zc`.
-        device: where to compute.
+        model: a run folder, a model folder, or a model of audio.
+        features: contexts `c`, latents `z`, or both concatenated, `zc`.
+        device: device of the model.
 
     Attributes:
         n_features_out_: D.
-        sample_rate_hz_: of the waveforms that the model takes.
+        sample_rate_hz_: sample rate of the waveforms that the model reads.
     """
 
     def __init__(
@@ -38,60 +38,62 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         self.device = device
 
     def fit(self, X: Any = None, y: Any = None) -> "CPCFeatures":
-        """Read the model, and look at waveforms if there are some.
+        """Read the model, and check the waveforms if any are given.
 
         Raises:
-            ValueError: as `cpc.load_pretrained` and `transform`; on a model that does not encode audio, or unknown
-                features.
+            ValueError: if `cpc.load_pretrained` or `transform` raise one, the model does not encode audio, or the
+                features are unknown.
         """
-        self._read_for: tuple[Any, ...] | None = None  # a folder may have been trained on
+        self._reader_key: tuple[Any, ...] | None = None  # read again, since training may have changed the folder
         reader = self._reader()
         if X is not None:
             _waves(X, reader)
         return self
 
     def transform(self, X: Any) -> Float32[np.ndarray, "n D"]:
-        """Features of waveforms.
+        """Compute the features of waveforms.
 
         Args:
-            X: waveforms `[S]` of any lengths at `sample_rate_hz_`, of amplitudes from -1 to 1 as training reads them;
-                an array `[n, S]` is n of them. `scipy.io.wavfile` gives int16: divide it by 32768.
+            X: waveforms `[S]` of any lengths at `sample_rate_hz_`, with amplitudes from -1 to 1 as in training; an
+                array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768.
 
         Raises:
-            ValueError: naming the waveform, if it is no row of finite numbers, of integers, or too short for a frame.
-            TypeError: on sparse matrices.
+            ValueError: if a waveform is no sequence of finite numbers, holds integers, or is too short for a frame; the
+                message names it.
+            TypeError: if X is a sparse matrix.
         """
         reader = self._reader()
         return np.stack([reader(wave).mean(0) for wave in _waves(X, reader)])
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """`c0`, `c1` and so on."""
+        """Return the names `c0`, `c1` and so on."""
         reader = self._reader()
-        return np.array([f"{self.features}{place}" for place in range(reader.dim)], dtype=object)
+        return np.array([f"{self.features}{i}" for i in range(reader.dim)], dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
-        tags.transformer_tags.preserves_dtype = []  # float32, whatever comes
+        tags.transformer_tags.preserves_dtype = []  # the output is always float32
         return tags
 
     def _reader(self) -> Features:
-        """Kept from call to call, and read again where a parameter has changed."""
-        given = (self.model, self.features, self.device)
-        if getattr(self, "_read_for", None) != given:
+        """Return the model's reader, which is cached until a parameter changes."""
+        key = (self.model, self.features, self.device)
+        if getattr(self, "_reader_key", None) != key:
             model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model, device=self.device)
             if model.encoder.modality != "audio":
                 raise ValueError(
                     f"the model encodes {model.encoder.modality}, but waveforms are transformed: give one of audio"
                 )
-            self._kept = Features(self.features, model, device=self.device)
-            self._read_for = given
-        self.n_features_out_, self.sample_rate_hz_ = self._kept.dim, self._kept.sample_rate_hz
-        return self._kept
+            self._cached_reader = Features(self.features, model, device=self.device)
+            self._reader_key = key
+        self.n_features_out_, self.sample_rate_hz_ = self._cached_reader.dim, self._cached_reader.sample_rate_hz
+        return self._cached_reader
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was read from a folder."""
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_kept", "_read_for")}
+        """Return the state without the cached reader."""
+        cached = ("_cached_reader", "_reader_key")
+        return {name: value for name, value in super().__getstate__().items() if name not in cached}
 
 
 def _waves(X: Any, reader: Features) -> list[np.ndarray]:
@@ -102,23 +104,25 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
         raise ValueError(f"X has the shape {rows.shape}. Reshape your data: [1, S] if it is one waveform")
     if len(rows) == 0:
         raise ValueError("there are no waveforms: give at least one")
-    return [_checked(place, wave, reader) for place, wave in enumerate(rows)]
+    return [_check_wave(i, wave, reader) for i, wave in enumerate(rows)]
 
 
-def _checked(place: int, wave: Any, reader: Features) -> np.ndarray:
+def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
     try:
-        found = np.asarray(wave)
-        if np.iscomplexobj(found):
+        samples = np.asarray(wave)
+        if np.iscomplexobj(samples):
             raise ValueError("Complex data not supported")
-        if np.issubdtype(found.dtype, np.integer):
-            raise ValueError(f"{found.dtype} are samples of a file, not amplitudes from -1 to 1: divide int16 by 32768")
-        found = found.astype(np.float32)
+        if np.issubdtype(samples.dtype, np.integer):
+            raise ValueError(
+                f"{samples.dtype} are samples of a file, not amplitudes from -1 to 1: divide int16 by 32768"
+            )
+        samples = samples.astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"waveform {place} is no row of amplitudes: {error}") from error
-    if found.ndim != 1 or not np.isfinite(found).all():
+        raise ValueError(f"waveform {index} is no row of amplitudes: {error}") from error
+    if samples.ndim != 1 or not np.isfinite(samples).all():
         raise ValueError(
-            f"waveform {place} has the shape {found.shape}: it must be [S], of finite numbers, without NaN or inf"
+            f"waveform {index} has the shape {samples.shape}: it must be [S], of finite numbers, without NaN or inf"
         )
-    if int(reader.num_frames(np.array(len(found)))) < 1:
-        raise ValueError(f"waveform {place} has {len(found)} samples, too few for a single frame")
-    return found
+    if int(reader.num_frames(np.array(len(samples)))) < 1:
+        raise ValueError(f"waveform {index} has {len(samples)} samples, too few for a single frame")
+    return samples

@@ -1,10 +1,10 @@
-"""Agents: contexts that forget at an episode's end, pieces that no prediction leaves, returns as a loop counts them."""
+"""Agents: contexts are reset at the end of an episode, predictions lie in one segment, returns match a slow loop."""
 
 import pytest
 import torch
 
 import cpc
-from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, pieces, returns_of
+from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, discounted_returns, episode_segments
 
 B, T = 3, 7
 
@@ -31,15 +31,15 @@ def begins_at(*places: tuple[int, int]) -> torch.Tensor:
 def test_contexts_are_those_of_each_episode_alone(agent: ActorCritic, x: torch.Tensor) -> None:
     begins = begins_at((0, 3), (2, 0), (2, 5))
     _, before = agent.model.context(agent.model.encoder(x.flip(1)))
-    played = agent(x, begins, before)
+    output = agent(x, begins, before)
     for b in range(B):
         state = tuple(each[b : b + 1] for each in before)
         for t in range(T):
             if begins[b, t]:
                 state = None
             contexts, state = agent.model.context(agent.model.encoder(x[b : b + 1, t : t + 1]), state)
-            torch.testing.assert_close(played.contexts[b, t], contexts[0, 0])
-    torch.testing.assert_close(agent(x[:, :4], begins[:, :4], before).logits, played.logits[:, :4])
+            torch.testing.assert_close(output.contexts[b, t], contexts[0, 0])
+    torch.testing.assert_close(agent(x[:, :4], begins[:, :4], before).logits, output.logits[:, :4])
 
 
 def test_a_rollout_played_in_parts_is_the_whole(agent: ActorCritic, x: torch.Tensor) -> None:
@@ -51,37 +51,37 @@ def test_a_rollout_played_in_parts_is_the_whole(agent: ActorCritic, x: torch.Ten
         state = part.state
 
 
-def test_pieces_end_where_episodes_begin() -> None:
-    places, num_valid = pieces(begins_at((0, 3), (2, 0), (2, 5), (2, 6)))
-    found = [row[:n].tolist() for row, n in zip(places, num_valid.tolist(), strict=True)]
-    assert found == [[0, 1, 2], [3, 4, 5, 6], [*range(7, 14)], [14, 15, 16, 17, 18], [19], [20]]
+def test_segments_end_where_episodes_begin() -> None:
+    indices, num_valid = episode_segments(begins_at((0, 3), (2, 0), (2, 5), (2, 6)))
+    segments = [row[:n].tolist() for row, n in zip(indices, num_valid.tolist(), strict=True)]
+    assert segments == [[0, 1, 2], [3, 4, 5, 6], [*range(7, 14)], [14, 15, 16, 17, 18], [19], [20]]
 
 
 def test_no_prediction_leaves_an_episode(agent: ActorCritic, x: torch.Tensor) -> None:
-    """The loss is that of the pieces as sequences of their own, found by hand."""
+    """The loss equals a loss computed by hand, in which every segment is a sequence."""
     begins = begins_at((0, 3), (2, 5))
-    played = agent(x, begins)
-    found = agent.contrast(played, begins, torch.Generator())
+    output = agent(x, begins)
+    found = agent.contrast(output, begins, torch.Generator())
     cuts = [(0, 0, 3), (0, 3, 7), (1, 0, 7), (2, 0, 5), (2, 5, 7)]
-    pool = torch.cat([played.targets[b, start:end] for b, start, end in cuts])
-    queries = agent.model.predictor(played.contexts)
-    of_steps = []
+    pool = torch.cat([output.targets[b, start:end] for b, start, end in cuts])
+    queries = agent.model.predictor(output.contexts)
+    step_losses = []
     for k in (1, 2):
         rows = [
             -(queries[k - 1, b, t] @ pool.T).log_softmax(0)[7 * b + t + k]
             for b, start, end in cuts
             for t in range(start, end - k)
         ]
-        of_steps.append(torch.stack(rows).mean())
+        step_losses.append(torch.stack(rows).mean())
     assert found.num_rows.sum(1).tolist() == [16, 11]
-    torch.testing.assert_close(found.loss, torch.stack(of_steps).mean())
+    torch.testing.assert_close(found.loss, torch.stack(step_losses).mean())
 
 
 def test_returns_are_what_a_loop_counts() -> None:
     generator = torch.Generator().manual_seed(2)
     rewards, ahead = torch.randn(B, T, generator=generator), torch.randn(B, generator=generator)
     is_end = torch.rand(B, T, generator=generator) < 0.3
-    found = returns_of(rewards, is_end, ahead, 0.9)
+    found = discounted_returns(rewards, is_end, ahead, 0.9)
     for b in range(B):
         for t in range(T):
             expected, weight, s = 0.0, 1.0, t
@@ -97,15 +97,15 @@ def test_returns_are_what_a_loop_counts() -> None:
 
 
 def test_the_policy_follows_the_gradient_of_its_return(agent: ActorCritic, x: torch.Tensor) -> None:
-    """Its loss has the gradient -E[A grad log pi], the value's that of half the variance; entropy is that of pi."""
-    played = agent(x, begins_at())
+    """The policy loss has the gradient -E[A grad log pi], the value loss is the mean squared error."""
+    output = agent(x, begins_at())
     actions, returns = torch.randint(3, (B, T)), torch.randn(B, T, dtype=torch.float64)
-    of_policy, of_value, entropy = actor_critic_losses(played, actions, returns)
-    policy = torch.distributions.Categorical(logits=played.logits)
-    torch.testing.assert_close(of_policy, -((returns - played.values).detach() * policy.log_prob(actions)).mean())
+    policy_loss, value_loss, entropy = actor_critic_losses(output, actions, returns)
+    policy = torch.distributions.Categorical(logits=output.logits)
+    torch.testing.assert_close(policy_loss, -((returns - output.values).detach() * policy.log_prob(actions)).mean())
     torch.testing.assert_close(entropy, policy.entropy().mean())
-    torch.testing.assert_close(of_value, (returns - played.values).square().mean())
-    torch.autograd.backward(of_policy)
+    torch.testing.assert_close(value_loss, (returns - output.values).square().mean())
+    torch.autograd.backward(policy_loss)
     assert agent.value.weight.grad is None
     assert agent.policy.weight.grad.abs().max() > 0
 

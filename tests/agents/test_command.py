@@ -19,7 +19,7 @@ pytest.importorskip("gymnasium")
 from small_pong import NAME
 
 import cpc
-from cpc.agents.comparison import _differences, _steps_to, _summary, _table, train_agents
+from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _table, train_agents
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.records import read_records
@@ -63,13 +63,13 @@ def test_arms_and_seeds_are_compared(config: Path, tmp_path: Path, capsys: pytes
     assert all(len(each["final_returns"]) == 2 for each in compared["by_cpc_weight"].values())
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert "2 of 2" in capsys.readouterr().out
-    with_loss, without = (out / f"cpc_{weight}" / "seed_1" for weight in ("0.1", "0"))
-    assert [r["step"] for r in read_records(with_loss / "bound.jsonl")] == [*range(60, 601, 60)]
-    assert not (without / "bound.jsonl").exists()
-    assert [r["event"] for r in read_records(without / "events.jsonl")] == ["started", "finished"]
-    assert cpc.load_pretrained(with_loss).encoder.frame_size == (12, 8)
-    first, second = (cpc.load_pretrained(run).predictor.linear.weight for run in (with_loss, without))
-    assert (first != second).any()  # the loss has reached those of one alone
+    cpc_run, plain_run = (out / f"cpc_{weight}" / "seed_1" for weight in ("0.1", "0"))
+    assert [r["step"] for r in read_records(cpc_run / "bound.jsonl")] == [*range(60, 601, 60)]
+    assert not (plain_run / "bound.jsonl").exists()
+    assert [r["event"] for r in read_records(plain_run / "events.jsonl")] == ["started", "finished"]
+    assert cpc.load_pretrained(cpc_run).encoder.frame_size == (12, 8)
+    first, second = (cpc.load_pretrained(run).predictor.linear.weight for run in (cpc_run, plain_run))
+    assert (first != second).any()  # the loss has trained the predictors of only one run
     difference = compared["differences"]["0.1"]
     assert difference["steps_to_threshold"]["is_resolved"] is False  # both reach it with the first records
 
@@ -192,7 +192,7 @@ def test_differences_are_those_of_the_seeds() -> None:
     steps = np.arange(10.0, 110, 10)
     for gain in (0.0, 3.0):
         ends = draws.normal(size=(2, 5)) + np.array([[0.0], [gain]])
-        arms = [[(steps, np.r_[np.zeros(9), end]) for end in of_arm] for of_arm in ends]
+        arms = [[(steps, np.r_[np.zeros(9), end]) for end in arm_ends] for arm_ends in ends]
         summaries = {str(number): _summary(arm, 100, None) for number, arm in enumerate(arms)}
         found = _differences(summaries, 100)["1"]["final_return"]
         tested = ttest_rel(ends[1], ends[0])
@@ -244,9 +244,9 @@ def test_an_episode_cut_by_time_has_a_future() -> None:
 
 def test_steps_to_a_threshold() -> None:
     steps, returns = np.arange(10, 110, 10), np.array([0, 0, 9, 0, 0, 0, 5, 5, 5, 5.0])
-    assert _steps_to(4.0, steps, returns) == 100
-    assert _steps_to(1.8, steps, returns) == 50
-    assert _steps_to(4.1, steps, returns) is None
+    assert _steps_to_threshold(4.0, steps, returns) == 100
+    assert _steps_to_threshold(1.8, steps, returns) == 50
+    assert _steps_to_threshold(4.1, steps, returns) is None
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_audio_comes_back_as_it_was(corpus: Path, tmp_path: Path, capsys: pytest
 
 
 def test_others_tars_name_files_by_tar_and_key(tmp_path: Path) -> None:
-    """As WebDataset's users write them: several parts, classes and texts, a folder in the key, capital letters."""
+    """Tars of other programs are read: several parts, classes and texts, a folder in the key, capital letters."""
     first = tar(
         tmp_path / "train-0.tar",
         ("a/001.seg.json", b"{}"),

@@ -21,13 +21,13 @@ def oracle(weights: dict[str, Tensor], context: str, norm: str, x: Tensor) -> tu
     for index, (_, stride, padding) in enumerate(SHAPES):
         kernel, bias = own[f"gEncoder.conv{index}.weight"], own[f"gEncoder.conv{index}.bias"]
         hidden = F.conv1d(hidden, kernel, bias, stride, padding)
-        of_norm = {name.rpartition(".")[2]: value for name, value in own.items() if f"batchNorm{index}." in name}
+        norm_weights = {name.rpartition(".")[2]: value for name, value in own.items() if f"batchNorm{index}." in name}
         if norm == "layerNorm":
             deviation = (hidden.var(1, keepdim=True) + 1e-5).sqrt()  # unbiased
-            hidden = (hidden - hidden.mean(1, keepdim=True)) / deviation * of_norm["weight"] + of_norm["bias"]
+            hidden = (hidden - hidden.mean(1, keepdim=True)) / deviation * norm_weights["weight"] + norm_weights["bias"]
         elif norm == "batchNorm":
-            statistics = of_norm["running_mean"], of_norm["running_var"]
-            hidden = F.batch_norm(hidden, *statistics, of_norm["weight"], of_norm["bias"])
+            statistics = norm_weights["running_mean"], norm_weights["running_var"]
+            hidden = F.batch_norm(hidden, *statistics, norm_weights["weight"], norm_weights["bias"])
         hidden = hidden.relu()
     z = hidden.transpose(1, 2)
     prefix = "gAR.baseNet."
@@ -45,8 +45,8 @@ def test_features_and_scores_are_those_of_the_checkpoint(
 ) -> None:
     weights, criterion = random_weights(context, norm, num_layers)
     arguments = {"nPredicts": NUM_STEPS, "arMode": context, "normMode": norm, "cpc_mode": None, "sizeWindow": 20480}
-    of_devices = [{f"module.{name}": value for name, value in each.items()} for each in (weights, criterion)]
-    path = save(tmp_path, *of_devices, arguments)
+    prefixed = [{f"module.{name}": value for name, value in each.items()} for each in (weights, criterion)]
+    path = save(tmp_path, *prefixed, arguments)
     cli.main(["import", str(path), "--out", str(tmp_path / "model")])
     model = cpc.load_pretrained(tmp_path / "model")
     x = torch.randn(3, 6400)
@@ -62,7 +62,7 @@ def test_features_and_scores_are_those_of_the_checkpoint(
 
 
 def test_quiet_input_has_the_features_of_the_checkpoint(tmp_path: Path) -> None:
-    """Where variances are about epsilon, it matters that the unbiased variance is the one that epsilon is added to."""
+    """If variances are about as small as epsilon, features show whether epsilon is added to the unbiased variance."""
     weights, _ = random_weights("GRU", "layerNorm")
     for index in range(len(SHAPES)):
         for name in (f"conv{index}.bias", f"batchNorm{index}.bias"):
@@ -81,8 +81,8 @@ def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytes
     transformer = {"wPrediction.predictors.0.0.multihead.Wq.weight": torch.randn(4, 4)}
     import_checkpoint(save(tmp_path / "a", weights, transformer), out=tmp_path / "model")
     assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
-    of_speakers = {f"wPrediction.predictors.{k}.weight": torch.randn(DIM, WIDTH + 3) for k in range(2)}
-    import_checkpoint(save(tmp_path / "s", weights, of_speakers), out=tmp_path / "speakers")
+    speaker_predictors = {f"wPrediction.predictors.{k}.weight": torch.randn(DIM, WIDTH + 3) for k in range(2)}
+    import_checkpoint(save(tmp_path / "s", weights, speaker_predictors), out=tmp_path / "speakers")
     assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
     model = cpc.load_pretrained(tmp_path / "model")
     assert model.predictor.num_steps == 12
@@ -122,7 +122,7 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
 
 
 class Code:
-    """What a pickle may hold."""
+    """A class whose unpickling runs code."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("run",)

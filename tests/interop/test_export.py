@@ -31,7 +31,7 @@ def saved(folder: Path, encoder: Any, context: Any, x: torch.Tensor) -> CPC:
 
 
 def exported(folder: Path) -> str:
-    """What the command prints, in a process without checks of types, which are in an exporter's way."""
+    """Run the command in a process without run-time type checks, which exporters cannot trace; return its output."""
     command = [sys.executable, "-m", "cpc.cli", "export", str(folder / "model"), "--out", str(folder / "graphs")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -65,9 +65,9 @@ def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     names = {"onnxruntime": onnxruntime, "np": np, "chunks": np.split(x[:1, :4800].numpy(), 3, 1)}
     exec(block, names)
     assert names["c"].shape == (1, 10, 256)
-    told = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
-    assert (told["cpc.sample_rate_hz"], told["cpc.hop_samples"]) == ("16000", "160")
-    assert (told["cpc.receptive_field_samples"], told["cpc.shortest_samples"]) == ("465", "159")
+    metadata = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
+    assert (metadata["cpc.sample_rate_hz"], metadata["cpc.hop_samples"]) == ("16000", "160")
+    assert (metadata["cpc.receptive_field_samples"], metadata["cpc.shortest_samples"]) == ("465", "159")
 
 
 @pytest.mark.slow
@@ -104,19 +104,19 @@ def test_an_opset_that_nobody_writes_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "told"),
+    ("encoder", "metadata"),
     [  # 465 = 10 + 7 * 5 + 3 * 20 + 3 * 40 + 3 * 80 samples; of Mel 25 ms
         (AudioEncoder(8), {"receptive_field_samples": 465, "shortest_samples": 159, "hop_samples": 160}),
         (MelEncoder(8), {"receptive_field_samples": 400, "shortest_samples": 160, "hop_samples": 160}),
     ],
 )
 @torch.no_grad()
-def test_what_chunks_need_is_told(encoder: Any, told: dict[str, int]) -> None:
-    """As docs/library.md says: at least so many samples, and half of the receptive field on either side."""
+def test_metadata_holds_what_chunks_need(encoder: Any, metadata: dict[str, int]) -> None:
+    """The metadata holds the figures of docs/library.md: the shortest input, and the receptive field."""
     model = CPC(encoder, GRU(4), Bilinear(1)).eval()
     model.initialise_from(torch.randn(2, 3200))
-    found = encoder_graph(model).told
-    assert told.items() <= found.items()
+    found = encoder_graph(model).metadata
+    assert metadata.items() <= found.items()
     assert model.encode(torch.randn(1, found["shortest_samples"]))[0].shape[1] == 1
     with pytest.raises(ValueError, match="too few"):
         model.encode(torch.randn(1, found["shortest_samples"] - 1))

@@ -18,13 +18,13 @@ from PIL import Image
 from cpc import cli
 from cpc.data import read_image_source, read_manifest
 from cpc.data.audio.index import index_folder
-from cpc.interop.hub_datasets import _known_split, download_dataset, file_of
+from cpc.interop.hub_datasets import _known_split, download_dataset, read_cell
 
 library: Any = pytest.importorskip("datasets")
 assert library is import_module("datasets")
 
 
-def of_rows(rows: list[dict[str, Any]], **features: Any) -> Any:
+def make_table(rows: list[dict[str, Any]], **features: Any) -> Any:
     """A dataset with a column `audio`, whose own encoder would need a package."""
     plain = {"audio": {"bytes": library.Value("binary"), "path": library.Value("string")}}
     table = library.Dataset.from_list(rows, features=library.Features(plain | features))
@@ -63,7 +63,7 @@ def speech(tmp_path: Path, write_audio: Callable[..., Path]) -> tuple[Path, list
     ]
     (tmp_path / "source").mkdir()
     for split, chosen in {"train": rows[:4], "validation": rows[4:]}.items():
-        of_rows(chosen, **features).to_parquet(tmp_path / "source" / f"{split}-00000-of-00001.parquet")
+        make_table(chosen, **features).to_parquet(tmp_path / "source" / f"{split}-00000-of-00001.parquet")
     return tmp_path / "source", files
 
 
@@ -120,7 +120,7 @@ def test_minus_one_is_a_number_but_no_class(tmp_path: Path, write_audio: Callabl
         }
         for number in range(3)
     ]
-    table = of_rows(rows, feeling=feeling, mood=mood)
+    table = make_table(rows, feeling=feeling, mood=mood)
     library.DatasetDict({"train": table}).save_to_disk(tmp_path / "source")
     out = download_dataset(str(tmp_path / "source"), out=tmp_path / "out")
     with (out / "labels.csv").open(newline="") as stream:
@@ -201,12 +201,12 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     with pytest.raises(ValueError, match="there is no dataset"):
         download_dataset(str(tmp_path / "none"), out=out)
     (tmp_path / "secret.wav").write_bytes(b"RIFF")
-    table = of_rows([{"audio": {"bytes": b"text", "path": None}}])
+    table = make_table([{"audio": {"bytes": b"text", "path": None}}])
     library.DatasetDict({"train": table}).save_to_disk(tmp_path / "text")
     with pytest.raises(ValueError, match="train, row 0 holds no audio file that is known: it begins with b'text'"):
         download_dataset(str(tmp_path / "text"), out=out)
     with pytest.raises(ValueError, match="row 0 holds no file"):
-        file_of({"bytes": None, "path": None}, "Audio", str(source), "row 0")
+        read_cell({"bytes": None, "path": None}, "Audio", str(source), "row 0")
     secret = tmp_path / "secret.wav"
     for elsewhere in (
         *(str(secret), f"{source}/../secret.wav", f"file://{secret}", f"simplecache::file://{secret}"),
@@ -215,7 +215,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
     ):
         for of in (str(source), "org/words", "."):
             with pytest.raises(ValueError, match="outside of the dataset: refused"):
-                file_of({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
+                read_cell({"bytes": None, "path": elsewhere}, "Audio", of, "row 0")
     with pytest.raises(ValueError, match=r"`label` text: .* holds audio, whose labels all go to labels.csv"):
         download_dataset(str(source), out=out, label="text")
     with pytest.raises(ValueError, match=r"`revision` v9: .* is a folder"):
@@ -232,7 +232,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
 
 
 def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
-    """Of the named commit; pictures in folders and in a zip; nothing where there is none; no code of its own."""
+    """A named commit, images in folders and in a zip are read; missing datasets and code are refused."""
     source, files = speech
     tables = {f"data/{each.name}": each.read_bytes() for each in source.iterdir()}
     loose = {"train/ann/1.flac": files[1], "train/bob/2.flac": files[2]}

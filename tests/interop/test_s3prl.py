@@ -21,17 +21,17 @@ def save(folder: Path, context_dim: int = 8, sample_rate_hz: int = 16000) -> str
     return str(folder)
 
 
-def test_features_of_a_batch_are_those_of_each_alone(tmp_path: Path) -> None:
+def test_features_of_a_batch_are_those_of_each_single(tmp_path: Path) -> None:
     upstream = UpstreamExpert(save(tmp_path), model_config=None, refresh=False)
     wavs = [torch.randn(num_samples) for num_samples in (16000, 6400, 10007)]
     found = upstream(wavs)
     hop = upstream.get_downsample_rates("hidden_states")
     assert hop == 160
     for row, wav in enumerate(wavs):
-        alone = upstream([wav])
-        num_frames = alone["last_hidden_state"].shape[1]
+        single = upstream([wav])
+        num_frames = single["last_hidden_state"].shape[1]
         assert abs(num_frames - round(len(wav) / hop)) <= 1  # how s3prl cuts features, and what it tolerates
-        for whole, own in zip(found["hidden_states"], alone["hidden_states"], strict=True):
+        for whole, own in zip(found["hidden_states"], single["hidden_states"], strict=True):
             assert whole.shape == (3, 100, 8)
             torch.testing.assert_close(whole[row, :num_frames], own[0], rtol=0, atol=0)
             assert not whole[row, num_frames:].any()
@@ -63,7 +63,7 @@ def test_the_page_of_the_docs_registers_it_as_s3prl_calls_it(tmp_path: Path, mon
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is a model of audio at 8000 Hz, but s3prl has audio at 16000 Hz alone"):
+    with pytest.raises(ValueError, match="is a model of audio at 8000 Hz, but s3prl has only audio at 16000 Hz"):
         UpstreamExpert(save(tmp_path, sample_rate_hz=8000))
     with pytest.raises(ValueError, match="are too few for one latent"):
         UpstreamExpert(save(tmp_path))([torch.randn(100)])

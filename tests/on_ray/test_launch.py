@@ -1,4 +1,4 @@
-"""Ranks in a Ray cluster train as those that Lightning starts, and end together."""
+"""Ranks in a Ray cluster give the results of ranks that Lightning starts, and all end when one fails."""
 
 import os
 import signal

@@ -23,7 +23,7 @@ def test_ranks_and_files_are_shared_out(
     _, _, (pretrain,), (index, embed) = command_blocks("docs/scale.md")
     index_folder(own_audio, speaker_level=0, progress=False)
     manifest = own_audio / "manifest.csv"
-    by_one_process = manifest.read_bytes()
+    expected = manifest.read_bytes()
     environment = cluster(2)
     for words in (pretrain, [*index, "--speaker_level", "0", "--overwrite"], embed):
         done = cpc(environment, *small(words, PLACES))
@@ -33,5 +33,5 @@ def test_ranks_and_files_are_shared_out(
     assert {record["step"] for record in read_records(Path("runs/960/bound.jsonl")) if record["split"] == "valid"} == {
         2
     }
-    assert manifest.read_bytes() == by_one_process
+    assert manifest.read_bytes() == expected
     assert len(list(Path("features").rglob("*.npy"))) == 60

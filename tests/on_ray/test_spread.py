@@ -1,4 +1,4 @@
-"""What workers on Ray find and write is what one process does, byte by byte, whatever becomes of the workers."""
+"""Workers on Ray return and write the same bytes as a single process, also if workers are slow or killed."""
 
 import json
 import re
@@ -106,7 +106,7 @@ def test_workers_that_are_slow_killed_or_raise(tmp_path: Path, cluster: Callable
     environment = cluster(2)
     slow = found(spread(environment, "time.sleep(3 * (item == 0))"))
     assert [item for item, _ in slow] == list(range(8))
-    assert [process for _, process in slow].count(slow[0][1]) == 1, "the other worker took what was left"
+    assert [process for _, process in slow].count(slow[0][1]) == 1, "the other worker took the remaining items"
 
     killed = f"(Path({str(tmp_path)!r}) / str(time.time_ns())).touch() if item == 5 else None"
     twice = f"{killed}; item == 5 and len(os.listdir({str(tmp_path)!r})) < 3 and os.kill(os.getpid(), signal.SIGKILL)"

@@ -69,7 +69,7 @@ def test_fit_reads_a_folder_that_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None:
-    """Loud and soft noise are told apart."""
+    """The pipeline distinguishes loud and soft noise."""
     X, y = [wave * (1 + 4 * (i % 2)) for i, wave in enumerate(waves(*[1600] * 24))], [i % 2 for i in range(24)]
     pipeline = make_pipeline(CPCFeatures(folder), LogisticRegression())
     search = GridSearchCV(pipeline, {"cpcfeatures__features": ["c", "z"]}, cv=3).fit(X, y)

@@ -1,4 +1,4 @@
-"""A recording as training and evaluation use it: windows of frame stacks, each of one episode, cut by split.
+"""A recording as a corpus: windows of frame stacks, each window from one episode, by split.
 
 B windows, T frames each, S frames in a stack, H W a frame's rows and columns of pixels.
 """
@@ -25,7 +25,7 @@ class FrameCorpus(DrawnCorpus):
     """The episodes of a recording.
 
     Args:
-        source: a folder that `cpc data record` has written.
+        source: a folder that `cpc data record` wrote.
         window_frames: T.
         stack: S.
 
@@ -42,12 +42,12 @@ class FrameCorpus(DrawnCorpus):
 
     @property
     def frame_shape(self) -> tuple[int, int, int]:
-        """S, H, W of an observation."""
+        """S, H and W of an observation."""
         height, width, _ = self.recording.shape
         return self.stack, height, width
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse splits without an episode, and strategies that ask for speakers."""
+        """Refuse splits without an episode, and strategies that need speakers."""
         if needs_speakers:
             raise ValueError(
                 "episodes have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding or "
@@ -59,24 +59,24 @@ class FrameCorpus(DrawnCorpus):
                 raise ValueError(f"there are no episodes of split {split!r}, only of {known}")
 
     def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
-        """Windows of the episodes of a split; training changes nothing by chance."""
+        """Return the windows of the episodes of a split; training uses no augmentation."""
         return FrameWindows(self, self.recording.rows(split), split, self.window_frames)
 
     def statistics(self, split: str | None) -> tuple[float, float]:
-        """Exact mean and standard deviation of the pixels of a split, of which 255 is 1."""
+        """Return the exact mean and standard deviation of the pixels of a split, divided by 255."""
         mean, std = self.recording.subset(self.recording.rows(split)).statistics_over(255)
         return mean.item(), std.item()
 
 
 class FrameWindows:
-    """The windows of some episodes; a draw is (episode, first frame), and a window never leaves its episode.
+    """The windows of some episodes; an index is (episode, first frame), and a window lies in one episode.
 
-    An episode shorter than a window is padded with zeros, and `num_valid` says so.
+    An episode shorter than a window is padded with zeros, which `num_valid` excludes.
 
     Args:
-        corpus: of the episodes.
-        rows: which; their numbers are the sequence ids.
-        split: for messages.
+        corpus: corpus of the episodes.
+        rows: rows of the episodes in the corpus, which are also the sequence ids.
+        split: split of the episodes, for messages.
         window_frames: T.
     """
 
@@ -89,7 +89,7 @@ class FrameWindows:
 
     @property
     def draws(self) -> dict[str, Any]:
-        """An episode of L frames has max(1, L // T) windows in a pass, each at a uniformly random start."""
+        """Arguments of the stream: an episode of L frames gives max(1, L // T) windows a pass, at random starts."""
         return {
             "num_slots": np.maximum(self.lengths // self.num_latents, 1),
             "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
@@ -97,18 +97,18 @@ class FrameWindows:
             | {"content of episodes": digest(self.corpus.recording.content(self.sequence_ids))},
         }
 
-    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
-        """The batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
-        x = np.zeros((len(drawn), self.num_latents, *self.corpus.frame_shape), np.uint8)
-        for window, (episode, start) in zip(x, drawn, strict=True):
+    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
+        """Return the batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
+        x = np.zeros((len(indices), self.num_latents, *self.corpus.frame_shape), np.uint8)
+        for window, (episode, start) in zip(x, indices, strict=True):
             row = int(self.sequence_ids[episode])
             frames = self.corpus.recording.read(row, start, self.num_latents, self.corpus.stack)
             window[: len(frames)] = frames
-        episodes = [episode for episode, _ in drawn]
-        ids, groups = (torch.from_numpy(each[episodes]) for each in (self.sequence_ids, self.group_ids))
-        return Batch(torch.from_numpy(x), self.num_valid(drawn), ids, groups, ids.new_zeros(len(ids), 0))
+        episodes = [episode for episode, _ in indices]
+        ids, groups = (torch.from_numpy(x[episodes]) for x in (self.sequence_ids, self.group_ids))
+        return Batch(torch.from_numpy(x), self.num_valid(indices), ids, groups, ids.new_zeros(len(ids), 0))
 
-    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Frames of each window that are no padding."""
-        lengths = self.lengths[[episode for episode, _ in drawn]]
+    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
+        """Return the number of frames of each window without padding."""
+        lengths = self.lengths[[episode for episode, _ in indices]]
         return torch.from_numpy(np.minimum(lengths, self.num_latents))

@@ -12,19 +12,18 @@ from cpc.data.modality import Training
 
 @dataclass(kw_only=True)
 class Frames(Drawn):
-    """Windows of recorded episodes; an observation is a frame with those before it.
+    """Windows of recorded episodes; an observation is a stack of a frame and the frames before it.
 
     Args:
-        source: a folder that `cpc data record` has written.
-        window_frames: length of a window. Windows never leave their episode, so neither do predictions.
-        stack: frames that the encoder sees at a time, the last one that of its time; as
-            `model.encoder.init_args.num_frames`.
+        source: a folder that `cpc data record` wrote.
+        window_frames: length of a window. Windows and predictions lie in one episode.
+        stack: frames in a stack, of which the last is the current one; equal to `model.encoder.init_args.num_frames`.
         batch_size: windows per batch and device.
-        train_split: what is trained on.
-        eval_split: the held-out part that the bound is measured on.
-        eval_batches: batches of one held-out evaluation and device, the same ones every time; one pass at most.
+        train_split: split to train on.
+        eval_split: held-out split, on which the bound is measured.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process.
-        seed: of the batches.
+        seed: seed of the batches.
     """
 
     name = "frames"
@@ -41,12 +40,12 @@ class Frames(Drawn):
         super().__post_init__()
         if self.cache_dir is not None or self.skip_bad:
             raise ValueError(
-                "`cache_dir` and `skip_bad` are about files that are packed, but a recording is read where it lies: "
+                "`cache_dir` and `skip_bad` are for files that are packed, but a recording is read where it lies: "
                 "leave them out"
             )
 
     def check(self, model: Any) -> None:
-        """Also refuse windows that are too short for the model's predictions."""
+        """Refuse, too, windows that are too short for the model's predictions."""
         super().check(model)
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
@@ -55,33 +54,32 @@ class Frames(Drawn):
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
-        """The recording, whose frames must be those of the encoder.
+        """Open the recording, whose frames must have the shape that the encoder reads.
 
         Raises:
-            ValueError: naming what differs.
+            ValueError: if the shapes differ; the message names both.
         """
         corpus = FrameCorpus(self.source, self.window_frames, self.stack)
-        taken = (encoder.num_frames, *encoder.frame_size)
-        if corpus.frame_shape != taken:
+        encoder_shape = (encoder.num_frames, *encoder.frame_size)
+        if corpus.frame_shape != encoder_shape:
             raise ValueError(
-                f"the encoder takes stacks of frames of {' x '.join(map(str, taken))} pixels, but those of "
+                f"the encoder takes stacks of frames of {' x '.join(map(str, encoder_shape))} pixels, but those of "
                 f"{self.source} are {' x '.join(map(str, corpus.frame_shape))}: change data.stack with "
                 "model.encoder.init_args.num_frames, and frame_size with `cpc data record`'s shrink"
             )
         return corpus
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Also refuse episodes that all end before the furthest prediction."""
+        """Return the training batches; refuse a split whose episodes all end before the furthest prediction."""
         _check_lengths(corpus, self.train_split, model)
         return super().training(corpus, model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Likewise."""
+        """Return the held-out batches; refuse a split whose episodes all end before the furthest prediction."""
         _check_lengths(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:
-        """Frames of episodes, and the state behind them."""
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:  # noqa: D102
         return FrameProbeData(corpus, **where)
 
 

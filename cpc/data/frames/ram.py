@@ -1,8 +1,8 @@
-"""Where Atari's games keep their state: the addresses of Anand et al. 2019 (arXiv:1906.08226), by category."""
+"""Addresses of the state variables in the memory of Atari games, by category (Anand et al. 2019, arXiv:1906.08226)."""
 
 from collections.abc import Mapping
 
-LEAST_ENTROPY_NATS = 0.6  # of a variable over recorded frames: with less there is hardly anything to tell apart
+LEAST_ENTROPY_NATS = 0.6  # a variable with less entropy over recorded frames is nearly constant
 
 CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # category -> variable -> byte of the console's 128
     "Boxing": {
@@ -25,6 +25,9 @@ CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # category -> var
 }
 
 
-def categories_of(environment: str) -> Mapping[str, Mapping[str, int]]:
-    """The variables of an environment by category; none if its game has no table. `ALE/Pong-v5` is a game of Pong."""
+def state_variables(environment: str) -> Mapping[str, Mapping[str, int]]:
+    """Return the variables of an environment by category; empty if its game has no table.
+
+    The game of `ALE/Pong-v5` is Pong.
+    """
     return CATEGORIES.get(environment.rpartition("/")[2].partition("-")[0], {})

@@ -1,4 +1,4 @@
-"""`cpc data record`: play episodes of an environment and write them down."""
+"""`cpc data record`: play episodes of an environment and write them to a folder."""
 
 import platform
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
-from cpc.data.frames.environments import open_environment, open_policy, picture_in, ram_of, resize_frame
+from cpc.data.frames.environments import open_environment, open_policy, picture_key, read_ram, resize_frame
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.packed import PackedRows, pack_rows
@@ -35,18 +35,18 @@ def record(
 ) -> Recording:
     """Play episodes of an environment, and write frames, actions, rewards and Atari's memory.
 
-    Frames are grey. An episode depends on the seed and its number alone. The folder appears when all are written.
+    Frames are grey. An episode depends only on the seed and its number. The folder appears when all are written.
 
     Args:
         env: name of a Gymnasium environment, such as ALE/Pong-v5, or MODULE:NAME of one that a module registers.
-        folder: to write; it must not exist yet.
-        num_episodes: how many to play.
-        max_steps: of an episode, at most: it ends there.
-        policy: random, or the class path of a policy of yours (`cpc.data.frames.environments.Policy`).
-        shrink: average the pixels of squares of that side.
-        valid_share: of the episodes, drawn for the split valid.
-        test_share: likewise, for test.
-        seed: of environment, policy and splits.
+        folder: folder to write; it must not exist yet.
+        num_episodes: number of episodes to play.
+        max_steps: largest number of steps of an episode; longer episodes end there.
+        policy: random, or the class path of your own policy (`cpc.data.frames.environments.Policy`).
+        shrink: side of the squares of pixels that are averaged.
+        valid_share: share of the episodes, drawn at random, in the split valid.
+        test_share: share of the episodes, drawn at random, in the split test.
+        seed: seed of environment, policy and splits.
         options: further arguments of `gymnasium.make`, such as {frameskip: 1}: every frame of Atari, not each fourth.
         progress: show a progress bar.
 
@@ -58,11 +58,11 @@ def record(
         raise ValueError(f"{folder} exists already: name a folder to write, or remove it")
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
-    played = _Played(env, options or {}, policy, splits, max_steps, shrink, seed)
-    with build_atomically(folder, lambda place: (place / STEPS_NAME).is_file()) as unfinished:
-        place = unfinished / FRAMES_NAME
-        pack_rows(played, place, PackedRows, skip_bad=False, num_workers=1, progress=progress)
-        np.savez(unfinished / STEPS_NAME, **played.steps)  # type: ignore[arg-type]
+    episodes = _EpisodeRows(env, options or {}, policy, splits, max_steps, shrink, seed)
+    with build_atomically(folder, lambda path: (path / STEPS_NAME).is_file()) as unfinished:
+        frames_folder = unfinished / FRAMES_NAME
+        pack_rows(episodes, frames_folder, PackedRows, skip_bad=False, num_workers=1, progress=progress)
+        np.savez(unfinished / STEPS_NAME, **episodes.steps)  # type: ignore[arg-type]
     recording = Recording(folder)
     num_frames, (height, width, _) = int(recording.lengths.sum()), recording.shape
     counts = ", ".join(f"{split} {count}" for split, count in Counter(splits).items())
@@ -70,8 +70,11 @@ def record(
     return recording
 
 
-class _Played:
-    """Episodes as rows of frames; what else happens is kept in `steps`, by name."""
+class _EpisodeRows:
+    """Episodes, which are played when they are read, as rows of frames; `steps` collects actions, rewards and memory.
+
+    The class follows the protocol of rows that `pack_rows` takes.
+    """
 
     noun, dtype = "episode", "|u1"
 
@@ -87,14 +90,14 @@ class _Played:
     ) -> None:
         self._environment = open_environment(env, **options)
         self._policy = open_policy(policy, self._environment.action_space)
-        self._key = picture_in(self._environment.observation_space)
+        self._key = picture_key(self._environment.observation_space)
         self._num_episodes, self._max_steps, self._side, self._seed = len(splits), max_steps, side, seed
         space = self._environment.observation_space
         height, width = (space if self._key is None else space[self._key]).shape[:2]
         if height % side or width % side:
             raise ValueError(f"`shrink` {side} does not divide frames of {height} x {width} pixels")
         self.shape: tuple[int, ...] = (height // side, width // side, 1)
-        self._episodes: defaultdict[str, list[Any]] = defaultdict(list)
+        self._steps: defaultdict[str, list[Any]] = defaultdict(list)
         self.about: Mapping[str, Any] = {
             "environment": env,
             "options": options,
@@ -111,31 +114,30 @@ class _Played:
 
     @property
     def steps(self) -> dict[str, np.ndarray]:
-        """What happened at every frame, episode after episode."""
-        return {name: np.array(values) for name, values in self._episodes.items()}
+        """Actions, rewards and memory at every frame, one episode after the other."""
+        return {name: np.array(values) for name, values in self._steps.items()}
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        """How long an episode is shows when it is played."""
+        """Return the largest length of every episode; the true length is known only after playing."""
         return [self._max_steps] * self._num_episodes
 
     def decoding(self) -> AbstractContextManager[None]:
-        """Nothing to enter."""
         return nullcontext()
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
-        """Play an episode; a frame is written with the action that follows it."""
+        """Play an episode and yield its frames; each frame is stored with the action that follows."""
         environment, policy = self._environment, self._policy
         seed = int(np.random.SeedSequence((self._seed, row)).generate_state(1)[0])
         policy.begin(seed)
         observation, _ = environment.reset(seed=seed)
         for _ in range(self._max_steps):
-            picture, memory = observation if self._key is None else observation[self._key], ram_of(environment)
+            picture, memory = observation if self._key is None else observation[self._key], read_ram(environment)
             frame, action = resize_frame(picture, self._side), policy(observation)
             observation, reward, is_over, is_cut, _ = environment.step(action)
-            self._episodes["actions"].append(action)
-            self._episodes["rewards"].append(np.float32(reward))
+            self._steps["actions"].append(action)
+            self._steps["rewards"].append(np.float32(reward))
             if memory is not None:
-                self._episodes["ram"].append(memory)
+                self._steps["ram"].append(memory)
             yield frame[None]
             if is_over or is_cut:
                 break

@@ -1,4 +1,4 @@
-"""Recorded episodes: frames in a pack, and beside them what was done, what it was worth, and the console's memory.
+"""Recorded episodes: a pack of frames, and a file of actions, rewards and the console's memory.
 
 n frames of all episodes, H W a frame's rows and columns of pixels, R bytes of memory.
 """
@@ -18,16 +18,16 @@ FRAMES_NAME, STEPS_NAME = "frames", "steps.npz"
 
 
 class Recording(PackedRows):
-    """The episodes that `cpc data record` has written; a row is an episode, an element is a frame `[H, W, 1]`.
+    """The episodes that `cpc data record` wrote; a row is an episode, an element is a frame `[H, W, 1]`.
 
     Args:
-        folder: of the recording.
+        folder: folder of the recording.
 
     Attributes:
-        environment: its Gymnasium name.
-        splits: of every episode.
-        steps: `actions`, `rewards` and, of Atari, `ram`, `[n, ...]`: of every frame, episode after episode, the action
-            that followed it, what that was rewarded with, and the memory while it was shown.
+        environment: Gymnasium name of the environment.
+        splits: split of every episode.
+        steps: arrays `[n, ...]` over the frames of all episodes in order: `actions` that follow each frame, `rewards`
+            of these actions and, for Atari, `ram`, the memory at the time of the frame.
 
     Raises:
         ValueError: if the folder holds no complete recording.
@@ -44,31 +44,31 @@ class Recording(PackedRows):
 
     @cached_property
     def steps(self) -> Mapping[str, np.ndarray]:
-        """Read when they are first asked for.
+        """Arrays by name, read on first access.
 
         Raises:
-            ValueError: naming the file, if it is damaged, or of another number of frames.
+            ValueError: if the file is damaged or has another number of frames; the message names it.
         """
         path = self.folder.parent / STEPS_NAME
         with open_npz(path) as archive:
             names = [member.removesuffix(".npy") for member in archive.namelist()]
-        found = {name: load_array(path, name) for name in names}
-        for name, values in found.items():
+        steps = {name: load_array(path, name) for name in names}
+        for name, values in steps.items():
             if len(values) != self.ends[-1]:
                 raise ValueError(f"{path}: {len(values)} {name} are there for {self.ends[-1]} frames: record again")
-        return found
+        return steps
 
     def episode_frames(self, name: str, row: int) -> np.ndarray:
-        """`[T, ...]` one of the `steps` of an episode."""
+        """Return the part of an array of `steps` that belongs to an episode, `[T, ...]`."""
         end = self.ends[row]
         return self.steps[name][end - self.lengths[row] : end]
 
     def rows(self, split: str | None) -> Int[np.ndarray, " e"]:
-        """Episodes of a split; None: all."""
-        return np.flatnonzero(np.array([split in (None, each) for each in self.splits]))
+        """Return the episodes of a split; None: all."""
+        return np.flatnonzero(np.array([split in (None, episode_split) for episode_split in self.splits]))
 
     def read(self, row: int, start: int, num_frames: int, stack: int) -> UInt8[np.ndarray, "T S H W"]:
-        """`stacked` frames of an episode."""
+        """Return stacks of an episode's frames from `start` on; see `stacked`."""
         begin = self._offsets[row]
         return stacked(self.elements[begin : begin + self.lengths[row], ..., 0], start, num_frames, stack)
 
@@ -82,10 +82,10 @@ class Recording(PackedRows):
 def stacked(
     frames: UInt8[np.ndarray, "n H W"], start: int, num_frames: int, stack: int
 ) -> UInt8[np.ndarray, "T S H W"]:
-    """Frames of an episode from `start` on, each after those before it, oldest first; fewer where the episode ends.
+    """Return, for each frame from `start` on, a stack of the frame and its predecessors, oldest first.
 
-    Before its first frame an episode is taken to have stood still.
+    There are fewer stacks if the episode ends before. The first frame also stands for the frames before the episode.
     """
     times = np.arange(start, min(start + num_frames, len(frames)))[:, None] + np.arange(1 - stack, 1)
-    found: np.ndarray = frames[times.clip(0)]
-    return found
+    stacks: np.ndarray = frames[times.clip(0)]
+    return stacks

@@ -10,7 +10,7 @@ from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.probe_data import SentenceProbeData
 from cpc.data.store.text_files import Encoding
-from cpc.data.text.vocabulary import Vocabulary, build_vocabulary, encoder_vocabulary
+from cpc.data.text.vocabulary import build_vocabulary, encoder_vocabulary
 
 
 @dataclass(kw_only=True)
@@ -108,7 +108,7 @@ class Sentences(Drawn):
             books.split_books(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
         )
         encoder.vocabulary = vocabulary.description
-        corpus = SentenceCorpus(self, Vocabulary(**encoder.vocabulary))
+        corpus = SentenceCorpus(self, vocabulary)
         corpus.books = books
         return corpus
 

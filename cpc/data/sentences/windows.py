@@ -93,25 +93,25 @@ class SentenceWindows(Dataset[Batch]):
             | {"content of passages": self.passages.digest(self.rows)},
         }
 
-    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
+    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
         """Return the batch of these windows."""
-        num_valid = self.num_valid(drawn)
+        num_valid = self.num_valid(indices)
         sentences = [
             [self._tokens(row, start + offset) for offset in range(num)]
-            for (row, start), num in zip(drawn, num_valid.tolist(), strict=True)
+            for (row, start), num in zip(indices, num_valid.tolist(), strict=True)
         ]
-        chosen = [row for row, _ in drawn]
+        rows = [row for row, _ in indices]
         return Batch(
             x=stacked(sentences, self.window_sentences),
             num_valid=num_valid,
-            sequence_id=torch.from_numpy(self.sequence_ids[chosen]),
-            group_id=torch.from_numpy(self.group_ids[chosen]),
-            labels=torch.zeros(len(drawn), 0, dtype=torch.int64),
+            sequence_id=torch.from_numpy(self.sequence_ids[rows]),
+            group_id=torch.from_numpy(self.group_ids[rows]),
+            labels=torch.zeros(len(indices), 0, dtype=torch.int64),
         )
 
-    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
+    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Return the number of sentences of each window without padding."""
-        return torch.from_numpy(self.num_sentences[[row for row, _ in drawn]].clip(max=self.window_sentences))
+        return torch.from_numpy(self.num_sentences[[row for row, _ in indices]].clip(max=self.window_sentences))
 
     def _tokens(self, row: int, offset: int) -> np.ndarray:
         sentence = self.passages.first[self.rows[row]] + offset

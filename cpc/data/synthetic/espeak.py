@@ -1,8 +1,8 @@
 """The espeak-ng library of the `espeakng-loader` wheel, through ctypes: speech with the position of every phoneme.
 
 The library keeps its state in global variables, some of which no call resets (the phase of the pitch flutter, the gain
-control). Every `Espeak` therefore loads a copy of the library of its own: what it says depends on nothing said
-elsewhere, and several may speak at a time in threads. Constants and structures follow espeak-ng's `speak_lib.h`.
+control). Every `Espeak` therefore loads its own copy of the library, so that its speech does not depend on other
+instances, which may run in other threads. Constants and structures follow espeak-ng's `speak_lib.h`.
 """
 
 import _ctypes
@@ -29,9 +29,9 @@ _CHARS_UTF8 = 1
 _EVENT_LIST_TERMINATED, _EVENT_PHONEME = 0, 7
 _BUFFER_MS = 1000
 
-# Half of the default keeps every voice clear of the library's gain control, which distorts.
+# At half of the default, no voice activates the library's gain control, which distorts.
 _VOLUME_PERCENT = 50
-# A command to the library: echo of strength 1/256, in place of the up to 15/256 that some voices have. None is weaker.
+# A command to the library: echo of strength 1/256, the lowest possible; some voices have up to 15/256.
 _FAINTEST_ECHO = "\x011H"
 
 
@@ -45,7 +45,7 @@ class _Event(ctypes.Structure):
         ("unique_identifier", ctypes.c_uint),
         ("text_position", ctypes.c_int),
         ("length", ctypes.c_int),
-        ("audio_position", ctypes.c_int),  # in milliseconds, rounded: not used
+        ("audio_position", ctypes.c_int),  # rounded milliseconds; unused
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
         ("id", _Id),
@@ -59,10 +59,10 @@ class Voice(NamedTuple):
     """A voice of the library.
 
     Attributes:
-        accent: name of a base voice, as "en-us".
-        variant: name of a file in the library's `voices/!v`, as "f3": formants, timbre, basic pitch.
-        pitch: 0 to 99, 50 for the variant's own.
-        pitch_range: 0 (monotone) to 99, 50 for the variant's own.
+        accent: name of a base voice, such as "en-us".
+        variant: name of a file in the library's `voices/!v`, such as "f3": formants, timbre, basic pitch.
+        pitch: 0 to 99; 50 is the pitch of the variant.
+        pitch_range: 0 (monotone) to 99; 50 is the range of the variant.
         words_per_minute: 80 to 450.
     """
 
@@ -74,12 +74,12 @@ class Voice(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """What was said.
+    """Synthesised speech with its phonemes.
 
     Attributes:
         samples: `[num_samples]` int16 at `SAMPLE_RATE_HZ`.
-        phonemes: the sample that each phoneme begins at, and its mnemonic with stress marks; those of the pauses
-            between clauses begin with an underscore.
+        phonemes: first sample and mnemonic of each phoneme, with stress marks; mnemonics of pauses between clauses
+            begin with an underscore.
     """
 
     samples: np.ndarray
@@ -87,15 +87,15 @@ class Speech(NamedTuple):
 
     @property
     def silence_ceiling(self) -> int:
-        """No sample of a pause is larger: all there is in one is the echo of strength 1/256."""
+        """Largest magnitude of a sample in a pause, which contains only the echo of strength 1/256."""
         return int(np.abs(self.samples.astype(np.int32)).max(initial=0)) // 256 + 1
 
 
 class Espeak:
-    """A private instance of the library; a context manager that unloads it.
+    """A private instance of the library, and a context manager that unloads it.
 
     Raises:
-        ValueError: without the `espeakng_loader` wheel.
+        ValueError: if the `espeakng_loader` wheel is not installed.
         RuntimeError: if the library does not start.
     """
 
@@ -116,7 +116,7 @@ class Espeak:
                 f"espeak-ng does not start with its data in {self._data} (it answers {rate_hz}); a path of more than "
                 "about 150 characters is too long for it"
             )
-        self._library.espeak_ng_SetRandSeed(1)  # the start seeds the noise of breathy voices with the time of day
+        self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []
         self._phonemes: list[tuple[int, str]] = []
         self._callback = _Callback(self._collect)  # the library keeps a pointer to it
@@ -135,17 +135,17 @@ class Espeak:
 
     @property
     def version(self) -> str:
-        """The library's version, as "1.52.0"."""
+        """Version of the library, such as "1.52.0"."""
         self._library.espeak_Info.restype = ctypes.c_char_p
         return str(self._library.espeak_Info(None).decode())
 
     def speak(self, text: str, voice: Voice) -> Speech:
-        """Says a text.
+        """Synthesise a text.
 
         Raises:
             ValueError: if the library has no such accent or variant.
         """
-        # The library accepts any variant, and says an unknown one in the accent's plain voice.
+        # The library accepts any variant, and replaces an unknown one by the plain voice of the accent.
         variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
         if voice.variant not in variants:
             raise ValueError(f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(variants)}")

@@ -1,4 +1,4 @@
-"""From espeak-ng's phonemes to the phone classes of the synthesised corpus."""
+"""Conversion of espeak-ng's phonemes to the phone classes of the synthesised corpus."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from cpc.data.synthetic.espeak import Speech
 
 SILENCE = "sil"
 
-# The names are ARPAbet's, with the British "oh" (lot), "ia" (near), "ea" (square). A class is a phoneme of English and
-# not a sound: "oh" sounds like "aa" in America, as LibriSpeech's labels come from one dictionary whatever the accent.
-# Allophones are merged, and what is too rare to learn goes to its neighbour: "zh" to "sh" (as in TIMIT's 39 phones),
-# the vowel of "cure" to "ao", the triphthong of "fire" to "ay".
+# The names are ARPAbet's, with the British "oh" (lot), "ia" (near), "ea" (square). A class is a phoneme of English, not
+# a sound: "oh" sounds like "aa" in American accents. LibriSpeech's labels likewise come from one dictionary for all
+# accents. Allophones are merged, and rare phonemes are merged with a similar one: "zh" with "sh" (as in TIMIT's 39
+# phones), the vowel of "cure" with "ao", the triphthong of "fire" with "ay".
 CLASS_OF_MNEMONIC = {phone: phone for phone in "bdfgklmnprsvwz"} | {
     mnemonic: phone
     for phone, mnemonics in {
@@ -53,7 +53,7 @@ _MODIFIERS = "0123456789#-[]:;!?|"
 
 
 def phone_class(mnemonic: str) -> str:
-    """The class of an espeak-ng phoneme; one that no class names is a class of its own.
+    """Return the class of an espeak-ng phoneme; a phoneme that is not in the table is its own class.
 
     >>> phone_class("'3:"), phone_class("t["), phone_class("_!")
     ('er', 't', 'sil')
@@ -63,16 +63,16 @@ def phone_class(mnemonic: str) -> str:
         return SILENCE
     stem = mnemonic
     while stem not in CLASS_OF_MNEMONIC and stem[-1:] and stem[-1] in _MODIFIERS:
-        stem = stem[:-1]  # "t[", "n-", "w#": realisations of one accent
+        stem = stem[:-1]  # "t[", "n-", "w#": variants of a phoneme in one accent
     return CLASS_OF_MNEMONIC.get(stem, mnemonic)
 
 
 def phone_segments(speech: Speech) -> list[tuple[int, int, str]]:
-    """Phones from the first to the last sample: (start, end, class), without a gap.
+    """Return the phones from the first to the last sample as (start, end, class), without gaps.
 
-    The library reports a stop at its release and a word after the gap before it; the pause that it puts there belongs
-    to the phone it prepares, as the closure of a stop does in any phonetic transcription. Phonemes that were given no
-    samples (an l that colours its vowel alone) drop out.
+    The library reports a stop at its release, and a word after the pause that precedes it. Such a pause is added to the
+    phone that follows, as phonetic transcriptions do with the closure of a stop. Phonemes without samples (an l that
+    only changes its vowel) are left out.
     """
     num_samples = len(speech.samples)
     audible = np.flatnonzero(np.abs(speech.samples.astype(np.int32)) > speech.silence_ceiling)

@@ -1,15 +1,15 @@
-"""The embedded images: real pixels that installed packages hold, so that nothing has to be downloaded.
+"""The embedded images: real photographs and digits from installed packages, which need no download.
 
 A folder with `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records how
 they were made.
 
-- photographs: crops of the photographs inside scikit-image's wheel, in grey; which photograph a crop is of is its
-  class. Each photograph is cut into blocks, blocks are dealt to train, valid and test, and crops lie within a block: no
-  pixel of a held-out crop is seen in training. Crops of a block overlap, so they are no independent examples:
-  the array `sequence` numbers blocks. Every class has equally many test crops; at most `MOST_CROPS` of each photograph
-  are trained on, and small ones have fewer.
-- digits: scikit-learn's 1797 handwritten digits, enlarged. They come in the order in which their writers were asked,
-  so that splits are runs of them: training and test have hardly a writer in common.
+- photographs: grey crops of the photographs in scikit-image's wheel; the class of a crop is its photograph. Each
+  photograph is cut into blocks, each block belongs to train, valid or test, and a crop lies in one block, so that no
+  pixel of a held-out crop is used in training. Crops of a block overlap and are not independent: the array `sequence`
+  holds the index of the block. Every class has equally many test crops, and at most `MOST_CROPS` training crops; small
+  photographs have fewer.
+- digits: scikit-learn's 1797 handwritten digits, enlarged. Their order is that of the writers, and each split is a
+  contiguous part, so that training and test have hardly a writer in common.
 
 h w sides of a photograph, n crops, S crop side.
 """
@@ -32,8 +32,8 @@ from cpc.data.synthetic.record import REMEDY, make_once
 
 CORPORA = ("photographs", "digits")
 PROVENANCE_NAME = "images.json"
-# Of scikit-image's data folder. Left out: drawings, masks, the right motorcycle, whose scene the left one shows, and
-# microaneurysms.png, which is hardly larger than a crop.
+# Files of scikit-image's data folder, without drawings, masks, the right motorcycle (its scene equals that of the left
+# one) and microaneurysms.png (hardly larger than a crop).
 PHOTOGRAPHS = (
     "astronaut.png",
     "brick.png",
@@ -54,31 +54,31 @@ PHOTOGRAPHS = (
     "rocket.jpg",
     "text.png",
 )
-LONGEST_SIDE = 1000  # photographs beyond it are halved: a crop of them would show next to nothing
-BLOCK_SIZE = 96  # about: blocks fill the photograph
+LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show next to nothing
+BLOCK_SIZE = 96  # approximate: equal blocks fill the photograph
 CROP_SIZE = 64
 CROP_STRIDE = 8
-BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # of each photograph's blocks; the rest is trained on
-MOST_CROPS = {"train": 400, "valid": 40, "test": 40}  # of each photograph
+BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # shares of each photograph's blocks; the rest is for training
+MOST_CROPS = {"train": 400, "valid": 40, "test": 40}  # largest number of crops of each photograph
 DIGIT_SIZE = 32
-DIGIT_SHARES = {"train": 0.6, "valid": 0.1, "test": 0.3}  # runs in this order
+DIGIT_SHARES = {"train": 0.6, "valid": 0.1, "test": 0.3}  # contiguous parts in this order
 
-# Raise it whenever the same parameters would give other images.
+# Version of the recipe; raise it whenever the same parameters give other images.
 _RECIPE = 2
 
 
 def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
-    """Writes the embedded corpora, or returns those that are there already.
+    """Write the embedded corpora, unless they exist already.
 
     Args:
-        out: folder to make. It appears when both corpora are complete: an interrupted run leaves nothing there.
-        seed: of the draw of blocks and crops.
+        out: folder to write. It appears when both corpora are complete: an interrupted run leaves nothing there.
+        seed: seed of the choice of blocks and crops.
 
     Returns:
-        The npz file by the name of the corpus.
+        The npz file of each corpus by name.
 
     Raises:
-        ValueError: without the extra `image`, or if one of its photographs is missing or damaged.
+        ValueError: if the extra `image` is not installed, or a photograph is missing or damaged.
         ValueError: if `out` holds anything else than the corpora of this seed and these photographs.
     """
     out = Path(out)
@@ -92,27 +92,27 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
 
     def make(folder: Path) -> dict[str, Any]:
         arrays: dict[str, dict[str, Any]] = {"photographs": _photographs(sources, seed), "digits": _digits()}
-        for name, of_corpus in arrays.items():
-            np.savez(folder / f"{name}.npz", **of_corpus)
+        for name, corpus in arrays.items():
+            np.savez(folder / f"{name}.npz", **corpus)
         return {
             "corpus": "crops of scikit-image's photographs, and scikit-learn's handwritten digits",
             "num_bytes": {f"{name}.npz": (folder / f"{name}.npz").stat().st_size for name in arrays},
-            "images_sha256": {name: _digest([of_corpus["images"].tobytes()]) for name, of_corpus in arrays.items()},
+            "images_sha256": {name: _digest([corpus["images"].tobytes()]) for name, corpus in arrays.items()},
         }
 
     if not make_once(out, PROVENANCE_NAME, parameters, make):
         num_bytes = read_json(out / PROVENANCE_NAME).get("num_bytes", {})
-        found = {path.name: path.stat().st_size for path in files.values() if path.is_file()}
-        if found != num_bytes:
+        sizes = {path.name: path.stat().st_size for path in files.values() if path.is_file()}
+        if sizes != num_bytes:
             raise ValueError(f"{out} is incomplete: {REMEDY}")
     return files
 
 
 def photograph_files() -> dict[str, Path]:
-    """The photographs' files by their class, found without importing scikit-image, let alone its downloader.
+    """Return the files of the photographs by class, without importing scikit-image and its downloader.
 
     Raises:
-        ValueError: if scikit-image is not installed, or has one of the photographs no longer.
+        ValueError: if scikit-image is not installed, or lacks one of the photographs.
     """
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
@@ -130,26 +130,29 @@ def photograph_files() -> dict[str, Path]:
 def cut_crops(
     photograph: Shaped[np.ndarray, "h w"], rng: np.random.Generator
 ) -> dict[str, list[Shaped[np.ndarray, "n S S"]]]:
-    """All crops of a photograph, block by block, by the split that the block was dealt to; each has one at least."""
+    """Assign the blocks of a photograph to splits at random, and return all crops of each block by split.
+
+    Each split has at least one block.
+    """
     blocks = _blocks(photograph)
     order = rng.permutation(len(blocks)).tolist()
-    dealt: dict[str, list[int]] = {}
+    split_blocks: dict[str, list[int]] = {}
     for split, share in BLOCK_SHARES.items():
         num = max(1, round(share * len(blocks)))
-        dealt[split], order = order[:num], order[num:]
-    dealt["train"] = order
-    return {split: [_crops(blocks[index]) for index in sorted(indices)] for split, indices in dealt.items()}
+        split_blocks[split], order = order[:num], order[num:]
+    split_blocks["train"] = order
+    return {split: [_crops(blocks[index]) for index in sorted(indices)] for split, indices in split_blocks.items()}
 
 
 def _blocks(photograph: Shaped[np.ndarray, "h w"]) -> list[np.ndarray]:
-    """The photograph in blocks of nearly one size, none of its pixels left over."""
+    """Cut a photograph into blocks of nearly equal size, which cover all of its pixels."""
     rows, columns = (np.array_split(np.arange(side), max(1, round(side / BLOCK_SIZE))) for side in photograph.shape)
     return [photograph[row[0] : row[-1] + 1, column[0] : column[-1] + 1] for row in rows for column in columns]
 
 
 def _crops(block: np.ndarray) -> np.ndarray:
-    places = np.lib.stride_tricks.sliding_window_view(block, (CROP_SIZE, CROP_SIZE))[::CROP_STRIDE, ::CROP_STRIDE]
-    return rearrange(places, "h w s r -> (h w) s r")
+    crops = np.lib.stride_tricks.sliding_window_view(block, (CROP_SIZE, CROP_SIZE))[::CROP_STRIDE, ::CROP_STRIDE]
+    return rearrange(crops, "h w s r -> (h w) s r")
 
 
 def _photographs(sources: dict[str, Path], seed: int) -> dict[str, np.ndarray]:
@@ -157,23 +160,23 @@ def _photographs(sources: dict[str, Path], seed: int) -> dict[str, np.ndarray]:
     for name, path in sources.items():
         rng = np.random.default_rng([seed, *name.encode()])
         crops[name] = cut_crops(_read(path), rng)
-    fewest_in_test = min(sum(map(len, of_photograph["test"])) for of_photograph in crops.values())
-    num_crops = MOST_CROPS | {"test": min(MOST_CROPS["test"], fewest_in_test)}
-    images, labels, splits, sequences = [], [], [], []
+    num_test = min(sum(map(len, splits["test"])) for splits in crops.values())
+    num_crops = MOST_CROPS | {"test": min(MOST_CROPS["test"], num_test)}
+    images, labels, split_names, sequences = [], [], [], []
     num_blocks = 0
-    for label, (name, of_photograph) in enumerate(crops.items()):
+    for label, (name, splits) in enumerate(crops.items()):
         rng = np.random.default_rng([seed, *name.encode(), 1])
         for split, num in num_crops.items():
-            drawn, block = _draw(of_photograph[split], num, rng)
-            images.append(drawn)
-            labels += [label] * len(drawn)
-            splits += [split] * len(drawn)
+            chosen, block = _choose_crops(splits[split], num, rng)
+            images.append(chosen)
+            labels += [label] * len(chosen)
+            split_names += [split] * len(chosen)
             sequences.append(num_blocks + block)
-            num_blocks += len(of_photograph[split])
+            num_blocks += len(splits[split])
     return {
         "images": np.concatenate(images),
         "labels": np.array(labels),
-        "split": np.array(splits),
+        "split": np.array(split_names),
         "classes": np.array(list(crops)),
         "sequence": np.concatenate(sequences),
     }
@@ -190,12 +193,12 @@ def _read(path: Path) -> UInt8[np.ndarray, "h w"]:
     return np.asarray(grey)
 
 
-def _draw(blocks: list[np.ndarray], num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """So many crops, or all if there are fewer: equally many of each block, as far as it has them. And their blocks."""
-    turn_of_crop = np.concatenate([rng.permutation(len(crops)) for crops in blocks])
-    drawn = np.sort(np.argsort(turn_of_crop + rng.random(len(turn_of_crop)))[:num])
-    block_of_crop = np.repeat(np.arange(len(blocks)), [len(crops) for crops in blocks])
-    return np.concatenate(blocks)[drawn], block_of_crop[drawn]
+def _choose_crops(blocks: list[np.ndarray], num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Choose `num` random crops, equally many per block if blocks have enough; return the crops and their blocks."""
+    turns = np.concatenate([rng.permutation(len(crops)) for crops in blocks])
+    chosen = np.sort(np.argsort(turns + rng.random(len(turns)))[:num])
+    block_indices = np.repeat(np.arange(len(blocks)), [len(crops) for crops in blocks])
+    return np.concatenate(blocks)[chosen], block_indices[chosen]
 
 
 def _digits() -> dict[str, np.ndarray]:

@@ -1,8 +1,8 @@
-"""English sentences that any Python installation holds: the language reference in `pydoc_data.topics`.
+"""English sentences from the language reference in `pydoc_data.topics`, a part of every Python installation.
 
-`cpc.data.synthetic.speech` reads them aloud, so only prose stays: markup, grammar, tables, code and version notes go,
-long sentences are divided at their clauses, and one with anything but words in it (an expression, a number, an
-abbreviation) goes too. A name that is made of words stays as these words: `IndexError` is "index error".
+`cpc.data.synthetic.speech` synthesises them, so only prose is kept: markup, grammar, tables, code and version notes are
+removed, long sentences are divided at their clauses, and sentences with anything but words (an expression, a number, an
+abbreviation) are removed. A name that is made of words becomes these words: `IndexError` is "index error".
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from functools import cache
 MIN_WORDS = 4
 MAX_WORDS = 16
 
-# Spelt out, which also keeps their full stops away from the sentence splitter.
+# Spelt out, also because their full stops would end a sentence.
 SPOKEN = {
     "e.g.": "for example",
     "i.e.": "that is",
@@ -38,10 +38,10 @@ WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
 
 @cache
 def sentences() -> tuple[str, ...]:
-    """The sentences of this Python's reference, in a fixed order, each once.
+    """Return the sentences of this Python's reference, in a fixed order, each once.
 
     Returns:
-        Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend on the Python version alone; `digest` names them.
+        Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend only on the Python version; `digest` is their hash.
     """
     from pydoc_data.topics import topics
 
@@ -49,26 +49,26 @@ def sentences() -> tuple[str, ...]:
 
 
 def digest(lines: Iterable[str]) -> str:
-    """SHA-256 of the lines in hexadecimal: names a text in a record of provenance."""
+    """Return the SHA-256 of the lines in hexadecimal, which identifies a text in a record of provenance."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """The prose sentences of reference texts, in the order of their titles, without duplicates.
+    """Return the prose sentences of reference texts, in the order of their titles, without duplicates.
 
     Args:
-        texts: title -> text as Sphinx writes it: paragraphs parted by blank lines, code in double quotes.
+        texts: title -> text in the format of Sphinx: blank lines separate paragraphs, code is in double quotes.
     """
-    found: dict[str, str] = {}
+    unique: dict[str, str] = {}
     for title in sorted(texts):
         for paragraph in re.split(r"\n\s*\n", texts[title]):
             for sentence in paragraph_sentences(paragraph):
-                found.setdefault(sentence.lower(), sentence)
-    return tuple(found.values())
+                unique.setdefault(sentence.lower(), sentence)
+    return tuple(unique.values())
 
 
 def paragraph_sentences(paragraph: str) -> Iterator[str]:
-    """The speakable sentences of one paragraph, long ones divided into clauses."""
+    """Yield the sentences of a paragraph that consist of words, with long sentences divided into clauses."""
     if UNDERLINE.search(paragraph):
         return
     for sentence in SENTENCE_END.split(plain_text(paragraph)):
@@ -83,11 +83,11 @@ def paragraph_sentences(paragraph: str) -> Iterator[str]:
 
 
 def plain_text(paragraph: str) -> str:
-    """A paragraph on one line, without markers, notices, emphasis, asides in brackets, and quotes around words."""
+    """Return a paragraph on one line, without markers, notices, emphasis, asides in brackets, and quotes of words."""
     lines = paragraph.splitlines()
     indents = [len(line) - len(line.lstrip()) for line in lines]
     if len(lines) > 1 and indents[1] > indents[0] and not LIST_MARKER.match(lines[0]):
-        lines = lines[1:]  # the term of a definition is above it, less indented
+        lines = lines[1:]  # the first line is the term of a definition list
     text = NOTICE.sub("", LIST_MARKER.sub("", " ".join(" ".join(lines).split())))
     for written, spoken in SPOKEN.items():
         text = text.replace(written, spoken)
@@ -98,13 +98,13 @@ def plain_text(paragraph: str) -> str:
 
 
 def spoken_code(match: re.Match[str]) -> str:
-    """Code as it is read aloud, word by word; anything but words keeps its quotes, and is left out with them."""
+    """Return code as separate words; code that is not made of words keeps its quotes, and its sentence is removed."""
     words = re.findall(r"[A-Z]?[a-z]+|\S", match[1].removesuffix("()").replace("_", " "))
     return " ".join(words).lower() if words and all(len(word) > 1 for word in words) else match[0]
 
 
 def clauses(sentence: str) -> list[str]:
-    """A sentence of up to `MAX_WORDS` words whole, a longer one in as few pieces as its clauses allow."""
+    """Divide a sentence of more than `MAX_WORDS` words into as few pieces as its clauses allow."""
     pieces: list[str] = []
     for part in CLAUSE_END.split(sentence) if len(sentence.split()) > MAX_WORDS else [sentence]:
         if pieces and len(pieces[-1].split()) + len(part.split()) <= MAX_WORDS:

@@ -1,4 +1,4 @@
-"""The speakers of the synthesised corpus: accents, voices, pitch and tempo, dealt out evenly."""
+"""The speakers of the synthesised corpus: accents, voices, pitch and tempo, evenly distributed."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from cpc.data.synthetic.espeak import Voice
 
-# espeak-ng's English but for Shavian; "en" is its British one.
+# espeak-ng's accents of English except Shavian; "en" is British.
 ACCENTS = (
     "en-us",
     "en",
@@ -17,8 +17,9 @@ ACCENTS = (
     "en-gb-x-gbclan",
     "en-gb-x-gbcwmd",
 )
-# Variants that sound human: no robot, whisper, croak or Klatt synthesiser, none that overdrives the library, and none
-# whose phones a linear probe trained on all the others recognises half as often as theirs (Alicia, shelby, victor ...).
+# Variants that sound human: no robot, whisper, croak or Klatt synthesiser, none that overdrives the library. Variants
+# such as Alicia, shelby and victor are left out, since a linear probe trained on all others recognises their
+# phones only half as often.
 FEMALE_VARIANTS = tuple("f1 f2 f3 f4 f5 Andrea Annie aunty belinda grandma linda steph".split())
 MALE_VARIANTS = tuple("m1 m2 m3 m4 m5 m6 m7 m8 Alex Diogo Mario Mike michel quincy robert".split())
 
@@ -29,13 +30,13 @@ WORDS_PER_MINUTE = (145, 205)
 
 @dataclass(frozen=True)
 class Speaker:
-    """One speaker.
+    """A speaker of the corpus.
 
     Attributes:
-        name: as in the manifest.
+        name: name in the manifest.
         sex: "f" or "m".
-        voice: how the library speaks it.
-        is_heldout: heard in the test split alone.
+        voice: voice of the library.
+        is_heldout: True if the speaker is only in the test split.
     """
 
     name: str
@@ -45,10 +46,10 @@ class Speaker:
 
 
 def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speaker]:
-    """Draws speakers; the last `num_heldout` are held out.
+    """Draw random speakers, of which the last `num_heldout` are held out.
 
-    Within either group sexes alternate and accents take turns. Variants take turns as well, and those of the held-out
-    speakers are theirs alone (while there are enough): their vocal tracts are as unheard as their names.
+    In each group sexes alternate, and accents and variants take turns. Held-out speakers share no variant with the
+    others (while there are enough), so that their vocal tracts are not in the training data either.
     """
     if not 0 < num_heldout < num_speakers:
         raise ValueError(
@@ -66,7 +67,7 @@ def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speake
         reserved = min((num_heldout + 1) // 2, len(variants) // 3)
         variants = variants[:reserved] if is_heldout else variants[reserved:]
         voice = Voice(
-            # After every round of accents the sexes change sides, so that each accent has both.
+            # The accents shift by one after every round, so that each accent has both sexes.
             accent=ACCENTS[(turn + turn // len(ACCENTS)) % len(ACCENTS)],
             variant=variants[turn // 2 % len(variants)],
             pitch=int(rng.integers(*PITCHES, endpoint=True)),

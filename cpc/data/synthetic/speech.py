@@ -1,9 +1,9 @@
-"""The embedded corpus: English prose, read aloud by many synthetic speakers, with exact phone alignments.
+"""The embedded corpus: English prose, synthesised in the voices of many speakers, with exact phone alignments.
 
 A folder with `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and `corpus.json`,
-which records where it all comes from. Splits: `train`; `valid`, the training speakers with other sentences; `test`,
-other speakers with sentences of their own. So a phone probe trains on `train` and is tested on `test`, a speaker probe
-on `valid`, and `valid` gives the held-out bound.
+which records the provenance. Splits: `train`; `valid`, the training speakers with other sentences; `test`, other
+speakers with other sentences. Probes train on `train`. Phone probes are tested on `test`, speaker probes on `valid`,
+and the held-out bound is measured on `valid`.
 """
 
 import csv
@@ -35,19 +35,19 @@ SAMPLE_RATE_HZ = 16_000
 PROVENANCE_NAME = "corpus.json"
 # Shares of the minutes and of the sentences.
 SHARES = {"train": 0.80, "valid": 0.08, "test": 0.12}
-# Same-speaker strategies compare a speaker's utterances, so that one alone would be of no use.
+# Same-speaker strategies compare utterances of one speaker, so that each speaker needs two.
 MIN_UTTERANCES = 2
 # The usual window of 1.28 seconds fits into every file.
 MIN_SECONDS = 1.5
 LEVELS_DBFS = (-32.0, -20.0)
 SIGNAL_TO_NOISE_DB = (15.0, 35.0)
 
-# Raise it whenever the same parameters would give another corpus.
+# Version of the recipe; raise it whenever the same parameters give another corpus.
 _RECIPE = 1
 
 
 class Utterance(NamedTuple):
-    """One file of the corpus; `segments` in seconds, from its first to its last sample."""
+    """A file of the corpus; `segments` are in seconds and cover the file from its first to its last sample."""
 
     path: str
     split: str
@@ -60,7 +60,7 @@ class Utterance(NamedTuple):
 
 @dataclass(frozen=True)
 class _Script:
-    """What one speaker reads: per split, until when, and the sentences in order."""
+    """The sentences of a speaker by split in order, and the seconds of speech to synthesise."""
 
     speaker: Speaker
     seconds: dict[str, float]
@@ -78,24 +78,25 @@ def synthesize(
     num_workers: Count | None = None,
     progress: bool = True,
 ) -> Manifest:
-    """Synthesises the corpus, or returns the one that is there already.
+    """Synthesise the corpus, unless it exists already.
 
-    The same arguments, Python, espeak-ng and numpy give the same samples and alignments, whatever `num_workers`.
+    Samples and alignments depend only on the arguments and the versions of Python, espeak-ng and numpy, not on
+    `num_workers`.
 
     Args:
-        out: folder to make. It appears when the corpus is complete: an interrupted run leaves nothing there.
-        num_speakers: voices in all.
-        minutes: of speech, all splits together: 80 % train, 8 % valid, 12 % test.
-        num_heldout_speakers: how many of the speakers are in the test split alone.
-        seed: of speakers, sentences, noise and levels.
+        out: folder to write. It appears when the corpus is complete: an interrupted run leaves nothing there.
+        num_speakers: number of speakers.
+        minutes: minutes of speech in all splits together: 80 % train, 8 % valid, 12 % test.
+        num_heldout_speakers: number of speakers that are only in the test split.
+        seed: seed of speakers, sentences, noise and levels.
         num_workers: threads; by default one per core, at most 8.
         progress: show a progress bar.
 
     Returns:
-        The manifest, with the columns text, accent and sex besides the usual ones.
+        The manifest, with the additional columns text, accent and sex.
 
     Raises:
-        ValueError: without the extra `speech`.
+        ValueError: if the extra `speech` is not installed.
         ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
     """
     out = Path(out)
@@ -114,10 +115,10 @@ def synthesize(
         scripts = _scripts(speakers, len(sentences), minutes, seed)
         with Espeak() as espeak:
             version = espeak.version
-        read_aloud = partial(_read_aloud, sentences=sentences, folder=folder, seed=seed)
-        spoken = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
-        bar = tqdm(spoken, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
-        utterances = [utterance for of_speaker in bar for utterance in of_speaker]
+        synthesise_speaker = partial(_synthesise_speaker, sentences=sentences, folder=folder, seed=seed)
+        results = map_in_order(synthesise_speaker, scripts, num_workers or min(os.cpu_count() or 1, 8))
+        bar = tqdm(results, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
+        utterances = [utterance for speaker_utterances in bar for utterance in speaker_utterances]
         utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
         _write_tables(folder, utterances)
         return {
@@ -141,7 +142,7 @@ def synthesize(
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
-    """Deals the sentences out: each split has its own, and within one every speaker begins at another place."""
+    """Distribute the sentences: splits share none, and the speakers of a split start at different sentences."""
     order = np.random.default_rng([seed, num_sentences]).permutation(num_sentences).tolist()
     edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
     pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
@@ -152,14 +153,14 @@ def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: 
     ):
         for turn, speaker in enumerate(group):
             seconds = {split: 60 * minutes * SHARES[split] / len(group) for split in splits}
-            begins = {split: turn * len(pools[split]) // len(group) for split in splits}
-            own = {split: pools[split][begins[split] :] + pools[split][: begins[split]] for split in splits}
-            scripts.append(_Script(speaker, seconds, own))
+            starts = {split: turn * len(pools[split]) // len(group) for split in splits}
+            rotated = {split: pools[split][starts[split] :] + pools[split][: starts[split]] for split in splits}
+            scripts.append(_Script(speaker, seconds, rotated))
     return scripts
 
 
-def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
-    """One speaker's utterances, written as they are spoken, as near to the seconds as whole sentences come."""
+def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
+    """Synthesise and write the utterances of a speaker: whole sentences, as near as possible to the seconds."""
     speaker = script.speaker
     (folder / "audio" / speaker.name).mkdir(parents=True)
     utterances = []
@@ -175,7 +176,7 @@ def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed:
                 if is_enough and num_spoken >= MIN_UTTERANCES:
                     break
                 name = f"{speaker.name}-{sentence:04d}"
-                samples = _recorded(speech.samples, np.random.default_rng([seed, *name.encode()]))
+                samples = _simulate_recording(speech.samples, np.random.default_rng([seed, *name.encode()]))
                 path = f"audio/{speaker.name}/{name}.flac"
                 soundfile.write(folder / path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
                 segments = [
@@ -196,8 +197,8 @@ def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed:
     return utterances
 
 
-def _recorded(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`[num_samples]` int16 at 16 kHz: resampled, at a level of its own, with a little white noise."""
+def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Resample speech to 16 kHz, scale it to a random level and add white noise; return `[num_samples]` int16."""
     signal = resample(samples)
     power = float(np.sqrt(np.mean(signal**2)))
     level = 10 ** (rng.uniform(*LEVELS_DBFS) / 20)
@@ -208,10 +209,10 @@ def _recorded(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def resample(samples: np.ndarray) -> np.ndarray:
-    """22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz: sample n stays at its time n / rate.
+    """Resample 22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz; sample n is at time n / rate before and after.
 
-    Plain numpy, so that no worker needs torch, and as exact as a file's length allows; the half cosine from 7.6 kHz on
-    keeps the cut from ringing.
+    The function uses only numpy, so that workers do not need torch. The spectrum is that of the whole file. A half
+    cosine from 7.6 kHz on prevents ringing at the cut.
 
     Args:
         samples: `[num_samples]`.

@@ -1,6 +1,6 @@
-"""Text as one stream of classes per split: encoded once into memory maps, which later runs open.
+"""Text as one stream of token ids per split: encoded once into memory maps, which later runs open.
 
-The place of a pack is named by a hash of the text and of how it was encoded, so it is never stale.
+The folder of a pack is named by a hash of the text and of the vocabulary, so that a pack is never stale.
 """
 
 import hashlib
@@ -24,16 +24,15 @@ _INDEX = "index.json"
 
 
 class TokenCorpus:
-    """The streams of a text, each of which begins with `<eos>`, the end of a line before it.
+    """The streams of a text. Each stream begins with `<eos>`, as if it followed a line.
 
     Args:
-        text: the source, cut by split.
-        vocabulary: to encode with, of all splits.
-        cache_dir: where the pack goes; None: `.cpc_cache` beside the text. The embedded prose is packed only where a
-            place is named.
+        text: the text with its splits.
+        vocabulary: the vocabulary of all splits.
+        cache_dir: folder of the pack; None: `.cpc_cache` beside the text, while the embedded prose is kept in memory.
 
     Attributes:
-        digest: of text and vocabulary, for a run that goes on.
+        digest: hash of text and vocabulary, which a resumed run compares.
 
     Raises:
         OSError: if `cache_dir` cannot be written.
@@ -43,7 +42,7 @@ class TokenCorpus:
         self.text = text
         self.vocabulary = vocabulary
         self.digest = _digest([text.digest, vocabulary.description])
-        cache = _cache_of(text, cache_dir)
+        cache = _cache_folder(text, cache_dir)
         if cache is None:
             self._streams: Mapping[str, np.ndarray] = {
                 split: np.concatenate(list(_encoded(text.lines(split), vocabulary))) for split in text.splits
@@ -54,17 +53,17 @@ class TokenCorpus:
         self._streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in text.splits}
 
     def stream(self, split: str) -> Int[np.ndarray, " n"]:
-        """The classes of a split, `<eos>` first.
+        """Return the token ids of a split, `<eos>` first.
 
         Raises:
-            ValueError: if there is no such split, naming those there are.
+            ValueError: if there is no such split; the message names the splits.
         """
         if split not in self._streams:
             raise ValueError(f"{self.text.source} has no split {split!r}; it has {', '.join(self._streams)}")
         return self._streams[split]
 
     def counts(self, split: str) -> Int[np.ndarray, " V"]:
-        """How often each class comes in a split, its first `<eos>` left out."""
+        """Return the count of each token in a split, without the first `<eos>`."""
         return np.bincount(self.stream(split)[1:], minlength=len(self.vocabulary))
 
 
@@ -75,10 +74,10 @@ def training_vocabulary(
     lower_case: bool = False,
     cache_dir: str | Path | None = None,
 ) -> Vocabulary:
-    """The vocabulary of the training split, as `build_vocabulary` makes it; made once, and kept where packs go.
+    """Return the vocabulary of the training split; it is built once by `build_vocabulary` and cached with the packs.
 
     Raises:
-        ValueError: if there is no training text; as `build_vocabulary`.
+        ValueError: if there is no training text, or `build_vocabulary` raises one.
         OSError: if `cache_dir` cannot be written.
     """
     if "train" not in text.splits:
@@ -87,24 +86,24 @@ def training_vocabulary(
             "vocabulary is that of training text)"
         )
 
-    def built() -> Vocabulary:
+    def build() -> Vocabulary:
         return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
 
-    cache = _cache_of(text, cache_dir)
+    cache = _cache_folder(text, cache_dir)
     if cache is None:
-        return built()
+        return build()
     folder = cache / f"vocabulary_{_digest([text.digest, tokens, num_tokens, lower_case])}"
-    write_once(folder, lambda place: write_json(built().description, place / _INDEX))
+    write_once(folder, lambda unfinished: write_json(build().description, unfinished / _INDEX))
     return Vocabulary(**read_json(folder / _INDEX))
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
-    """Entropy of the frequencies counted: of `n` tokens in `V` classes, low by about `(V - 1) / 2n` on average."""
+    """Return the entropy of the counted frequencies; for `n` tokens of `V` classes it is low by about (V - 1) / 2n."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
-def _cache_of(text: Text, cache_dir: str | Path | None) -> Path | None:
+def _cache_folder(text: Text, cache_dir: str | Path | None) -> Path | None:
     if cache_dir is not None:
         return Path(cache_dir)
     path = Path(text.source)
@@ -114,7 +113,7 @@ def _cache_of(text: Text, cache_dir: str | Path | None) -> Path | None:
 
 
 def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarray]:
-    """A stream in pieces."""
+    """Yield the token ids of lines in pieces, `<eos>` first."""
     piece = array("i", [vocabulary.end])
     for line in lines:
         piece.extend(vocabulary.encode(line))
@@ -132,14 +131,14 @@ def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
                 stream.write(piece.tobytes())
         np.save(folder / f"{split}.npy", np.memmap(raw, np.int32, "r"))
         raw.unlink()
-    write_json({"splits": text.splits}, folder / _INDEX)  # last: it says that the rest is there
+    write_json({"splits": text.splits}, folder / _INDEX)  # written last: it marks the folder as complete
 
 
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder that has no index yet, in one process; `write` writes `index.json` last."""
+    """Write a folder in one process, unless it has an index already; `write` must write `index.json` last."""
 
-    def is_complete(place: Path) -> bool:
-        return (place / _INDEX).exists()
+    def is_complete(path: Path) -> bool:
+        return (path / _INDEX).exists()
 
     def build() -> None:
         with build_atomically(folder, is_complete, "cache_dir") as unfinished:

@@ -1,4 +1,4 @@
-"""Text as a modality: source -> vocabulary -> packed tokens -> lanes."""
+"""Text as a modality: source -> vocabulary -> packed tokens -> lanes (parallel continuous streams)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,29 +17,31 @@ from cpc.data.streams.stream import naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.lines import Text as Lines
-from cpc.data.text.vocabulary import Tokens, Vocabulary
+from cpc.data.text.vocabulary import Tokens, encoder_vocabulary
 
 
 @dataclass(kw_only=True)
 class Text(Modality):
-    """Text in lanes, contexts carried on; the model predicts the tokens that follow.
+    """Text in lanes, whose contexts are carried over between batches; the model predicts the tokens that follow.
 
-    An epoch is the number of tokens over `batch_size` x `chunk_tokens` x the number of devices.
+    A lane is a continuous stretch of text: each batch holds the next chunk of every lane. The batches of an epoch are
+    the tokens over `batch_size` x `chunk_tokens` x the number of devices.
 
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
-            (`cpc.data.text.lines` says which file belongs to which split).
-        tokens: `words`: words and punctuation marks; `whitespace`: what white space separates, of text that is
-            tokenised already; `subwords`: byte pairs. As many as `model.encoder.init_args.num_tokens`.
-        lower_case: put the text in lower case first.
-        chunk_tokens: of each lane in a batch, through which gradients run; contexts are carried further.
+            (`cpc.data.text.lines` describes the splits).
+        tokens: `words`: words and punctuation marks; `whitespace`: tokens that white space separates, for tokenised
+            text; `subwords`: byte pairs. Their number is `model.encoder.init_args.num_tokens`.
+        lower_case: convert the text to lower case first.
+        chunk_tokens: tokens of each lane in a batch; gradients flow within a chunk, contexts across chunks.
         batch_size: lanes per device, in training and on held-out text.
-        train_split: what is trained on.
-        eval_split: the held-out part that the perplexity is measured on, read whole every time; `all`: every line.
-        valid_share: of the lines, held out as split `valid` where no file is named so.
-        test_share: likewise, as `test` where no file names a split.
-        cache_dir: where the packed tokens go; null: beside the text. The embedded prose is kept in memory.
-        skip_bad: go on without files that are not UTF-8, and say how many.
+        train_split: split to train on.
+        eval_split: held-out split, on which the perplexity is measured; every evaluation reads all of it. `all`: every
+            line of the source.
+        valid_share: share of the lines that is held out as split `valid`, if no file is named so.
+        test_share: share of the lines that is held out as split `test`, if no file names a split.
+        cache_dir: folder for the packed tokens; null: beside the text. The embedded prose is kept in memory.
+        skip_bad: leave out files that are not UTF-8, and print how many.
     """
 
     name = "text"
@@ -57,18 +59,18 @@ class Text(Modality):
     test_share: Share = DEFAULT_SHARE
 
     def check(self, model: Any) -> None:
-        """Also refuse contexts whose state would grow with the text, and losses without a full softmax."""
+        """Refuse, too, contexts whose state would grow with the text, and losses without a full softmax."""
         super().check(model)
         context = model.context
-        if not getattr(context, "has_bounded_state", True):  # a context of one's own may leave it out, and is believed
+        if not getattr(context, "has_bounded_state", True):  # users' classes may lack the attribute
             raise ValueError(
-                f"the context is a {type(context).__name__} without a window, and contexts are carried on over all of "
-                "the text: its state would grow with every chunk; set model.context.init_args.window"
+                f"the context is a {type(context).__name__} without a window, and contexts are carried over all of the "
+                "text: its state would grow with every chunk; set model.context.init_args.window"
             )
-        model.loss_part.check_exact()  # held-out text is measured by the full softmax
+        model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 
     def open(self, encoder: Any, *, to_train: bool = False) -> TokenCorpus:
-        """The source's tokens: in the vocabulary of a trained encoder, or in one made for an encoder to train."""
+        """Return the corpus, in the vocabulary of a trained encoder, or in a new one built for an untrained encoder."""
         text = Lines(
             self.source,
             valid_share=self.valid_share,
@@ -80,37 +82,29 @@ class Text(Modality):
             vocabulary = training_vocabulary(text, encoder.num_tokens, self.tokens, self.lower_case, self.cache_dir)
             encoder.vocabulary = vocabulary.description
             return TokenCorpus(text, vocabulary, self.cache_dir)
-        if encoder.vocabulary is None:
-            raise ValueError(
-                "the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain"
-            )
-        try:
-            vocabulary = Vocabulary(**encoder.vocabulary)
-        except TypeError as error:
-            raise ValueError(f"the vocabulary in the model's config.json cannot be read: {error}") from error
-        return TokenCorpus(text, vocabulary, self.cache_dir)
+        return TokenCorpus(text, encoder_vocabulary(encoder), self.cache_dir)
 
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
-        """The first tokens."""
+        """Return the first batch of the training text."""
         return TrainingLanes(corpus.stream(self.train_split)[1:], self.batch_size, self.chunk_tokens)[0].x
 
     def check_split(self, corpus: TokenCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that is not there."""
+        """Refuse a split that the text does not have."""
         corpus.stream(split)
 
     def training(self, corpus: TokenCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Lanes through the training text without end; a sampler of the loss learns the tokens' frequencies."""
+        """Return endless lanes through the training text; the loss's sampler, if any, is given the token counts."""
         stream, furthest = corpus.stream(self.train_split)[1:], model.steps[-1].k
         ranks = {"rank": rank, "world_size": world_size}
         with naming(self.train_split):
             lanes = TrainingLanes(stream, self.batch_size, self.chunk_tokens, furthest, **ranks)
         sampler, counts = model.loss_part.sampler, corpus.counts(self.train_split)
         if sampler is not None:
-            # a token that training text lacks, such as a character's <unk>, may still occur in held-out text
+            # Counts are at least 1, since a token that the training text lacks, such as <unk>, may be in held-out text.
             sampler.follow(torch.from_numpy(counts.clip(min=1)))
-            of_all = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
-            sampler.look_ahead(lambda batch: of_all[batch].labels, math.ceil(of_all.batches_per_epoch))
-        order = ResumableIndex(
+            global_lanes = TrainingLanes(stream, self.batch_size * world_size, self.chunk_tokens, furthest)
+            sampler.look_ahead(lambda batch: global_lanes[batch].labels, math.ceil(global_lanes.batches_per_epoch))
+        batches = ResumableIndex(
             {
                 "text and vocabulary": corpus.digest,
                 "train_split": self.train_split,
@@ -118,10 +112,10 @@ class Text(Modality):
                 "chunk_tokens": self.chunk_tokens,
                 "world_size": world_size,
             }
-            # runs of the first segmentation name none
+            # The key is missing in runs of version 1, so that they can be resumed.
             | ({} if corpus.text.segmentation == 1 else {"segmentation": corpus.text.segmentation})
         )
-        return Training(lanes, order, entropy_nats(counts))
+        return Training(lanes, batches, entropy_nats(counts))
 
     def held_out(
         self,
@@ -133,17 +127,17 @@ class Text(Modality):
         rank: int = 0,
         world_size: int = 1,
     ) -> "WholeText":
-        """All of the held-out split, from end to end: `num_batches` is not asked for, and nothing is drawn."""
+        """Return batches of the whole held-out split; `num_batches` and `seed` have no effect."""
         return WholeText(corpus, self, model.steps[0].k, model.steps[-1].k, rank, world_size)
 
 
 class WholeText:
-    """The batches of a whole split, the same at every evaluation; each goes on where the one before it ended.
+    """The batches of a whole split, the same in every evaluation; each continues where the previous one ended.
 
     Attributes:
-        class_entropy_nats: of the split's tokens, from their frequencies in it: on average low, by about (V - 1) / 2n
-            for V tokens that occur, so that what H - L certifies is not too much.
-        num_batches: on all processes.
+        class_entropy_nats: entropy of the split's tokens, from their frequencies in the split. It is low by about
+            (V - 1) / 2n on average, for V tokens that occur and n tokens in all, so that H - L is not too high.
+        num_batches: number of batches, equal on all processes.
 
     Raises:
         ValueError: if there is no such split, or it has fewer tokens than lanes.
@@ -174,15 +168,15 @@ class WholeText:
         self._ranks = {"rank": rank, "world_size": world_size}
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """One way for every strategy."""
+        """Return the same value for every strategy."""
         return "lanes", False
 
     def batches(self, strategy: str) -> Iterator[Batch]:
-        """From the first to the last that has a token to predict: nothing may follow the end of a text."""
+        """Yield all batches that have a token to predict; the last one may have none, at the end of the text."""
         sizes = (self._options.batch_size, self._options.chunk_tokens)
         for batch in held_out_lanes(self.stream, *sizes, self._furthest, **self._ranks):
-            places = torch.arange(batch.x.shape[1])
-            is_known = batch.labels[:, self._nearest - 1 :][:, : len(places)] >= 0
+            positions = torch.arange(batch.x.shape[1])
+            has_label = batch.labels[:, self._nearest - 1 :][:, : len(positions)] >= 0
             assert batch.num_valid is not None
-            if (is_known & (places < batch.num_valid[:, None])).any():
+            if (has_label & (positions < batch.num_valid[:, None])).any():
                 yield batch

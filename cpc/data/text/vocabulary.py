@@ -1,4 +1,4 @@
-"""Which symbols a text is written in, and the class of each."""
+"""Vocabularies: the symbols of a text and their ids."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,26 +9,26 @@ from cpc.data.text.segmentation import CUT_ANEW, VERSION, WORD, normal_form
 
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
-MIN_CHARACTER_COUNT = 2  # rarer ones are unknown, so that <unk> occurs in training
+MIN_CHARACTER_COUNT = 2  # rarer characters become <unk>, so that <unk> occurs in training
 
 
 class Vocabulary:
-    """Symbols in the order of how often the training text has them, the most frequent first; `<eos>` ends a line.
+    """Symbols of a text in the order of their frequency in training, the most frequent first; `<eos>` ends a line.
 
-    That order is what a log-uniform sampler expects.
+    A log-uniform sampler needs this order.
 
     Args:
-        symbols: among them `<eos>` and `<unk>`, what any other symbol counts as.
-        tokens: `whitespace`: what white space separates (of text that is tokenised already); `words`: words and
-            punctuation marks, one by one; `subwords`: byte pairs (`cpc.data.text.byte_pairs`).
-        lower_case: whether text is put in lower case first.
-        merges: of subwords.
-        segmentation: the version of the rules that cut the training text (`cpc.data.text.segmentation`). Version 1, of
-            descriptions that name none, cut words at every mark.
+        symbols: the symbols, including `<eos>` and `<unk>`; `<unk>` stands for every other symbol.
+        tokens: `whitespace`: tokens that white space separates (for tokenised text); `words`: words and punctuation
+            marks; `subwords`: byte pairs (`cpc.data.text.byte_pairs`).
+        lower_case: True if text is converted to lower case first.
+        merges: merges of the subwords.
+        segmentation: version of the rules in `cpc.data.text.segmentation` that segmented the training text. It is 1 for
+            descriptions without a version; version 1 cut words at every mark.
 
     Raises:
-        ValueError: on symbols listed twice, or without `<eos>` or `<unk>`; on symbols of version 1 that are not in
-            normal form C, or that later versions cut in another way.
+        ValueError: if symbols repeat or lack `<eos>` or `<unk>`, or if symbols of version 1 are not in normal form C or
+            would be cut in another way by later versions.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Vocabulary:
         self.tokens = tokens
         self.lower_case = lower_case
         self.merges = tuple((left, right) for left, right in merges)
-        self._ids = {symbol: place for place, symbol in enumerate(self.symbols)}
+        self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols) or END not in self._ids or UNKNOWN not in self._ids:
             raise ValueError(f"a vocabulary has every symbol once, {END} and {UNKNOWN} among them")
-        # Where no symbol tells the versions apart, none is named: descriptions stay as earlier releases wrote them.
-        anew = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
-        self.segmentation = VERSION if anew else 1
-        if segmentation != VERSION and (anew := [*anew, *(s for s in self.symbols if normal_form(s) != s)]):
+        # If both versions cut all symbols alike, the version is 1, so that descriptions equal those of early releases.
+        changed = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
+        self.segmentation = VERSION if changed else 1
+        if segmentation != VERSION and (changed := [*changed, *(s for s in self.symbols if normal_form(s) != s)]):
             raise ValueError(
-                f"the vocabulary holds {anew[0]!r}: an earlier version of cpc made it, which cut text in another way "
-                "there (at marks and joiners, and not in scripts without spaces) and did not normalise it to NFC; "
+                f"the vocabulary holds {changed[0]!r}: an earlier version of cpc made it, which cut text in another "
+                "way there (at marks and joiners, and not in scripts without spaces) and did not normalise it to NFC; "
                 "train the model again"
             )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
@@ -63,7 +63,7 @@ class Vocabulary:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What builds it again, for JSON."""
+        """Arguments of the constructor, for JSON."""
         return {
             "tokens": self.tokens,
             "lower_case": self.lower_case,
@@ -72,23 +72,23 @@ class Vocabulary:
         } | ({} if self.segmentation == 1 else {"segmentation": self.segmentation})
 
     def encode(self, line: str) -> list[int]:
-        """The classes of a line's tokens, and that of its end."""
+        """Return the ids of a line's tokens, and `<eos>`."""
         line = normal_form(line, lower_case=self.lower_case)
         return [*(self._ids.get(symbol, self.unknown) for symbol in self._split(line)), self.end]
 
 
 def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, lower_case: bool = False) -> Vocabulary:
-    """The `num_tokens` most frequent symbols of training text, `<eos>` and `<unk>` among them.
+    """Build the vocabulary of the `num_tokens` most frequent symbols of a training text, including `<eos>` and `<unk>`.
 
     Args:
-        lines: of the training split.
-        tokens: `whitespace`, `words` or `subwords`, as of `Vocabulary`.
-        num_tokens: size of the vocabulary. `<unk>` takes the place of rare words, so it occurs in training.
-        lower_case: put the text in lower case first.
+        lines: lines of the training split.
+        tokens: `whitespace`, `words` or `subwords`; see `Vocabulary`.
+        num_tokens: size of the vocabulary. `<unk>` replaces rare words, so that `<unk>` occurs in training.
+        lower_case: True to convert the text to lower case first.
 
     Raises:
-        ValueError: if the lines hold no token, or not as many different ones; or, of subwords, if `num_tokens` has no
-            room for the characters.
+        ValueError: if the lines hold no token or too few different tokens, or if `num_tokens` is less than the number
+            of characters of a vocabulary of subwords.
     """
     split: Callable[[str], list[str]] = chunks if tokens == "subwords" else _splitter(tokens, ())
     counts: Counter[str] = Counter()
@@ -107,10 +107,10 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
             f"set model.encoder.init_args.num_tokens to 3 to {len(counts)}"
         )
     special = {END, UNKNOWN}
-    kept = [symbol for symbol, _ in _by_count(counts) if symbol not in special][: num_tokens - len(special)]
-    of_kept = {symbol: counts[symbol] for symbol in (*kept, END)}
-    of_kept[UNKNOWN] = counts.total() - sum(of_kept.values())
-    return Vocabulary([symbol for symbol, _ in _by_count(of_kept)], tokens, lower_case, segmentation=VERSION)
+    kept = [symbol for symbol in _sort_symbols(counts) if symbol not in special][: num_tokens - len(special)]
+    kept_counts = {symbol: counts[symbol] for symbol in (*kept, END)}
+    kept_counts[UNKNOWN] = counts.total() - sum(kept_counts.values())
+    return Vocabulary(_sort_symbols(kept_counts), tokens, lower_case, segmentation=VERSION)
 
 
 def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case: bool) -> Vocabulary:
@@ -127,7 +127,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
         )
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, num_merges)
-    # Merges may make one symbol in two ways: what is missing is found further on.
+    # Two merges may give the same symbol, so that more merges than new symbols are needed.
     while len(symbols := alphabet | {left + right for left, right in merges}) + 2 < num_tokens:
         longer = learn_merges(known, len(merges) + num_tokens - 2 - len(symbols))
         if len(longer) == len(merges):
@@ -141,7 +141,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     for chunk, count in counts.items():
         for symbol in pairs.merge_chunk(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
-    return Vocabulary([symbol for symbol, _ in _by_count(used)], "subwords", lower_case, merges, VERSION)
+    return Vocabulary(_sort_symbols(used), "subwords", lower_case, merges, VERSION)
 
 
 def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:
@@ -150,21 +150,19 @@ def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], l
     return str.split if tokens == "whitespace" else WORD.findall
 
 
-def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
-    """The most frequent first; equally frequent ones in the order of their letters, whatever the text's."""
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+def _sort_symbols(counts: dict[str, int]) -> list[str]:
+    """Sort symbols by falling frequency, and symbols of equal frequency by their letters."""
+    return sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
 
 
 def encoder_vocabulary(encoder: Any) -> Vocabulary:
-    """Return the vocabulary that an encoder of tokens was trained with.
+    """Return the vocabulary with which an encoder of tokens was trained.
 
     Raises:
         ValueError: if the encoder holds no vocabulary, or one that cannot be read.
     """
     if encoder.vocabulary is None:
-        raise ValueError(
-            "the model holds no vocabulary, so it cannot read sentences: it was not trained by cpc pretrain"
-        )
+        raise ValueError("the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain")
     try:
         return Vocabulary(**encoder.vocabulary)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""What `cpc data record` writes, against the game played again by hand."""
+"""`cpc data record`: the written episodes are compared with a game that the test plays itself."""
 
 import shutil
 import sys
@@ -136,7 +136,7 @@ def test_atari_itself(tmp_path: Path) -> None:
 
 
 def test_options_of_the_environment(tmp_path: Path) -> None:
-    """Of four times as many frames, every fourth, played by one that always moves one way."""
+    """With frameskip 1 every fourth frame equals a frame with frameskip 4; the policy always moves in one direction."""
     pytest.importorskip("ale_py")
     steady: dict[str, Any] = {"repeat_action_probability": 0.0}
     how: dict[str, Any] = {"num_episodes": 3, "policy": "small_pong.Stubborn", "progress": False}

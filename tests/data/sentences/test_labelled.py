@@ -93,9 +93,9 @@ def test_labels_and_words_have_one_spelling(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real sets lie in ../shared/data/sentclf")
 def test_the_real_sets_have_their_published_sizes() -> None:
     found = read_labelled(SHARED, "latin-1")
-    of_set = {name: Counter(found.labels[row] for row in found.rows(name)) for name in found.names}
-    assert sorted(of_set["MR"].values()) == [5331, 5331]
-    assert sorted(of_set["MPQA"].values()) == [3312, 7294]
+    label_counts = {name: Counter(found.labels[row] for row in found.rows(name)) for name in found.names}
+    assert sorted(label_counts["MR"].values()) == [5331, 5331]
+    assert sorted(label_counts["MPQA"].values()) == [3312, 7294]
     assert Counter(found.splits[row] for row in found.rows("TREC")) == {"train": 5452, "test": 500}
 
 

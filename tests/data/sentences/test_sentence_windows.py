@@ -43,8 +43,8 @@ def test_a_long_sentence_is_cut_and_nothing_is_lost(source: Path) -> None:
     assert np.array_equal(whole.tokens, cut.tokens)
     lengths = np.diff(cut.ends)
     assert lengths.max() <= 12
-    of_longest = lengths[cut.num_sentences[cut.book == 0].sum() - 3 :][:3]  # 25 words, name, stop, end: 28 tokens
-    assert sorted(of_longest.tolist()) == [9, 9, 10]
+    longest_lengths = lengths[cut.num_sentences[cut.book == 0].sum() - 3 :][:3]  # 25 words, name, stop, end: 28 tokens
+    assert sorted(longest_lengths.tolist()) == [9, 9, 10]
 
 
 def test_windows_are_consecutive_sentences_of_one_passage(source: Path) -> None:

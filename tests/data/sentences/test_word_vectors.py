@@ -67,5 +67,5 @@ def test_expanding_finds_a_linear_map() -> None:
     torch.testing.assert_close(expanded(same), encoder(same))
     with pytest.raises(ValueError, match="no word in common"):
         expand(model, learn_vectors(["other words here"]))
-    with_marks = expand(model, learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
-    assert encoder_vocabulary(with_marks).unknown not in encoder_vocabulary(with_marks).encode("পাখি உயிர்")
+    other_scripts = expand(model, learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
+    assert encoder_vocabulary(other_scripts).unknown not in encoder_vocabulary(other_scripts).encode("পাখি உயிர்")

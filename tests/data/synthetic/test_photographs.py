@@ -47,17 +47,17 @@ def test_crops_are_windows_of_the_photograph_and_splits_share_no_pixel(height: i
     crops = cut_crops(numbered, np.random.default_rng(0))
     seen = {split: np.concatenate(blocks) for split, blocks in crops.items()}
     rows, columns = np.mgrid[:CROP_SIZE, :CROP_SIZE]
-    for split_items in seen.values():
+    for split_crops in seen.values():
         assert np.array_equal(
-            split_items - split_items[:, :1, :1], np.broadcast_to(rows * width + columns, split_items.shape)
+            split_crops - split_crops[:, :1, :1], np.broadcast_to(rows * width + columns, split_crops.shape)
         )
     assert set(seen) == {"train", "valid", "test"}
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         assert not set(np.unique(seen[one])) & set(np.unique(seen[other]))
-    blocks = {split: len(split_items) for split, split_items in crops.items()}
+    blocks = {split: len(split_crops) for split, split_crops in crops.items()}
     assert blocks["test"] == pytest.approx(0.3 * sum(blocks.values()), abs=0.5)
     assert blocks["train"] > blocks["test"] > 0
-    assert min(len(of_block) for split_items in crops.values() for of_block in split_items) >= 9
+    assert min(len(block_crops) for split_crops in crops.values() for block_crops in split_crops) >= 9
 
 
 def test_the_seed_deals_the_blocks() -> None:
@@ -87,9 +87,9 @@ def test_written_crops_of_training_and_test_lie_apart(table: ImageTable, folder:
             seen[:] = block
             assert np.array_equal(whole[y : y + CROP_SIZE, x : x + CROP_SIZE], crop)
             covered[split][y : y + CROP_SIZE, x : x + CROP_SIZE] = True
-    of_photograph = arrays["sequence"][arrays["labels"] == table.classes.index(name)]
-    assert set(of_photograph.tolist()) == set(block_of_pixel.ravel().tolist()) - {-1}
-    assert len(set(of_photograph.tolist())) == 25  # 512 pixels a side in blocks of about 96
+    sequences = arrays["sequence"][arrays["labels"] == table.classes.index(name)]
+    assert set(sequences.tolist()) == set(block_of_pixel.ravel().tolist()) - {-1}
+    assert len(set(sequences.tolist())) == 25  # 512 pixels a side in blocks of about 96
     assert table.sequences[[0, 1]].tolist() == [0, 0]  # the table reads them
     assert covered["train"].mean() > 0.5
     assert not (covered["train"] & covered["test"]).any()

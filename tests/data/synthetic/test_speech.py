@@ -285,9 +285,9 @@ def test_labels_explain_the_spectrum_best_where_they_are(labelled):
         y = np.concatenate([labels_at(segments, centres - shift_seconds) for _, centres, segments in labelled])
         return sum((y == label).mean() * (x[y == label].mean(axis=0) ** 2).mean() for label in np.unique(y))
 
-    by_shift = {shift: explained(shift / 1000) for shift in (-30, -20, -10, 0, 10, 20, 30)}
-    assert max(by_shift, key=by_shift.__getitem__) == 0
-    assert by_shift[0] > 1.2 * max(by_shift[-30], by_shift[30])
+    shares = {shift: explained(shift / 1000) for shift in (-30, -20, -10, 0, 10, 20, 30)}
+    assert max(shares, key=shares.__getitem__) == 0
+    assert shares[0] > 1.2 * max(shares[-30], shares[30])
 
 
 def test_speakers_sound_different(corpus):

@@ -52,18 +52,18 @@ def test_a_pack_is_made_once_and_shared_with_a_trained_vocabulary(folder: Path) 
 
 
 def test_the_embedded_prose_is_the_same_in_memory_and_packed(tmp_path: Path) -> None:
-    in_memory = corpus_of("embedded", 500, "words", lower_case=True)
+    unpacked = corpus_of("embedded", 500, "words", lower_case=True)
     packed = corpus_of("embedded", 500, "words", lower_case=True, cache_dir=tmp_path)
     for split in ("train", "valid", "test"):
-        assert np.array_equal(in_memory.stream(split), packed.stream(split))
+        assert np.array_equal(unpacked.stream(split), packed.stream(split))
 
 
 def test_a_trained_vocabulary_reads_text_without_a_training_part(folder: Path) -> None:
     vocabulary = corpus_of(folder).vocabulary
-    alone = Text(folder / "test.txt")
-    assert TokenCorpus(alone, vocabulary).stream("test").tolist() == [1, 3, 1]
+    test_text = Text(folder / "test.txt")
+    assert TokenCorpus(test_text, vocabulary).stream("test").tolist() == [1, 3, 1]
     with pytest.raises(ValueError, match=r"test\.txt holds no line to train on, only test: name a file train"):
-        training_vocabulary(alone, 4)
+        training_vocabulary(test_text, 4)
 
 
 def test_entropy() -> None:

@@ -1,4 +1,4 @@
-"""Which lines of which files make which split, and what is refused."""
+"""The lines of files and their splits, and sources that are refused."""
 
 import hashlib
 import os
