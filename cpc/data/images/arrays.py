@@ -1,6 +1,7 @@
 """Images in arrays: npz files, and other sources that load as `[n, h, w]` or `[n, h, w, channels]` uint8."""
 
 import math
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -226,7 +227,12 @@ def load_array(path: Path, name: str) -> np.ndarray:
     with open_npz(path) as archive:
         _header(archive, name)
         with archive.open(f"{name}.npy") as stream:
-            return np.lib.format.read_array(stream)
+            array: np.ndarray = np.lib.format.read_array(stream)
+        if array.dtype.kind == "U" and array.dtype.itemsize:
+            code_points = array.ravel().view(f"{array.dtype.str[0]}u4")
+            if code_points.max(initial=0) > sys.maxunicode:  # numpy reads it; str raises a SystemError later
+                raise ValueError(f"{name} holds characters that Unicode does not have")
+        return array
 
 
 def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:

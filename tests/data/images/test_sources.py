@@ -596,3 +596,13 @@ def test_an_image_that_is_only_large_is_not_called_damaged(tmp_path: Path, monke
         pixels(read_image_source(tmp_path, valid_share=0.0), 0)
     Image.new("L", (5, 5)).save(tmp_path / "a.png")
     pixels(read_image_source(tmp_path, valid_share=0.0), 0)
+
+
+@pytest.mark.parametrize("name", ["split", "classes"])
+def test_text_beyond_unicode_is_refused(tmp_path: Path, name: str) -> None:
+    """numpy reads any 32-bit number as a character; Python's str does not hold it."""
+    text = np.array(["train", "valid", "test"], dtype="<U8")
+    text.view(np.uint32)[1] = 0x110000
+    save(tmp_path / "a.npz", images=RGB[:3], labels=np.arange(3), **{name: text})
+    with pytest.raises(ValueError, match=rf"a\.npz.*{name} holds characters that Unicode does not have"):
+        read_image_source(tmp_path / "a.npz")
