@@ -18,7 +18,7 @@ from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output, Step
 
-_PROTOCOL = {  # what each part must have; `cpc.encoders` and so on hold parts that do
+_PROTOCOL = {  # attributes that each part must have
     "encoder": ("dim", "num_latents", "initialise_from"),
     "context": ("directions", "connect", "split_directions"),
     "predictor": ("num_steps", "connect"),
@@ -32,12 +32,12 @@ class CPC(nn.Module):
     Args:
         encoder: g_enc, x -> z.
         context: g_ar, z_<=t -> c_t.
-        predictor: c_t -> the queries W_k c_t of the steps k = 1..K; each direction of a grid gets a copy of its own.
+        predictor: c_t -> the queries W_k c_t of the steps k = 1..K; each direction of a grid gets a copy.
         loss: queries -> L; `cpc.losses.Contrastive()` if None. Kept as `loss_part`.
 
     Raises:
-        ValueError: on a part of another kind, a context of sequences for an encoder of images, or the other way round,
-            or a loss that does not fit the two.
+        ValueError: if an argument is not such a part, the context is for sequences and the encoder for images or the
+            other way round, or the loss does not fit the two.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -56,23 +56,23 @@ class CPC(nn.Module):
         self.loss_part = Contrastive() if loss is None else loss
         query_dim = self.loss_part.connect(encoder, context)
         context.connect(encoder.dim)
-        for of_direction in self.predictors:
-            of_direction.connect(context.dim // len(context.directions), query_dim)
+        for direction_predictor in self.predictors:
+            direction_predictor.connect(context.dim // len(context.directions), query_dim)
         self.is_initialised: Tensor
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
     def encode(self, x: Num[Tensor, "B ..."], state: Any = None) -> tuple[Tensor, Tensor, Any]:
-        """Latents, contexts and the state to go on from: all that probes read."""
+        """Return latents, contexts and the state from which to continue; probes use only this."""
         latents = self.encoder(x)  # z: [B, T, D]
         contexts, state = self.context(latents, state)  # c: [B, T, C]
         return latents, contexts, state
 
     def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
-        """Encode observations and predict; pass the last `state` on to continue sequences rather than begin them."""
+        """Encode observations and predict; pass the last `state` to continue sequences instead of starting them."""
         latents, targets = self.loss_part.encode(self.encoder, x)
         contexts, state = self.context(latents, state)
-        of_directions = zip(self.predictors, self.context.split_directions(contexts).items(), strict=True)
-        queries = {direction: predict(c) for predict, (direction, c) in of_directions}  # q = W_k c: [K, B, T, D]
+        by_direction = zip(self.predictors, self.context.split_directions(contexts).items(), strict=True)
+        queries = {direction: predict(c) for predict, (direction, c) in by_direction}  # q = W_k c: [K, B, T, D]
         return Output(latents, contexts, queries, state, targets)
 
     def loss(
@@ -81,7 +81,7 @@ class CPC(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """The loss of a batch, or of observations alone: whole, all of different sequences. As for `contrast`."""
+        """Return the loss of a batch, or of observations that are whole and of different sequences; see `contrast`."""
         batch = batch if isinstance(batch, Batch) else Batch.of(batch)
         return self.contrast(self(batch.x), batch, generator, measure)
 
@@ -92,32 +92,32 @@ class CPC(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """The loss of an output of the model.
+        """Return the loss of an output of the model.
 
         Args:
             output: of the model for `batch.x`.
-            batch: the observations; its lengths in samples are converted to latents here, and nowhere else. Of a
-                `target` the latents are encoded here, and are those that queries find and meet.
+            batch: the observations. Only here are lengths converted from samples to latents. If the batch has a
+                `target`, it is encoded here: positives and negatives come from it.
             generator: source of the draws.
-            measure: another strategy and number of negatives than in training.
+            measure: a strategy and number of negatives to use instead of those of training.
         """
         if batch.target is not None:
             output = output._replace(targets=self.targets(batch.target))
         return self.loss_part(output, self.in_latents(batch), generator, measure)
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
-        """The latents that queries find: z, unless the loss compares others."""
+        """Return the latents that queries predict: z, unless the loss uses others."""
         latents, targets = self.loss_part.encode(self.encoder, x)
         return latents if targets is None else targets
 
     def in_latents(self, batch: Batch) -> Batch:
-        """The batch as losses take it: `num_valid` counts latents, not samples."""
+        """Return the batch for a loss: `num_valid` counts latents, not samples."""
         num_valid = batch.num_valid
         return batch._replace(num_valid=None if num_valid is None else self.encoder.num_latents(num_valid))
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""
-        torch._dynamo.config.allow_rnn = True  # a CPU's GRU is one operator, an accelerator's the library's own
+        torch._dynamo.config.allow_rnn = True  # on a CPU the GRU is one operator, on a GPU it is that of cuDNN
         super().compile(*args, **options)
 
     @property
@@ -127,19 +127,19 @@ class CPC(nn.Module):
 
     @property
     def steps(self) -> list[Step]:
-        """What is predicted, in the order of a contrast's first axis."""
+        """The predicted steps, in the order of the first axis of `ContrastiveOutput`."""
         first = self.loss_part.skip_steps + 1
         distances = range(first, first + self.predictor.num_steps)
         return [Step(direction, k) for direction in self.context.directions for k in distances]
 
     def initialise_from(self, x: Num[Tensor, "B ..."]) -> None:
-        """Data-dependent initialisation of the encoder; before the model is wrapped, compiled or trained."""
+        """Initialise the encoder from data; call this before the model is wrapped, compiled or trained."""
         self.encoder.initialise_from(x)
         self.is_initialised.fill_(True)
 
 
 def _check_parts(**parts: Any) -> None:
-    """Refuse a module in the place of another part, before it fails in the middle of a step."""
+    """Refuse a module that is not the part that it is passed as, before it fails in the middle of a step."""
     for name, part in parts.items():
         missing = (
             [] if part is None and name == "loss" else [each for each in _PROTOCOL[name] if not hasattr(part, each)]

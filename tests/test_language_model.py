@@ -155,14 +155,14 @@ def test_refusals() -> None:
         CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes)
     model = language_model(classes)
     x = torch.zeros(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="3 places and 1 steps ahead need 3 labels, got 0"):
+    with pytest.raises(ValueError, match="3 latents and 1 steps ahead need 3 labels, got 0"):
         model.loss(x)
     with pytest.raises(ValueError, match="strategy='mixed': classes are found by full_softmax or full_softmax"):
         model.loss(labelled(x, x), measure=EvalProtocol("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
     for sampler, refresh_every, message in (
-        (samplers.LogUniform(9), 5, "refresh_every=5 is for a sampler that follows the query"),
+        (samplers.LogUniform(9), 5, "refresh_every=5 is for a sampler that reads the table"),
         (samplers.LogUniform(9), 1, "updates_between=True with refresh_every=1 and LogUniform"),
         (samplers.SoftmaxSampler(9, 4), 1, "updates_between=True with refresh_every=1 and SoftmaxSampler"),
     ):

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.bounds.readings import Reading, log_mean_exp
-from cpc.losses.engine.score_gradients import softplus
+from cpc.losses.engine import softplus
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 ScoreMatrix = Float[Tensor, "M N"]

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
-from cpc.losses.candidate_sets import Sequences, candidate_set_of
+from cpc.losses.candidate_sets import Sequences, plan
 
 
 class ScoredRows(NamedTuple):
@@ -70,9 +70,9 @@ def scored_rows(
         ValueError: as `contrast`, or if a row has candidates of fewer than two sequences for a baseline.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
-    candidate_set = candidate_set_of(strategy, sequences, num_latents, num_steps, skip_steps)
-    assert candidate_set.query is not None
-    pool, device = candidate_set.pool, latents.device
+    candidate_set = plan(strategy, sequences, num_latents, num_steps, skip_steps)
+    assert candidate_set.query_index is not None
+    pool, device = candidate_set.candidate_mask, latents.device
     kept = torch.zeros_like(pool)
     if with_baseline:
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
@@ -83,8 +83,8 @@ def scored_rows(
             rows = ((candidate_set.step == step) & (candidate_set.sequence == b)).nonzero()[:, 0]
             if len(rows) == 0:
                 continue
-            positives = candidate_set.positives[rows]
-            scores = flat[candidate_set.query[rows].to(device)].double() @ columns.T
+            positives = candidate_set.positive_index[rows]
+            scores = flat[candidate_set.query_index[rows].to(device)].double() @ columns.T
             candidates, baseline = (repeat(mask[b], "n -> m n", m=len(rows)) for mask in (pool, kept))
             if num_negatives is not None:
                 negatives = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)

@@ -1,4 +1,4 @@
-"""The bound of a model against a bank: far more candidates than a batch has, scored one and all.
+"""The bound of a model against a bank, which has far more candidates than a batch.
 
 K steps, B observations, S sequences, T latents, D latent dim.
 """
@@ -19,20 +19,20 @@ from cpc.losses.contrastive import Predictions, predictions
 from cpc.losses.output import concatenate_directions
 from cpc.model import CPC
 
-_HELD_OUT = "mixed_excluding"  # uniform batches, as the bank's own
+_HELD_OUT = "mixed_excluding"  # its batches are uniform, like those of the bank
 
 
 @torch.no_grad()
 def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_size: int, seed: int) -> LatentBank:
-    """Encode windows of a split, one pass at most, until the bank holds so many latents.
+    """Encode windows of a split, at most once each, until the bank holds `num_latents`.
 
     Args:
         model: the encoder, in eval mode.
-        corpus: of the held-out batches too: rows are known by its sequence ids.
+        corpus: also the source of the held-out batches, since sequence ids of rows and bank are compared.
         split: the part of the data.
-        num_latents: of the bank, at most.
+        num_latents: largest number of latents of the bank.
         batch_size: windows encoded at a time.
-        seed: of the windows drawn.
+        seed: seed of the window sampler.
 
     Raises:
         ValueError: if no latent is asked for, or the corpus has no windows to draw.
@@ -57,47 +57,47 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
         num_stored += len(latents[-1])
         if num_stored >= num_latents:
             break
-    bank, of_bank = torch.cat(latents)[:num_latents], torch.cat(sequences)[:num_latents]
-    return LatentBank(bank, of_bank, {"split": split})
+    bank, bank_sequences = torch.cat(latents)[:num_latents], torch.cat(sequences)[:num_latents]
+    return LatentBank(bank, bank_sequences, {"split": split})
 
 
 @torch.no_grad()
 def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundTally:
-    """Contrast this rank's held-out rows with the whole bank, less what it holds of a row's own sequence.
+    """Return the tally of this rank's held-out rows against the bank without the row's own sequence.
 
-    The standard error of the bound is over batches, and holds the rows' chance alone: all meet the same bank.
+    The standard error of the bound is over batches. It covers only the choice of rows, since all use the same bank.
 
     Raises:
-        ValueError: if the bank holds nothing but a row's own sequence.
+        ValueError: if the bank holds only a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):
         batch = on_cpu.beside(weights)
         output = model(batch.x)
-        of_directions = [
+        by_direction = [
             bank_contrast(each, bank, model.loss_part.skip_steps)
-            for each in predictions(output, model.in_latents(batch)).values()
+            for each in predictions(output, model.in_latents(batch))
         ]
-        tally.update(concatenate_directions(of_directions, len(batch.x)))
+        tally.update(concatenate_directions(by_direction, len(batch.x)))
     return tally
 
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> ContrastiveOutput:
-    """`cpc.losses.contrast` with a bank instead of the batch: no gradients, and no draws."""
+    """Return the output of `cpc.losses.contrast` with a bank instead of the batch, without gradients or draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
     query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
     flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
     losses = []
-    for place in step.unique().tolist():
-        rows = step == place
-        of_row = sequence[rows]
-        ids = sequences.sequence_id[of_row].to(latents.device)
+    for k in step.unique().tolist():
+        rows = step == k
+        row_sequence = sequence[rows]
+        ids = sequences.sequence_id[row_sequence].to(latents.device)
         found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
         counts = found.num_candidates.float()
         ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
-        row_queries = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, place].index_add_(1, of_row.to(latents.device), row_queries.to(sums))
+        terms = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
+        sums[:, k].index_add_(1, row_sequence.to(latents.device), terms.to(sums))
         losses.append(found.loss)
     return ContrastiveOutput(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)

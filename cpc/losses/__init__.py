@@ -1,8 +1,16 @@
 """How scores become a loss.
 
-`definition` is InfoNCE as the paper writes it. `ranks` gathers the latents of all ranks, `candidate_sets` chooses the
-candidates of each row, and `engine` computes the same loss fast. `info_nce`, `class_loss` and `bank_loss` take anyone's
-tensors. `Contrastive`, `LocalContrastive` and `ClassTableLoss` are parts of a model.
+| file | content |
+|---|---|
+| `definition.py` | InfoNCE on one page: rows, candidates and equation 4 |
+| `contrastive.py`, `local_contrastive.py` | the parts of a model: output and batch -> loss |
+| `ranks.py` | latents and identities of all ranks |
+| `candidate_sets.py` | rows, candidates and negatives of a batch, on the host |
+| `engine/` | the definition, computed fast |
+| `output.py` | losses of rows, and their sums by step and sequence |
+| `info_nce.py`, `class_loss.py`, `bank_loss.py` | losses on tensors, for any training loop |
+| `class_table_loss.py`, `objectives.py` | the loss of a language model, and its objectives |
+| `loss.py` | the interface of all parts |
 """
 
 from cpc.losses.bank_loss import bank_loss

@@ -11,10 +11,17 @@ from torch import Tensor
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.data.tensors import check_precision, check_range, check_tensor
-from cpc.losses.class_loss import candidate_loss, check_places
-from cpc.losses.engine.partition import partition
-from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, tie_width
-from cpc.losses.engine.tiled_loss import attach_gradients, scaled, score_dtype
+from cpc.losses.class_loss import candidate_loss, check_candidates
+from cpc.losses.engine import (
+    ScoreCorrections,
+    accuracy_of,
+    attach_gradients,
+    divide_by_temperature,
+    loss_and_factor,
+    partition_sums,
+    score_dtype,
+    tie_width,
+)
 from cpc.losses.output import RowLosses
 
 
@@ -27,30 +34,32 @@ def bank_loss(
     sequence_id: Int[Tensor, " M"] | None = None,
     temperature: float | Tensor = 1.0,
 ) -> RowLosses:
-    """Contrast each query's positive with a bank: L = -log( exp s+ / (exp s+ + sum over the bank of exp s_i) ).
+    """Return the loss of each query's positive against a bank: L = -log( exp s+ / (exp s+ + sum of exp s_i) ).
 
-    Without a draw the sum is exact, at the cost of a pass over the bank in tiles: the loss, and log N - L, of all N
-    candidates. With a draw of m it costs m, and a candidate's score is lowered by its log
-    expected count, the positive's is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The
-    sum Z' that a row sees has E[Z'] = Z, so the loss estimates that of the bank, and tends to it as m grows.
-    E[log Z'] <= log Z: what a draw reads as log N - L is too high in the mean, by about Var[Z' / Z] / 2: not a bound.
-    Train with draws, then measure without.
+    The sum runs over the latents of the bank.
 
-    A row's own sequence is never its negative: of a draw its places are left empty, which keeps E[Z'] = Z for the rest.
+    Without a draw the sum is exact and takes a pass over the bank in tiles (`cpc.losses.engine`); the loss and
+    log N - L are those of all N candidates. With a draw the cost is m. The score of a candidate is then lowered by its
+    log expected count, and that of the positive is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019,
+    arXiv:1907.10747). The sum Z' over the draw has E[Z'] = Z, so the loss estimates that of the bank, and tends to it
+    as m grows. Since E[log Z'] <= log Z, the estimate of log N - L is too high in the mean, by about Var[Z' / Z] / 2,
+    and is not a bound. Train with draws, and measure without.
+
+    Latents of a row's own sequence are never its negatives. In a draw they are left out, and E[Z'] = Z for the rest.
 
     Args:
         queries: predictions W_k c.
-        positives: the latent that each of them is to find; gets a gradient, the bank gets none.
+        positives: the latent that each query should find; gets a gradient, the bank gets none.
         bank: the negatives.
-        draw: what a sampler drew for these queries from `len(bank)` classes; None: all of the bank. Candidates of each
-            query's own are gathered, `[M, m, D]`; shared ones cost a matrix product.
-        sequence_id: of each row; latents of the same sequence, such as the positive if the bank has it, are left out;
-            -1: none.
+        draw: what a sampler drew for these queries from `len(bank)` classes; None: all of the bank. Separate candidates
+            of each query are gathered, `[M, m, D]`; shared candidates take a matrix product.
+        sequence_id: the sequence of each row. Latents of the same sequence, such as the positive if the bank has it,
+            are left out; -1: none are.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
 
     Raises:
-        ValueError: on shapes that do not fit the bank, drawn places out of range, a draw for other rows, or a row that
-            the bank has no negative for.
+        ValueError: on shapes that do not fit the bank, draws out of range, a draw for other rows, or a row without a
+            negative in the bank.
 
     Example:
         >>> bank = LatentBank(torch.zeros(99, 8))
@@ -59,12 +68,12 @@ def bank_loss(
         (True, [100, 100])
     """
     _check(queries, positives, bank, draw, sequence_id)
-    queries = scaled(queries.to(score_dtype(queries)), temperature)
+    queries = divide_by_temperature(queries.to(score_dtype(queries)), temperature)
     num_own = 0 if sequence_id is None else bank.num_of(sequence_id)
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
     if bool((num_negatives < 1).any()):
         raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {len(queries)} rows find nothing but their own sequence in the bank: "
+            f"{int((num_negatives < 1).sum())} of {len(queries)} rows find only their own sequence in the bank: "
             "fill it from more files"
         )
     if draw is None:
@@ -72,11 +81,11 @@ def bank_loss(
             return _exact(queries, positives.to(queries.dtype), bank, num_negatives, sequence_id)
     log_count = draw.log_count_sampled
     if sequence_id is not None:
-        own, of_drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
-        log_count = torch.where((own == of_drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
-    shifts = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
+        own, drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
+        log_count = torch.where((own == drawn.to(own.device)) & (own >= 0), torch.inf, log_count)
+    corrections = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
     drawn = bank.latents[draw.ids.to(bank.latents.device)].to(queries.device)
-    found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), shifts)
+    found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), corrections)
     num_met = found.num_candidates - 1
     accuracy = torch.where(num_met > 0, found.accuracy, torch.nan)
     return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_met, draw.ids.shape[-1])
@@ -88,12 +97,12 @@ def _exact(
     needs_gradient = torch.is_grad_enabled() and queries.requires_grad
     positive_scores = torch.einsum("md,md->m", queries, positives)
     width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    found = partition(queries, bank, positive_scores, width, sequence_id, needs_gradient)
-    loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise also where the loss is tiny
+    found = partition_sums(queries, bank, positive_scores, width, sequence_id, needs_gradient)
+    loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise even if the loss is tiny
     accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
-    score_gradients = factor / len(queries)  # of log Z, and minus those of the positives
-    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(score_gradients, "m -> m 1")
-    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -score_gradients))
+    score_grads = factor / len(queries)  # by log Z, and minus those by the positives' scores
+    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(score_grads, "m -> m 1")
+    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -score_grads))
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
@@ -106,12 +115,12 @@ def _check(
 ) -> None:
     check_tensor("queries", queries, "floats", ("M", bank.dim))
     if len(queries) == 0:
-        raise ValueError("no queries: there is nothing to be found; give at least one row")
+        raise ValueError("no queries: give at least one row")
     check_tensor("positives", positives, "floats", tuple(queries.shape))
     check_precision(queries=queries, positives=positives)
     if sequence_id is not None:
         check_tensor("sequence_id", sequence_id, "integers", (len(queries),))
     if draw is None:
         return
-    check_places(draw, len(queries))
+    check_candidates(draw, len(queries))
     check_range("ids of the draw", draw.ids, 0, len(bank), "latents of the bank")

@@ -1,10 +1,10 @@
-"""Which rows of a batch are scored against which candidates: planned once, on the host, before any score.
+"""Which rows of a batch are scored against which candidates: worked out on the host before any score is computed.
 
-It follows from identities, lengths and the strategy; the arithmetic after it has shapes that the plan knows.
-Sequences of all ranks lend candidates; those that this rank predicts are a part of them.
+The candidate sets follow from lengths, identities and the strategy. The arithmetic that comes after them has shapes
+that are known beforehand. Candidates come from the sequences of all ranks; this rank predicts a slice of them.
 
-K steps, B sequences that are predicted, S that lend candidates, T latents of each, M rows, N = S T candidates, R drawn
-negatives; m and n count a block's.
+K steps, B sequences that are predicted, S sequences that give candidates, T latents of each, M rows, N = S T
+candidates, R drawn negatives.
 """
 
 import functools
@@ -25,14 +25,15 @@ from cpc.candidates.strategies import (
     num_candidates_of,
 )
 from cpc.data.tensors import check_tensor
-from cpc.losses.engine.blocks import Blocks, blocks
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import Blocks, split_scores
 
 
 class Sequences(NamedTuple):
-    """Sequences on the host.
+    """Lengths and identities of sequences, on the host.
 
     Attributes:
-        num_valid: how many latents of each are signal: the rest is padding, neither target nor candidate.
+        num_valid: number of latents that are signal; the rest of a sequence is padding, neither target nor candidate.
         sequence_id: sequences that may overlap share one.
         group_id: the speaker, -1 where unknown; None: all unknown.
     """
@@ -49,36 +50,41 @@ class Sequences(NamedTuple):
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
     ) -> "Sequences":
-        """The B sequences of T latents of a batch, `size`; None: whole ones, distinct ones, unknown speakers.
+        """Return the sequences of a batch of `size` (B, T).
+
+        None stands for sequences without padding, for distinct sequences and for unknown speakers.
 
         Raises:
-            ValueError: on what is not one integer for each sequence, or if `num_valid` counts more latents than there
-                are.
+            ValueError: if an argument is not one integer for each sequence, or `num_valid` counts more latents than
+                there are.
         """
         num_sequences, num_latents = size
         check_identities(num_sequences, num_valid, sequence_id, group_id)
-        num_valid, sequence_id, group_id = on_host(num_valid, sequence_id, group_id)
+        num_valid, sequence_id, group_id = copy_to_host(num_valid, sequence_id, group_id)
         if num_valid is None:
             num_valid = torch.full((num_sequences,), num_latents)
         check_num_valid(num_valid, num_latents)
         return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
 
-    def by_first(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
-        """What a plan depends on: an identity is the place of the first sequence that has it; -1 stays, as unknown."""
+    def cache_key(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
+        """Return what a candidate set depends on: lengths, and which identities are equal.
+
+        An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
+        """
         group_id = None
         if self.group_id is not None:
-            group_id = tuple(_place_of_first(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
-        return tuple(self.num_valid.tolist()), tuple(_place_of_first(self.sequence_id).tolist()), group_id
+            group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
+        return tuple(self.num_valid.tolist()), tuple(_first_index(self.sequence_id).tolist()), group_id
 
 
 class RankSlice(NamedTuple):
     """The sequences that this rank predicts, among those of all ranks.
 
     Attributes:
-        first: place of the first one.
+        first: index of the first one.
         num: B.
-        num_ranks: how many ranks share the sequences.
-        is_apart: no rank meets latents of another, and each lends its own alone.
+        num_ranks: number of ranks that share the sequences.
+        is_apart: no row is scored against latents of another rank, and each rank holds only its own latents.
     """
 
     first: int
@@ -86,202 +92,170 @@ class RankSlice(NamedTuple):
     num_ranks: int
     is_apart: bool = False
 
-    def of(self, sequences: Sequences) -> Sequences:
-        """This rank's."""
+    def select(self, sequences: Sequences) -> Sequences:
+        """Return the sequences of this rank."""
         own = slice(self.first, self.first + self.num)
         num_valid, sequence_id, group_id = sequences
         return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
 
 
-class CandidateSet(NamedTuple):
-    """The rows of a batch, in the order (b t k), and the candidates of each.
-
-    Attributes:
-        query: `[M]` place of each row's query in the order (b t k); None: each has its own.
-        step: `[M]` place of the row's step among the K.
-        sequence: `[M]` b.
-        positives: `[M]` index of z_{t+k} among the candidates.
-        weight: `[M]` of each row in the unweighted mean over steps of the mean over rows of all ranks, times their
-            number.
-        pool: `[B, N]` candidates that a sequence's rows meet besides their positives.
-        num_negatives: `[M]` how many these are.
-        is_met: `[N]` candidates that any row meets.
-        blocks: the score matrix, parted.
-        size: K, B and T.
-        num_rows_before: how many rows the ranks before this one have.
-        num_times_before: how many (b, t) with rows they have.
-        eligible: what each row may draw; None: it is found out when asked.
-        ring: the state of the ring exchange; None if the latents of all ranks are gathered.
-    """
-
-    query: Tensor | None
-    step: Tensor
-    sequence: Tensor
-    positives: Tensor
-    weight: Tensor
-    pool: Tensor
-    num_negatives: Tensor
-    is_used: Tensor
-    blocks: Blocks
-    size: tuple[int, int, int]
-    num_rows_before: int = 0
-    num_times_before: int = 0
-    eligible: NegativePool | None = None
-    ring: Any = None
-
-    def on(self, device: torch.device) -> "CandidateSet":
-        """The same on a device, without waiting for it."""
-        if device.type == "cpu":
-            return self
-        moved: dict[str, Any] = {"blocks": self.blocks.on(device)}
-        for name, each in zip(self._fields, self[:8], strict=False):
-            moved[name] = None if each is None else each.to(device, non_blocking=True)
-        return self._replace(**moved)
-
-    def draw(
-        self,
-        num: int,
-        generator: torch.Generator | None = None,
-        shared_across_steps: bool = False,
-        device: torch.device | None = None,
-    ) -> Int[Tensor, "M R"]:
-        """Negatives of each row, uniformly with replacement; ask the plan that is on the host.
-
-        Given the same generator, ranks draw what one process draws for all their rows.
-
-        Args:
-            num: R.
-            generator: source of the draws.
-            shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does; where that is z_{t+k} itself it
-                is drawn again for that step, so that each step's draws stay uniform over its negatives.
-            device: where the draws go; None: they stay.
-        """
-        device = self.pool.device if device is None else device
-        eligible = self.eligible or NegativePool.of(self.pool, self.sequence, self.positives)
-        drawn = eligible.draw(num, generator, device, self.num_rows_before)
-        if not shared_across_steps:
-            return drawn
-        assert self.query is not None
-        num_steps, _, num_latents = self.size
-        time, place = torch.unique_consecutive(self.query // num_steps, return_inverse=True)
-        of_times = NegativePool.of(self.pool, time // num_latents, None)
-        shared = of_times.draw(num, generator, device, self.num_times_before)[place.to(drawn.device)]
-        positives = rearrange(self.positives, "m -> m 1").to(drawn.device, non_blocking=True)
-        return torch.where(shared == positives, drawn, shared)
-
-
-def candidate_set_of(
+def plan(
     strategy: str,
     sequences: Sequences,
     num_latents: int,
     num_steps: int,
     skip_steps: int = 0,
-    part: RankSlice | None = None,
+    rank_slice: RankSlice | None = None,
     has_draws: bool = False,
 ) -> CandidateSet:
-    """Plan a batch: a row for every step and every t where z_t and z_{t+k} are valid.
+    """Return the candidate set of a batch, on the host: a row for every step and every t where z_t, z_{t+k} are valid.
 
-    Candidates are all valid latents of the allowed sequences, the same set for every k, plus the positive.
+    The candidates of a row are all valid latents of the allowed sequences, the same for every k, and its positive.
+    Batches with the same lengths and the same equal identities share one candidate set.
 
     Args:
-        strategy: whose latents a sequence is compared with, a name in `cpc.candidates.STRATEGIES`.
-        sequences: of all ranks.
+        strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
+        sequences: the sequences of all ranks.
         num_latents: T.
         num_steps: K.
         skip_steps: the first step is k = skip_steps + 1.
-        part: those of them that are predicted; None: all.
-        has_draws: negatives will be drawn.
+        rank_slice: the sequences that are predicted; None: all.
+        has_draws: prepare for drawing negatives.
 
     Raises:
-        ValueError: as `check_rows`, for the sequences of all ranks: on all of them at once.
+        ValueError: as `check_rows` for the sequences of all ranks, and so on every rank.
     """
-    read = Sequences(sequences.num_valid, *identities_read(strategy, *sequences[1:]))
-    return _plan(strategy, read.by_first(), num_latents, num_steps, skip_steps, part, has_draws)
+    identities = Sequences(sequences.num_valid, *identities_read(strategy, *sequences[1:]))
+    return _plan(strategy, identities.cache_key(), num_latents, num_steps, skip_steps, rank_slice, has_draws)
 
 
 @functools.lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _plan(
     strategy: str,
-    by_first: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
+    cache_key: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
     num_latents: int,
     num_steps: int,
     skip_steps: int,
-    part: RankSlice | None,
+    rank_slice: RankSlice | None,
     has_draws: bool,
 ) -> CandidateSet:
-    """As `candidate_set_of`: most batches are like the one before, and share its plan."""
-    sequences = Sequences(*(None if each is None else torch.tensor(each) for each in by_first))  # type: ignore[arg-type]
+    sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
     check_rows(strategy, *sequences, skip_steps=skip_steps)
-    own = sequences if part is None else part.of(sequences)
-    lenders, first = (own, 0) if part is None or part.is_apart else (sequences, part.first)
-    query, step, sequence, target = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
-    positives = first * num_latents + target
-    allowed = allowed_matrix(strategy, *own[1:], *lenders[1:])
-    is_valid = torch.arange(num_latents) < rearrange(lenders.num_valid, "s -> s 1")
-    of_candidate = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
-    pool = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
-    of_blocks = blocks(pool, allowed, sequence, of_candidate, positives)
+    own = sequences if rank_slice is None else rank_slice.select(sequences)
+    sources, first = (own, 0) if rank_slice is None or rank_slice.is_apart else (sequences, rank_slice.first)
+    query_index, step, sequence, target_index = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
+    positive_index = first * num_latents + target_index
+    allowed = allowed_matrix(strategy, *own[1:], *sources[1:])
+    is_valid = torch.arange(num_latents) < rearrange(sources.num_valid, "s -> s 1")
+    candidate_sequence = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
+    candidate_mask = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
+    layout = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
     size = (num_steps, len(own.num_valid), num_latents)
-    candidate_set = plan_of_blocks(query, step, sequence, positives, pool, of_blocks, size)
+    planned = assemble(query_index, step, sequence, positive_index, candidate_mask, layout, size)
     if has_draws:
-        candidate_set = candidate_set._replace(eligible=NegativePool.of(pool, sequence, positives))
-    return candidate_set if part is None else _among_all_ranks(candidate_set, part, sequences.num_valid, skip_steps)
+        planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
+    return planned if rank_slice is None else _count_all_ranks(planned, rank_slice, sequences.num_valid, skip_steps)
 
 
-def _among_all_ranks(
-    candidate_set: CandidateSet, part: RankSlice, num_valid: Int[Tensor, " S"], skip_steps: int
+def _count_all_ranks(
+    planned: CandidateSet, rank_slice: RankSlice, num_valid: Int[Tensor, " S"], skip_steps: int
 ) -> CandidateSet:
-    """The plan of a part, with weights and draws that count the rows of all sequences."""
-    ahead = skip_steps + torch.arange(1, candidate_set.size[0] + 1)
+    """Return the set of a slice with weights and draws that count the rows of all sequences."""
+    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
     num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
-    before = num_rows[: part.first]
-    return candidate_set._replace(
-        weight=part.num_ranks * weight_of(candidate_set.step, num_rows.sum(0)),
+    before = num_rows[: rank_slice.first]
+    return planned._replace(
+        weight=rank_slice.num_ranks * row_weights(planned.step, num_rows.sum(0)),
         num_rows_before=int(before.sum()),
         num_times_before=int(before[:, 0].sum()),
     )
 
 
-def plan_of_blocks(
-    query: Int[Tensor, " M"] | None,
+def assemble(
+    query_index: Int[Tensor, " M"] | None,
     step: Int[Tensor, " M"],
     sequence: Int[Tensor, " M"],
-    positives: Int[Tensor, " M"],
-    pool: Bool[Tensor, "B N"],
-    of_blocks: Blocks,
+    positive_index: Int[Tensor, " M"],
+    candidate_mask: Bool[Tensor, "B N"],
+    layout: Blocks,
     size: tuple[int, int, int],
 ) -> CandidateSet:
-    """What follows from rows and pools; see `CandidateSet`."""
-    weight = weight_of(step)
-    of_all, row = one_pool(pool, sequence)
-    num_negatives = of_all.sum(1)[row] - of_all[row, positives].long()
-    is_used = of_all[row.unique()].any(0)
-    is_used[positives] = True
-    return CandidateSet(query, step, sequence, positives, weight, pool, num_negatives, is_used, of_blocks, size)
+    """Return the candidate set of given rows and masks; see `CandidateSet`."""
+    masks, mask_index = one_pool(candidate_mask, sequence)
+    num_negatives = masks.sum(1)[mask_index] - masks[mask_index, positive_index].long()
+    is_used = masks[mask_index.unique()].any(0)
+    is_used[positive_index] = True
+    return CandidateSet(
+        query_index=query_index,
+        positive_index=positive_index,
+        sequence=sequence,
+        candidate_mask=candidate_mask,
+        weight=row_weights(step),
+        negatives=None,
+        step=step,
+        num_negatives=num_negatives,
+        is_used=is_used,
+        size=size,
+        layout=layout,
+    )
 
 
-def weight_of(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:
-    """Of each row in the unweighted mean, over those steps that have rows, of the mean over their rows.
+def draw_row_negatives(
+    candidate_set: CandidateSet,
+    num: int,
+    generator: torch.Generator | None = None,
+    shared_across_steps: bool = False,
+    device: torch.device | None = None,
+) -> Int[Tensor, "M R"]:
+    """Draw negatives for each row, uniformly with replacement.
+
+    Given the same generator, each rank draws for its rows what one process draws for them.
 
     Args:
-        step: of each row.
-        num_rows: of each step; None: those given are all.
+        candidate_set: the rows, on the host.
+        num: R.
+        generator: source of the draws.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. Where the draw is z_{t+k} itself,
+            it is drawn again for this step, so that the draws of each step stay uniform over its negatives.
+        device: where the draws go; None: the host.
+    """
+    rows = candidate_set
+    device = rows.candidate_mask.device if device is None else device
+    pool = rows.pool or NegativePool.of(rows.candidate_mask, rows.sequence, rows.positive_index)
+    negatives = pool.draw(num, generator, device, rows.num_rows_before)
+    if not shared_across_steps:
+        return negatives
+    assert rows.query_index is not None
+    num_steps, _, num_latents = rows.size
+    time, time_index = torch.unique_consecutive(rows.query_index // num_steps, return_inverse=True)
+    pool_of_times = NegativePool.of(rows.candidate_mask, time // num_latents, None)
+    shared = pool_of_times.draw(num, generator, device, rows.num_times_before)[time_index.to(negatives.device)]
+    positives = rearrange(rows.positive_index, "m -> m 1").to(negatives.device, non_blocking=True)
+    return torch.where(shared == positives, negatives, shared)
+
+
+def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:
+    """Return each row's weight in the mean, over the steps that have rows, of the mean over the rows of a step.
+
+    Args:
+        step: the step of each row.
+        num_rows: number of rows of each step; None: counted from `step`.
     """
     num_rows = torch.bincount(step) if num_rows is None else num_rows
     return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
 
 
 def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
-    """Of each row: its place (b t k), that of its step among the K, b, and z_{t+k}'s place (b t).
+    """Return, for each row, the index of its query (b t k), its step, its sequence and the index of its target (b t).
 
-    One row per sequence, time and step, in the order in which a bilinear predictor lays its queries out.
+    There is one row per sequence, time and step, in the order in which a bilinear predictor returns its queries.
     """
     ahead = skip_steps + torch.arange(1, num_steps + 1)
     time = rearrange(torch.arange(num_latents), "t -> 1 t 1")
-    query = (time + ahead < rearrange(num_valid, "b -> b 1 1")).flatten().nonzero()[:, 0]
-    position, step = query // num_steps, query % num_steps
-    return query, step, position // num_latents, position + ahead[step]
+    query_index = (time + ahead < rearrange(num_valid, "b -> b 1 1")).flatten().nonzero()[:, 0]
+    position, step = query_index // num_steps, query_index % num_steps
+    return query_index, step, position // num_latents, position + ahead[step]
 
 
 def check_rows(
@@ -291,7 +265,7 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     skip_steps: int = 0,
 ) -> None:
-    """Refuse a batch that cannot be contrasted, from its identities alone.
+    """Refuse a batch that has no rows, or a row without negatives; only lengths and identities are read.
 
     Raises:
         ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
@@ -304,33 +278,34 @@ def check_rows(
             "such short files out"
         )
     num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
-    alone = (num_negatives < 1) & (num_valid > 1 + skip_steps)
-    if bool(alone.any()):
+    has_no_negatives = (num_negatives < 1) & (num_valid > 1 + skip_steps)
+    if bool(has_no_negatives.any()):
         raise ValueError(
-            f"negatives={strategy!r} leaves {int(alone.sum())} of {len(alone)} sequences of a batch without a single "
-            "negative: raise data.batch_size, or, for a same-speaker strategy, choose data.sampler=same_speaker, "
-            "which puts several sequences of a speaker in each batch"
+            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_valid)} sequences of a batch "
+            "without a single negative: raise data.batch_size, or, for a same-speaker strategy, choose "
+            "data.sampler=same_speaker, which puts several sequences of a speaker in each batch"
         )
 
 
 def check_identities(num: int, num_valid: Any, sequence_id: Any, group_id: Any) -> None:
-    """Refuse lengths and identities that are not one integer for each of `num` observations; no value is read.
+    """Refuse lengths and identities that are not one integer for each of `num` observations; values are not read.
 
     Raises:
-        ValueError: naming the one.
+        ValueError: naming the argument.
     """
-    for name, each in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
-        if each is not None:
-            check_tensor(name, each, "integers", (num,))
+    for name, ids in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
+        if ids is not None:
+            check_tensor(name, ids, "integers", (num,))
 
 
-def _place_of_first(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    _, places = torch.unique(ids, return_inverse=True)
-    return torch.full_like(places, len(ids)).scatter_reduce(0, places, torch.arange(len(ids)), "amin")[places]
-
-
-def on_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
-    """The tensors, of one shape each, on the CPU by one transfer: a GPU is waited for once."""
-    given = [each for each in ids if each is not None]
-    moved = iter(torch.stack(given).cpu() if any(each.device.type != "cpu" for each in given) else given)
+def copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
+    """Return tensors of one shape on the CPU, copied by one transfer, so that a GPU is waited for once."""
+    present = [each for each in ids if each is not None]
+    moved = iter(torch.stack(present).cpu() if any(each.device.type != "cpu" for each in present) else present)
     return (None if each is None else next(moved) for each in ids)
+
+
+def _first_index(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return, for each sequence, the index of the first sequence with the same identity."""
+    _, index = torch.unique(ids, return_inverse=True)
+    return torch.full_like(index, len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")[index]

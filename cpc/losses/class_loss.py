@@ -1,6 +1,6 @@
-"""Every objective of candidate sampling against a table of class vectors.
+"""The loss of every objective of candidate sampling, against a table of class vectors.
 
-M queries (rows), T targets of each, n classes, N of them drawn, D dims.
+M queries (rows), T targets of each query, n classes, N of them drawn, D dims.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,16 @@ from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
-from cpc.losses.engine.blocks import Block, Blocks
-from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
+from cpc.losses.engine import (
+    Block,
+    Blocks,
+    ScoreCorrections,
+    divide_by_temperature,
+    mask_unused,
+    score_dtype,
+    tie_width,
+    tiled_loss,
+)
 from cpc.losses.objectives import correction_of, objective_of
 from cpc.losses.output import RowLosses
 
@@ -31,28 +38,29 @@ def class_loss(
     temperature: float | Tensor = 1.0,
     weight: Float[Tensor, " M"] | None = None,
 ) -> RowLosses:
-    """The loss of finding each query's targets among the classes, or among those drawn.
+    """Return the loss of finding each query's targets among all classes, or among the drawn ones.
 
-    F(x, y) = q . c_y / temperature + bias_y. A softmax takes the distribution that is uniform over a row's targets for
-    the wanted one; in a logistic loss each target is a positive of its own. A class drawn twice counts twice. Expected
-    counts get no gradient. docs/theory.md says which objective learns what.
+    F(x, y) = q . c_y / temperature + bias_y. In a softmax the wanted distribution is uniform over a row's targets; in a
+    logistic loss each target is a positive. A class that is drawn twice counts twice. Expected counts get no gradient.
+    docs/theory.md derives what each objective learns.
 
     Args:
-        queries: what the classes are scored with.
+        queries: a vector per row.
         classes: a vector per class.
-        targets: the classes to be found, `[M]` or `[M, T]`, -1 where a row has fewer than T; none of them twice.
-        draw: the candidates, from a sampler that was asked for hits that the objective accepts; None for the full ones.
+        targets: the classes to find, `[M]` or `[M, T]`, -1 where a row has fewer than T; each at most once in a row.
+        draw: the candidates, from a sampler with a treatment of hits that the objective accepts; None for full
+            objectives.
         objective: a name in `cpc.losses.OBJECTIVES`.
-        correction: one that the objective accepts; None: its usual one.
+        correction: a correction that the objective accepts; None: its default.
         bias: a score per class.
         temperature: divides the products; a positive tensor of one element gets a gradient.
-        weight: of each row in the loss; None: 1 / M.
+        weight: weight of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it wants none,
-            removed hits where it wants them kept (hits that were excluded leave no trace in a draw), a missing or
-            superfluous draw, shapes that do not fit, targets out of range or twice in a row, a row without a target, or
-            a target whose expected count is zero or not known where the correction needs it.
+        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it accepts none,
+            removed hits where it needs them (excluded hits leave no trace in a draw), a missing or superfluous draw,
+            shapes that do not fit, targets out of range or twice in a row, a row without a target, or a target whose
+            expected count is zero or unknown where the correction needs it.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -70,13 +78,13 @@ def class_loss(
     if weight is not None:
         check_tensor("weight", weight, "floats", (len(queries),))
         check_finite("weight", weight, least=0.0)
-    targets = as_sets(targets, len(queries), len(classes))
+    targets = target_sets(targets, len(queries), len(classes))
     check_draw(draw, targets, objective, correction)
     if draw is not None:
         check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
         _check_hits(draw, targets, objective)
     return loss_on_table(
-        scaled(queries, temperature),
+        divide_by_temperature(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
         lambda ids: bias if bias is None or ids is None else bias[ids],
         targets,
@@ -98,29 +106,38 @@ def loss_on_table(
     weight: Float[Tensor, " M"] | None,
     form: str | None = None,
 ) -> RowLosses:
-    """`class_loss` of checked arguments, for tables that know how to look up classes: by ids, or all where None.
+    """Return `class_loss` of checked arguments, for tables that look up classes themselves.
 
-    A form may be named in place of the objective's own.
+    Args:
+        queries: divided by the temperature.
+        vectors: returns the vectors of class ids; of all classes for None.
+        biases: returns the biases of class ids; of all classes for None.
+        targets: see `class_loss`.
+        draw: see `class_loss`.
+        objective: see `class_loss`.
+        correction: see `class_loss`.
+        weight: see `class_loss`.
+        form: the form of the loss, if it is not that of the objective.
     """
     is_target = targets != NO_TARGET
-    # an empty place adds a gradient of zero to a class: let it be one that gets a gradient in any case
+    # A missing target adds a gradient of zero to some class: choose one that gets a gradient in any case.
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
-    targets_grad = torch.where(is_target, 0.0, torch.inf)
+    target_counts = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
-    of_present: tuple[Tensor, Tensor | None] | Tensor = present
-    ids, shifts = None, ScoreCorrections(None, targets_grad)
+    present_targets: tuple[Tensor, Tensor | None] | Tensor = present
+    ids, corrections = None, ScoreCorrections(None, target_counts)
     if draw is not None:
         log_count, term_weight = draw.log_count_sampled, None
         if correction == "posterior":
-            targets_grad = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+            target_counts = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
         elif correction == "none" or form != "softmax":
             if correction == "importance":
                 term_weight = (-log_count).exp()
             log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
         hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
-        ids, of_present = draw.ids, (vectors(present), biases(present))
-        shifts = ScoreCorrections(log_count, targets_grad, term_weight, hits)
-    found = candidate_loss(queries, vectors(ids), biases(ids), of_present, shifts, form, weight)
+        ids, present_targets = draw.ids, (vectors(present), biases(present))
+        corrections = ScoreCorrections(log_count, target_counts, term_weight, hits)
+    found = candidate_loss(queries, vectors(ids), biases(ids), present_targets, corrections, form, weight)
     return found._replace(objective=objective)
 
 
@@ -129,27 +146,27 @@ def candidate_loss(
     candidates: Float[Tensor, "N D"] | Float[Tensor, "M N D"],
     bias: Float[Tensor, " N"] | Float[Tensor, "M N"] | None,
     targets: tuple[Float[Tensor, "M T D"], Float[Tensor, "M T"] | None] | Int[Tensor, "M T"],
-    shifts: ScoreCorrections,
+    corrections: ScoreCorrections,
     form: str = "softmax",
     weight: Float[Tensor, " M"] | None = None,
 ) -> RowLosses:
-    """Contrast targets with candidates, given as vectors: from a table, a bank, or anywhere; F = query . vector + bias.
+    """Return the loss of targets against candidate vectors, from a table or a bank; F = query . vector + bias.
 
-    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Rows are ranked by F, as
-    classes are without a sampler.
+    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy ranks by F, as it
+    does for classes without a sampler.
 
     Args:
-        queries: divided by the temperature already.
-        candidates: those that all rows meet, or each row's own.
-        bias: of the candidates.
-        targets: vectors of each row's targets and their biases; or their places, if they are among the candidates.
-        shifts: what is subtracted from scores, and who is not there.
-        form: a name in `cpc.losses.engine.score_gradients.TERMS`.
-        weight: of each row in `loss`; None: 1 / M.
+        queries: already divided by the temperature.
+        candidates: shared by all rows, or separate for each row.
+        bias: biases of the candidates.
+        targets: vectors of each row's targets and their biases; or their indices, if they are among the candidates.
+        corrections: what is subtracted from scores, and which candidates do not exist.
+        form: `softmax`, `softmax_of_odds` or `logistic`.
+        weight: weight of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
     queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
-    log_count, log_count_targets, *_ = shifts
+    log_count, log_count_targets, *_ = corrections
     assert log_count_targets is not None
     is_target = log_count_targets < torch.inf
     if isinstance(targets, Tensor):
@@ -158,22 +175,26 @@ def candidate_loss(
     else:
         vectors, target_bias = targets
         assert log_count is not None
-        own, vectors, is_used = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
-        shared = is_used.ndim == candidates.ndim  # [M, N] with [N, D]
-        candidates = mask_unused(candidates, lambda: is_used.any(0) if shared else is_used)
+        own, vectors, is_met = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
+        shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
+        candidates = mask_unused(candidates, lambda: is_met.any(0) if shared else is_met)
         width = tie_width(queries, vectors.norm(dim=-1), target_bias)
-        num_candidates = is_target.sum(1) + is_used.sum(-1)
+        num_candidates = is_target.sum(1) + is_met.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    shifts = ScoreCorrections(
-        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in shifts)
+    corrections = ScoreCorrections(
+        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
     )
-    shifts = shifts._replace(tie_width=width)
+    corrections = corrections._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    own_block = Blocks.of([Block(positives=own)])
+    own_block = Blocks.pack([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
-        *(queries, candidates, own_block, weight), form=form, bias=bias, target_scores=target_scores, shifts=shifts
+        *(queries, candidates, own_block, weight),
+        form=form,
+        bias=bias,
+        target_scores=target_scores,
+        corrections=corrections,
     )
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
@@ -181,31 +202,31 @@ def candidate_loss(
 def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
     accepted = objective_of(objective).hits
     is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
-    is_empty = (draw.ids == 0) & is_gone  # a removed class 0 looks like an empty place, but those are a row's last ones
+    is_empty = (draw.ids == 0) & is_gone  # padding looks like a removed class 0, but comes last in a row
     is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
-    if draw.ids.ndim < is_gone.ndim:  # a place that all rows share is empty for all
+    if draw.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
         is_empty &= is_gone.all(0)
     if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
-        given = "holds a row's own target"
+        problem = "holds a row's own target"
     elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
-        given = "lacks a row's own target, which was removed after it was drawn"
+        problem = "lacks a row's own target, which was removed after it was drawn"
     else:
         return
     raise ValueError(
-        f"the draw {given}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
+        f"the draw {problem}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
     )
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
-    """Which candidates are one of their row's targets."""
+    """Return which candidates are targets of their row."""
     return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
 
 
-def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Targets as `[M, T]`.
+def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
+    """Return targets as `[M, T]`.
 
     Raises:
-        ValueError: if they do not fit the queries, name no class or one twice in a row, or a row has none.
+        ValueError: if targets do not fit the queries, are no classes or repeat in a row, or a row has none.
     """
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
     if targets.numel() == 0:
@@ -218,16 +239,16 @@ def as_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> I
     ordered = targets.sort(1).values
     is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_TARGET)
     if bool(is_twice.any()):
-        row, place = is_twice.nonzero()[0].tolist()
-        raise ValueError(f"row {row} names class {int(ordered[row, place])} twice among its targets: name it once")
+        row, column = is_twice.nonzero()[0].tolist()
+        raise ValueError(f"row {row} names class {int(ordered[row, column])} twice among its targets: name it once")
     return targets
 
 
 def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
-    """Refuse a draw that does not go with the objective or the targets.
+    """Refuse a draw that does not fit the objective or the targets.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the problem.
     """
     is_full = not objective_of(objective).hits
     if draw is None:
@@ -235,8 +256,8 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
             raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
         return
     if is_full:
-        raise ValueError(f"objective={objective!r} meets every class: give no draw")
-    check_places(draw, len(targets))
+        raise ValueError(f"objective={objective!r} scores every class: give no draw")
+    check_candidates(draw, len(targets))
     if correction != "posterior":
         return
     log_count_targets = draw.log_count_targets
@@ -244,33 +265,33 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
         raise ValueError(
             f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
         )
-    targets_grad = log_count_targets.reshape(targets.shape)
-    is_unknown = ~targets_grad.isfinite() & (targets != NO_TARGET)
+    target_counts = log_count_targets.reshape(targets.shape)
+    is_unknown = ~target_counts.isfinite() & (targets != NO_TARGET)
     if bool(is_unknown.any()):
-        row, place = is_unknown.nonzero()[0].tolist()
+        row, column = is_unknown.nonzero()[0].tolist()
         raise ValueError(
-            f"log_count_targets of target {int(targets[row, place])} is {float(targets_grad[row, place])}: "
+            f"log_count_targets of target {int(targets[row, column])} is {float(target_counts[row, column])}: "
             "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
             "or leave such rows out"
         )
 
 
-def check_places(draw: Draw, num_rows: int) -> None:
-    """Refuse candidates that are not those of so many rows, or that cannot have been drawn.
+def check_candidates(draw: Draw, num_rows: int) -> None:
+    """Refuse candidates that do not fit the number of rows, or that cannot have been drawn.
 
     Raises:
-        ValueError: naming what does not fit.
+        ValueError: naming the problem.
     """
     ids, log_count, log_count_targets = draw
     check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
     for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
         if not isinstance(each, Tensor) or not each.is_floating_point():
             raise ValueError(f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}: it holds floats")
-    row_queries = (num_rows, ids.shape[-1])
-    if ids.shape not in (row_queries[1:], row_queries) or log_count.shape not in (ids.shape, row_queries):
+    row_shape = (num_rows, ids.shape[-1])
+    if ids.shape not in (row_shape[1:], row_shape) or log_count.shape not in (ids.shape, row_shape):
         raise ValueError(
             f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
             f"they are [m] or [{num_rows}, m]"
         )
-    if not bool(log_count.min() > -torch.inf):  # nan is passed on
+    if not bool(log_count.min() > -torch.inf):  # also if it is nan
         raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")

@@ -1,55 +1,127 @@
-"""InfoNCE as equation 4 of van den Oord et al. 2018 (arXiv:1807.03748) writes it: every faster path must equal it.
+"""What the loss means: equation 4 of van den Oord et al. 2018 (arXiv:1807.03748), as plain torch.
 
-It holds all M x N scores at once, and autograd forms the gradients: `compute="reference"` trains with it.
+Everything else in this folder prepares the arguments of `info_nce_rows` or computes the same values faster. The tests
+hold every fast path to this file (`tests/losses/test_definition.py`), and `compute="reference"` runs it.
 
-M rows, N candidates, R drawn negatives, D latent dim, B sequences.
+K steps, B sequences, Q queries, M rows, N candidates, R drawn negatives, D latent dim.
 """
+
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from cpc.losses.engine.score_gradients import tie_width
+from cpc.losses.output import RowLosses
 
 
-def definition(
-    queries: Float[Tensor, "M D"],
-    candidates: Float[Tensor, "N D"],
-    positives: Int[Tensor, " M"],
-    weight: Float[Tensor, " M"],
-    candidate_mask: Bool[Tensor, "M N"] | None = None,
-    negatives: Int[Tensor, "M R"] | None = None,
-    bias: Float[Tensor, " N"] | None = None,
-) -> tuple[Float[Tensor, ""], Float[Tensor, " M"], Float[Tensor, " M"]]:
-    """Return the weighted mean of the row losses, the row losses in nats, and the accuracy of each row.
+class CandidateSet(NamedTuple):
+    """The rows of a loss, and the set of candidates that each row is scored against.
 
-    Args:
-        queries: q = W_k c_t of each row.
-        candidates: latents z.
-        positives: the index of z_{t+k} among the candidates, for each row.
-        weight: the share of each row in the mean over steps of the mean over rows.
-        candidate_mask: the candidates of each row; None: all. The positive is a candidate in any case.
-        negatives: the indices of drawn negatives, which take the place of all candidates.
-        bias: added to the scores of each candidate.
+    A row is one query with its positive, z_{t+k}. The candidates of a row are its negatives and, once, its positive.
+    `cpc.losses.candidate_sets` builds the rows of a batch; the definition reads only the fields up to `negatives`.
+
+    Attributes:
+        query_index: `[M]` index of the row's query among the Q queries; None: row m has query m.
+        positive_index: `[M]` index of the row's positive among the N candidates.
+        sequence: `[M]` index of the row's sequence among the B.
+        candidate_mask: `[B, N]` the candidates of a sequence's rows. The positive counts once, inside the mask or not.
+        weight: `[M]` weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
+        negatives: `[M, R]` candidates that were drawn for the row, never its positive; None: all of the mask.
+        step: `[M]` index of the row's step among the K.
+        num_negatives: `[M]` number of negatives in the mask.
+        is_used: `[N]` whether any row is scored against the candidate.
+        size: K, B and the number of latents of each sequence.
+        draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
+        layout: the engine's division of the score matrix into blocks (`cpc.losses.engine.Blocks`).
+        ring: the engine's state of the ring exchange; None: the candidates of all ranks are at hand.
+        pool: on the host, what each row's negatives are drawn from (`cpc.candidates.draws.NegativePool`); None: not
+            prepared.
+        num_rows_before: number of rows of the ranks before this one; numbers the draws.
+        num_times_before: number of (b, t) with rows of the ranks before this one; numbers shared draws.
     """
-    scores = queries @ candidates.T  # s(q, z) = q . z: [M, N]
+
+    query_index: Tensor | None
+    positive_index: Tensor
+    sequence: Tensor
+    candidate_mask: Tensor
+    weight: Tensor
+    negatives: Tensor | None
+    step: Tensor
+    num_negatives: Tensor
+    is_used: Tensor
+    size: tuple[int, int, int]
+    layout: Any
+    draw_excess_nats: Tensor | None = None
+    ring: Any = None
+    pool: Any = None
+    num_rows_before: int = 0
+    num_times_before: int = 0
+
+    def on(self, device: torch.device) -> "CandidateSet":
+        """Return the same set on a device; the host does not wait for the copies."""
+        if device.type == "cpu":
+            return self
+        moved: dict[str, Any] = {"layout": self.layout.on(device)}
+        for name, value in self._asdict().items():
+            if isinstance(value, Tensor):
+                moved[name] = value.to(device, non_blocking=True)
+        return self._replace(**moved)
+
+
+def info_nce_rows(
+    queries: Float[Tensor, "Q D"],
+    candidates: Float[Tensor, "N D"],
+    candidate_set: CandidateSet,
+    bias: Float[Tensor, " N"] | None = None,
+) -> RowLosses:
+    """Return the losses of all rows: L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ), s = q . z + bias.
+
+    All scores exist at once, in float64, and autograd finds the gradients.
+    """
+    rows = candidate_set
+    negatives = _num_times_negative(rows)  # [M, N]
+    positive = rearrange(rows.positive_index, "m -> m 1")
+    num_times = negatives.scatter(1, positive, 1.0)  # the positive is a candidate exactly once
+
+    is_used = rearrange(num_times.sum(0) > 0, "n -> n 1")
+    z = candidates.double().where(is_used, 0)  # unused candidates, such as padding, may hold nan
+    q = (queries if rows.query_index is None else queries[rows.query_index]).double()
+    scores = q @ z.T  # [M, N]
     if bias is not None:
         scores = scores + bias
-    index = rearrange(positives, "m -> m 1")
-    positive_scores = scores.gather(1, index)
-    if negatives is not None:
-        negative_scores = scores.gather(1, negatives)
-    else:
-        is_negative = torch.ones_like(scores, dtype=torch.bool) if candidate_mask is None else candidate_mask
-        is_negative = is_negative.scatter(1, index, False)  # the positive is in the sum once, as the positive
-        negative_scores = scores.masked_fill(~is_negative, -torch.inf)
-    log_total = torch.cat([positive_scores, negative_scores], 1).logsumexp(1)
-    loss_nats = log_total - positive_scores[:, 0]  # -log softmax of the positive among the candidates
-    with torch.no_grad():
-        positive_bias = None if bias is None else bias[index]
-        width = tie_width(queries, candidates[index].norm(dim=-1), positive_bias)
-        num_ties = (negative_scores >= positive_scores - width).sum(1)
-        is_best = (negative_scores <= positive_scores + width).all(1)
-        accuracy = torch.where(is_best, 1 / (1 + num_ties.float()), 0.0)
-    return weight @ loss_nats, loss_nats.detach(), accuracy
+    positive_scores = scores.gather(1, positive)  # [M, 1]
+
+    log_sum = (scores + num_times.log()).logsumexp(1)
+    loss_nats = log_sum - positive_scores[:, 0]
+    loss = rows.weight.double() @ loss_nats  # mean over the rows of a step, then over steps
+
+    width = _tie_width(queries.dtype, q, z[rows.positive_index], None if bias is None else bias[rows.positive_index])
+    is_lower_or_ties = (negatives == 0) | (scores <= positive_scores + width)
+    num_ties = (negatives * (scores >= positive_scores - width)).sum(1)
+    accuracy = torch.where(is_lower_or_ties.all(1), 1 / (1 + num_ties), 0.0)
+
+    dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
+    num_candidates = num_times.sum(1).long()
+    return RowLosses(loss.to(dtype), loss_nats.detach().to(dtype), num_candidates, accuracy.detach().float())
+
+
+def _num_times_negative(rows: CandidateSet) -> Float[Tensor, "M N"]:
+    """Return how often each candidate is a negative of each row: 0 or 1, or as often as it was drawn."""
+    mask = rows.candidate_mask[rows.sequence].double()
+    if rows.negatives is not None:
+        return torch.zeros_like(mask).scatter_add(1, rows.negatives, torch.ones_like(rows.negatives).double())
+    return mask.scatter(1, rearrange(rows.positive_index, "m -> m 1"), 0.0)
+
+
+def _tie_width(
+    dtype: torch.dtype, q: Float[Tensor, "M D"], positives: Float[Tensor, "M D"], bias: Float[Tensor, " M"] | None
+) -> Float[Tensor, "M 1"]:
+    """Return how far apart two scores may be and still tie: as far as rounding can move equal scores apart.
+
+    See `cpc.losses.engine.tie_width`; the rounding is that of float32 scores unless the queries are float64.
+    """
+    eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    largest = q.norm(dim=1) * positives.norm(dim=1) + (0 if bias is None else bias.abs())
+    return rearrange(max(16, q.shape[1]) * eps * largest, "m -> m 1").detach()

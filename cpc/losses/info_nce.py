@@ -1,4 +1,4 @@
-"""InfoNCE on tensors, for anyone's training loop.
+"""InfoNCE on tensors, for any training loop.
 
 M queries (rows), N candidates, D latent dim, B sequences, R drawn negatives.
 """
@@ -9,11 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
-from cpc.losses.candidate_sets import CandidateSet, plan_of_blocks
-from cpc.losses.definition import definition
-from cpc.losses.engine.blocks import Block, Blocks, blocks
-from cpc.losses.engine.tiled_loss import mask_unused, scaled, score_dtype, tiled_loss
-from cpc.losses.engine.tiles import COMPUTE
+from cpc.losses.candidate_sets import assemble, draw_row_negatives
+from cpc.losses.engine import Block, Blocks, divide_by_temperature, info_nce_rows, score_dtype, split_scores
 from cpc.losses.output import RowLosses
 
 
@@ -33,35 +30,36 @@ def info_nce(
     temperature: float | Tensor = 1.0,
     compute: str = "float32",
 ) -> RowLosses:
-    """Contrast each query's positive with the other candidates: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
+    """Return the InfoNCE loss of each query's positive: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
     L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ) with s(q, z) = q . z / temperature, where q = W_k c
-    for CPC. The softmax runs over candidates, never over queries; the positive enters its sum exactly once, also
-    where its own sequence is not allowed. Scores and log-sum-exp are float32 (float64 for float64 input) whatever the
-    autocast dtype.
+    for CPC. `cpc.losses.definition` is this equation as code. The softmax runs over candidates, never over queries. The
+    positive enters the sum exactly once, even if its sequence is not allowed. Scores and log-sum-exp are float32
+    (float64 for float64 input) whatever the autocast dtype.
 
     Args:
         queries: predictions W_k c.
-        candidates: latents; those of padding are marked by `valid`.
+        candidates: latents; mark padding with `valid`.
         positives: index of each query's positive among the candidates.
         query_sequence: which sequence (row of `allowed`) each query belongs to.
         candidate_sequence: which sequence (column of `allowed`) each candidate belongs to.
-        allowed: whose latents a sequence is compared with (`cpc.candidates.allowed_matrix`); None: everyone's.
+        allowed: which sequences (columns) give candidates to the queries of which sequence (row), as
+            `cpc.candidates.allowed_matrix` returns; None: all do.
         valid: candidates that exist; None: all.
         log_count: log expected count of each candidate in the drawn set, subtracted from every score (the posterior
             correction of sampled softmax).
-        num_negatives: draw so many negatives per row, uniformly with replacement, instead of taking all.
-        generator: source of those draws.
-        negatives: the negatives of each row, instead of drawing them here, as places among the candidates; from the
-            pool or not, never the positive.
+        num_negatives: number of negatives to draw per row, uniformly with replacement; None: all.
+        generator: source of the draws.
+        negatives: indices of each row's negatives among the candidates, allowed or not, but never the positive. Use
+            this instead of `num_negatives`.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
-        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products: faster
-            where the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so do
-            products with negatives so few that their vectors are gathered. `reference` computes the definition as it is
-            written (`cpc.losses.definition`), with all M x N scores at once.
+        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products, which
+            is faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so
+            do products with negatives so few that their vectors are gathered (`cpc.losses.engine`). `reference` runs
+            the definition, in float64 and with the whole score matrix in memory.
 
     Returns:
-        `RowLosses`, reduced to the mean over rows in `.loss`.
+        `RowLosses`; `.loss` is the mean over rows.
 
     Raises:
         ValueError: on shapes, dtypes or devices that do not fit each other, or a row without negatives.
@@ -74,7 +72,7 @@ def info_nce(
     """
     _check_kinds(queries, candidates, positives, negatives)
     _check_sequences(query_sequence, candidate_sequence, allowed, len(queries), len(candidates))
-    _check_places(len(candidates), positives, negatives)
+    _check_indices(len(candidates), positives, negatives)
     if valid is not None:
         check_tensor("valid", valid, "booleans", (len(candidates),))
     if log_count is not None:
@@ -85,85 +83,34 @@ def info_nce(
         check_count("num_negatives", num_negatives, 1)
     if num_negatives is not None and negatives is not None:
         raise ValueError(f"num_negatives={num_negatives} draws negatives, but negatives are given: leave one out")
-    # As indices short integers are refused, and uint8 would be a mask.
-    sequence, of_candidate = (
+    # torch refuses short integers as indices, and takes uint8 for a mask.
+    sequence, candidate_columns = (
         None if each is None else each.cpu().long() for each in (query_sequence, candidate_sequence)
     )
     allowed, valid = (None if each is None else each.cpu() for each in (allowed, valid))
-    places = positives.cpu().long()
+    positive_index = positives.cpu().long()
     negatives = None if negatives is None else negatives.long()
-    pool = torch.ones(1, len(candidates), dtype=torch.bool) if allowed is None else allowed[:, of_candidate]  # [B, N]
-    pool = pool if valid is None else pool & valid
-    nothing = torch.zeros_like(places)
-    sequence = nothing if sequence is None else sequence
+    everyone = torch.ones(1, len(candidates), dtype=torch.bool)
+    mask = everyone if allowed is None else allowed[:, candidate_columns]  # [B, N]
+    mask = mask if valid is None else mask & valid
+    zeros = torch.zeros_like(positive_index)
+    sequence = zeros if sequence is None else sequence
     if negatives is None:
-        of_blocks = blocks(pool, allowed, sequence, of_candidate, places)
-    else:  # from the pool or not
-        of_blocks = Blocks.of([Block(positives=rearrange(places, "m -> m 1"))])
-    candidate_set = plan_of_blocks(None, nothing, sequence, places, pool, of_blocks, (1, 1, len(places)))
-    is_alone = candidate_set.num_negatives < 1
-    if negatives is None and bool(is_alone.any()):
+        layout = split_scores(mask, allowed, sequence, candidate_columns, positive_index)
+    else:  # any candidate may be a negative
+        layout = Blocks.pack([Block(positives=rearrange(positive_index, "m -> m 1"))])
+    rows = assemble(None, zeros, sequence, positive_index, mask, layout, (1, 1, len(positive_index)))
+    has_no_negatives = rows.num_negatives < 1
+    if negatives is None and bool(has_no_negatives.any()):
         raise ValueError(
-            f"{int(is_alone.sum())} of {len(places)} rows have no negative: their loss is 0 and teaches nothing; allow "
-            "more sequences or put more of them in the batch"
+            f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative: their loss is 0 and teaches "
+            "nothing; allow more sequences or put more of them in the batch"
         )
     if num_negatives is not None and negatives is None:
-        negatives = candidate_set.draw(num_negatives, generator, device=queries.device)
+        negatives = draw_row_negatives(rows, num_negatives, generator, device=queries.device)
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
-    return loss_of_rows(
-        scaled(queries, temperature), candidates, candidate_set.on(queries.device), negatives, compute, bias
-    )
-
-
-def loss_of_rows(
-    queries: Float[Tensor, "Q D"],
-    candidates: Float[Tensor, "N D"],
-    candidate_set: CandidateSet,
-    negatives: Int[Tensor, "M R"] | None,
-    compute: str,
-    bias: Float[Tensor, " N"] | None = None,
-) -> RowLosses:
-    """`info_nce` of planned rows: nothing here depends on values, or waits for a GPU; `bias` adds to scores.
-
-    Raises:
-        ValueError: on an unknown `compute`, or one that rounds float64.
-    """
-    if compute not in COMPUTE:
-        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
-    dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute == "bf16":
-        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
-
-    def is_used() -> Tensor:
-        if negatives is None:
-            return candidate_set.is_used
-        return torch.zeros_like(candidate_set.is_used).index_fill(
-            0, torch.cat([negatives.flatten(), candidate_set.positives]), True
-        )
-
-    num_negatives = candidate_set.num_negatives
-    if negatives is not None:
-        num_negatives = torch.full_like(num_negatives, negatives.shape[1])
-    if compute == "reference":
-        row_queries = (queries if candidate_set.query is None else queries[candidate_set.query]).to(dtype)
-        used = mask_unused(candidates.to(dtype), is_used)
-        mask = None if negatives is not None else candidate_set.pool[candidate_set.sequence]
-        with torch.autocast(queries.device.type, enabled=False):
-            found = definition(
-                row_queries, used, candidate_set.positives, candidate_set.weight.to(dtype), mask, negatives, bias
-            )
-        return RowLosses(found[0], found[1], num_negatives + 1, found[2])
-    loss, loss_nats, accuracy = tiled_loss(
-        queries,
-        mask_unused(candidates.to(dtype), is_used),
-        candidate_set.blocks,
-        candidate_set.weight.to(dtype),
-        query=candidate_set.query,
-        negatives=negatives,
-        bias=bias,
-        compute=compute,
-    )
-    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
+    rows = rows.on(queries.device)._replace(negatives=negatives)
+    return info_nce_rows(divide_by_temperature(queries, temperature), candidates, rows, bias, compute)
 
 
 def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
@@ -192,8 +139,8 @@ def _check_sequences(
 ) -> None:
     if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
         raise ValueError(
-            "allowed, query_sequence and candidate_sequence go together: whose latents a sequence meets, and who "
-            "belongs to whom; give all three or none"
+            "allowed, query_sequence and candidate_sequence go together: which sequences give candidates to which, and "
+            "the sequence of each query and candidate; give all three or none"
         )
     if allowed is None or query_sequence is None or candidate_sequence is None:
         return
@@ -204,9 +151,9 @@ def _check_sequences(
     check_range("candidate_sequence", candidate_sequence, 0, allowed.shape[1], "columns of allowed")
 
 
-def _check_places(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
+def _check_indices(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
     check_range("positives", positives, 0, num_candidates, "candidates")
     if negatives is not None:
         check_range("negatives", negatives, 0, num_candidates, "candidates")
         if bool((negatives == rearrange(positives, "m -> m 1")).any()):
-            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another in its place")
+            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")

@@ -1,4 +1,4 @@
-"""What every loss of a model promises, and what it answers to those who train and measure the model."""
+"""The interface of the losses of a model: what training and evaluation call and read."""
 
 from abc import abstractmethod
 from typing import Any, Literal, NamedTuple
@@ -13,23 +13,23 @@ from cpc.predictors import Output
 
 
 class EvalProtocol(NamedTuple):
-    """What a number is measured with: a strategy, and how many negatives are drawn per row, None for all."""
+    """The strategy and the number of negatives per row (None: all) that a loss is measured with."""
 
     strategy: str
     num_negatives: int | None
 
 
 class Loss(nn.Module):
-    """A model's output and its batch -> L. A subclass gives `forward`, `training_strategies`, `held_out_strategies`.
+    """Output and batch of a model -> L. A subclass defines `forward`, `training_strategies`, `held_out_strategies`.
 
     Args:
-        skip_steps: latents between a context and the first one predicted. Latents that share input with the context
-            are told rather than predicted: patches that overlap by half want to skip one row.
+        skip_steps: number of latents between a context and the first latent that it predicts. Skip the latents that
+            share input with the context, since they can be copied: one row for patches that overlap by half.
 
     Attributes:
-        num_negatives: drawn per row in training; None: all candidates.
-        predicts: `latents`, or `classes` of what follows, which data give as `Batch.labels`.
-        meets_all_ranks: whether rows meet candidates of all ranks; their draws then need one seed on all ranks.
+        num_negatives: number of negatives drawn per row in training; None: all candidates.
+        predicts: `latents`, or `classes` of what follows, which data provide as `Batch.labels`.
+        meets_all_ranks: whether rows are scored against candidates of all ranks; draws then need one seed on all ranks.
         has_sparse_gradients: whether the optimiser must take sparse tensors.
 
     Raises:
@@ -49,33 +49,36 @@ class Loss(nn.Module):
     @property
     @abstractmethod
     def training_strategies(self) -> tuple[str, ...]:
-        """Those whose losses make up the training loss; that of the bound first."""
+        """The strategies of the training loss; the one whose bound is recorded comes first."""
 
     @abstractmethod
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the held-out bound, that of training first.
+        """Return the strategies of the held-out bound, the one of training first.
+
+        Args:
+            extra: further strategies.
 
         Raises:
-            ValueError: on further ones that the loss does not know.
+            ValueError: on extra strategies that the loss does not know.
         """
 
     def connect(self, encoder: Any, context: Any) -> int:
-        """Check that encoder and context go with the loss; `CPC` calls it.
+        """Check that the loss can be used with encoder and context; `CPC` calls this.
 
         Returns:
-            The width of the queries that it takes.
+            The width of the queries that the loss needs.
 
         Raises:
-            ValueError: if they do not.
+            ValueError: if it cannot.
         """
         return encoder.dim
 
     def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The latents of observations that contexts read, and those that queries find, None where they are the same."""
+        """Return the latents that contexts read, and the latents that queries predict, None if they are the same."""
         return encoder(x), None
 
     def set_step(self, batch: int) -> None:
-        """Say which training batch comes next, by its number, to a loss that depends on it."""
+        """Set the index of the next training batch, for a loss that depends on it."""
 
     @abstractmethod
     def forward(
@@ -85,11 +88,11 @@ class Loss(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """The loss.
+        """Return the loss of an output.
 
         Args:
             output: of the model.
-            batch: whose observations these are; `num_valid` counts latents here (`CPC.in_latents`).
+            batch: its observations; `num_valid` counts latents here (`CPC.in_latents`).
             generator: source of the draws.
-            measure: a strategy and a number of negatives to measure with; None: as the model trains.
+            measure: a strategy and a number of negatives to measure with; None: those of training.
         """

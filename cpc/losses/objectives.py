@@ -1,7 +1,7 @@
 """The objectives of candidate sampling: how scores of drawn candidates become a loss, by name.
 
-F is the score q . c of a class c, Q its expected count in the drawn set, G what the loss sees. docs/theory.md derives
-what each of them learns.
+F is the score q . c of a class c, Q its expected count in the drawn set, G the corrected score that the loss reads.
+docs/theory.md derives what each objective learns.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -16,11 +16,12 @@ class Objective(NamedTuple):
     """A form of loss with the draws and corrections that it accepts.
 
     Attributes:
-        form: `softmax`: which of the candidates is the target? `logistic`: of each candidate, is it one?
-        hits: what may become of drawn candidates that are targets, the usual one first; empty: all classes are met.
-        corrections: those that it accepts, the usual one first. `none`: G = F. `posterior`: G = F - log Q, of targets
-            and candidates. `importance`: G = F, and every candidate's term in the sum over classes counts 1 / Q (in a
-            softmax that is F - log Q of the candidates, but not of the target): an estimate of the full loss.
+        form: `softmax`: classify which candidate is the target. `logistic`: classify for each candidate whether it is.
+        hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first; empty: all
+            classes are candidates, none is drawn.
+        corrections: accepted corrections, the default first. `none`: G = F. `posterior`: G = F - log Q, for targets and
+            candidates. `importance`: G = F, and every candidate's term in the sum over classes is divided by Q, which
+            estimates the full loss (in a softmax this is F - log Q for candidates and F for the target).
     """
 
     form: Form
@@ -41,7 +42,7 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective_of(name: str) -> Objective:
-    """The objective of that name.
+    """Return the objective of a name.
 
     Raises:
         ValueError: if there is none.
@@ -52,13 +53,13 @@ def objective_of(name: str) -> Objective:
 
 
 def learns_log_odds(name: str) -> bool:
-    """Whether F becomes log(P / (1 - P)): in a logistic loss whose targets are not candidates too."""
+    """Return whether F becomes log(P / (1 - P)), as in a logistic loss without targets among the candidates."""
     form, hits, _ = objective_of(name)
     return form == "logistic" and "keep" not in hits
 
 
 def correction_of(name: str, correction: str | None) -> Correction:
-    """The correction asked for, or the objective's usual one where it is None.
+    """Return the given correction, or the objective's default if it is None.
 
     Raises:
         ValueError: if the objective does not accept it.
@@ -67,7 +68,7 @@ def correction_of(name: str, correction: str | None) -> Correction:
 
 
 def hits_of(name: str, hits: str | None) -> Hits:
-    """What becomes of hits: what is asked for, or the objective's usual way where it is None.
+    """Return the given treatment of accidental hits, or the objective's default if it is None.
 
     Raises:
         ValueError: if the objective does not accept it, or draws nothing.
@@ -75,7 +76,7 @@ def hits_of(name: str, hits: str | None) -> Hits:
     return _accepted(name, "hits", objective_of(name).hits, hits)
 
 
-def _accepted(name: str, option: str, accepted: tuple[Any, ...], asked: str | None) -> Any:
-    if asked is not None and asked not in accepted:
-        raise ValueError(f"{option}={asked!r}: {name} accepts {', '.join(accepted) or 'none: it draws no candidates'}")
-    return asked or accepted[0]
+def _accepted(name: str, option: str, accepted: tuple[Any, ...], choice: str | None) -> Any:
+    if choice is not None and choice not in accepted:
+        raise ValueError(f"{option}={choice!r}: {name} accepts {', '.join(accepted) or 'none: it draws no candidates'}")
+    return choice or accepted[0]

@@ -1,4 +1,4 @@
-"""What a loss says: row by row, and summed per step and sequence.
+"""The results of a loss: of each row, and summed by step and sequence.
 
 M rows, K steps, B sequences.
 """
@@ -13,17 +13,17 @@ from torch import Tensor
 
 
 class RowLosses(NamedTuple):
-    """The loss of each row with its company; only `loss` carries gradients.
+    """The loss and accuracy of each row; only `loss` carries gradients.
 
     Attributes:
-        loss: scalar, nats: the mean of `loss_nats`, or their sum with the weights that were given.
+        loss: scalar, nats: the weighted sum of `loss_nats`, by default their mean.
         loss_nats: `[M]`, minus the log probability of the positive among the row's candidates (or a logistic loss).
-        num_candidates: `[M]`, N of each row, positives included; of draws from a bank, N of the whole bank.
-        accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N. nan for a row that
-            met no negative of a bank.
-        num_met: `[M]`, negatives that a row met, of draws from a bank; None elsewhere: N - 1.
-        num_sampled: how many were drawn from a bank; None: every candidate was met.
-        objective: of a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
+        num_candidates: `[M]`, N of each row, the positive included; with draws from a bank, N of the whole bank.
+        accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N. nan for a row without
+            a negative among its draws from a bank.
+        num_met: `[M]`, number of negatives of each row among its draws from a bank; None without such draws: N - 1.
+        num_sampled: number of draws from a bank; None: every candidate was scored.
+        objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """
 
     loss: Tensor
@@ -36,34 +36,36 @@ class RowLosses(NamedTuple):
 
     @property
     def mi_nats(self) -> float:
-        """Mean of log N - L over the rows that met a negative. What it says is in `reading`.
+        """Mean of log N - L over the rows that have a negative; `reading` says how to interpret it.
 
         Raises:
-            ValueError: of classes, whose information is H - L; if no row met a negative.
+            ValueError: if candidates are classes, whose information is H - L, or if no row has a negative.
         """
         if self.objective is not None:
-            raise ValueError(f"log N - L says nothing of classes ({self.objective}): take L from their entropy instead")
+            raise ValueError(f"log N - L is no information for classes ({self.objective}): use their entropy minus L")
         read = self.num_candidates.double().log() - self.loss_nats.double()
         if self.num_met is not None:
             read = read[self.num_met > 0]
             if len(read) == 0:
-                raise ValueError(f"no row met a negative: all {self.num_sampled} draws were the rows' own; draw more")
+                raise ValueError(
+                    f"no row has a negative: all {self.num_sampled} draws were of its own sequence; draw more"
+                )
         return float(read.mean())
 
     @property
     def reading(self) -> str:
-        """What log N - L is, in words for a legend."""
+        """The meaning of log N - L, in words for a legend."""
         if self.objective is not None:
             return f"{self.objective} of classes, not a bound on I(z; c)"
         if self.num_met is None:
             return "lower bound on I(z; c), if the negatives are this encoder's and independent of the contexts"
-        num_left_out = int((self.num_met == 0).sum())
-        left_out = f" (without {num_left_out} rows that met no negative)" if num_left_out else ""
+        num_without = int((self.num_met == 0).sum())
+        left_out = f" (without {num_without} rows without a negative)" if num_without else ""
         return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, not a bound on I(z; c)"
 
 
 class ContrastiveOutput(NamedTuple):
-    """The loss of a batch, and per step and sequence the sums from which every mean follows.
+    """The loss of a batch, with sums over rows by step and sequence.
 
     Attributes:
         loss: scalar, nats: the unweighted mean over steps of the mean over rows; carries the gradients.
@@ -72,7 +74,7 @@ class ContrastiveOutput(NamedTuple):
         log_num_candidates: `[K, B]`, sum over rows of log N_i.
         num_candidates: `[K, B]`, sum over rows of N_i.
         accuracy: `[K, B]`, sum over rows.
-        draw_excess_nats: `[K, B]`, sum over rows of what repeated draws may add to log N_i - L_i; 0 without draws.
+        draw_excess_nats: `[K, B]`, sum over rows of the nats that repeated draws may add to log N_i - L_i.
     """
 
     loss: Tensor
@@ -92,8 +94,8 @@ def sum_by_step(
     num_sequences: int,
     draw_excess_nats: Float[Tensor, " M"] | None = None,
 ) -> ContrastiveOutput:
-    """Add rows up by step and sequence; `.loss` is passed on."""
-    losses = row.loss_nats  # float32 also in pure bfloat16
+    """Return the sums over rows by step and sequence; `.loss` is that of the rows."""
+    losses = row.loss_nats  # float32 also if the model is bfloat16
     counts = row.num_candidates.to(losses)
     excess = torch.zeros_like(losses) if draw_excess_nats is None else draw_excess_nats.to(losses)
     per_row = torch.stack([torch.ones_like(counts), losses, counts.log(), counts, row.accuracy.to(losses), excess])
@@ -103,10 +105,10 @@ def sum_by_step(
 
 
 def concatenate_directions(contrasts: Sequence[ContrastiveOutput], num_images: int) -> ContrastiveOutput:
-    """One contrast of several directions of the same images: steps one direction after the other, sums per image.
+    """Return one output for several directions of the same images: the steps of all directions, sums by image.
 
     Args:
-        contrasts: of each direction, the sequences of an image next to each other.
+        contrasts: the output of each direction, with the sequences of an image next to each other.
         num_images: B.
     """
     loss = torch.stack([one.loss for one in contrasts]).mean()

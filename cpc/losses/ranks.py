@@ -1,13 +1,13 @@
-"""The latents of all ranks as candidates, with gradients back to the rank that each comes from.
+"""The latents of all ranks as candidates, with gradients that return to the rank of each latent.
 
-W ranks, rank r with the rows R_r. A row i weighs w_i = 1 / (steps x rows of its step on all ranks) in the loss L of the
-whole batch, and rank r computes that of its own rows:
+There are W ranks; rank r has the rows R_r. A row i has the weight w_i = 1 / (steps x rows of its step on all ranks) in
+the loss L of the whole batch, and rank r computes
 
     L_r = W * sum over i in R_r of w_i l_i,    L = mean over r of L_r.
 
-A row depends on latents of every rank, so the gradient of a latent is the sum over s of dL_s / dz: what is gathered on
-the way forth is summed and scattered on the way back. Then backward gives each rank its part of the gradient of
-sum over s of L_s = W L, and the mean over ranks, which DDP and FSDP take, is the gradient of L: the same at any W.
+A row depends on latents of every rank, so the gradient of a latent is the sum over ranks s of dL_s / dz. The forward
+pass gathers latents; the backward pass sums and scatters their gradients. Each rank then has its part of the gradient
+of sum over s of L_s = W L, and the mean over ranks, which DDP and FSDP take, is the gradient of L at any W.
 
 A observations of all ranks, B of this one.
 """
@@ -24,23 +24,23 @@ from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import num_candidates_of
 from cpc.data.batch import Batch
-from cpc.losses.candidate_sets import RankSlice
-from cpc.losses.engine.tiled_loss import score_dtype
+from cpc.losses.candidate_sets import RankSlice, check_identities
+from cpc.losses.engine import score_dtype
 from cpc.predictors import Output
 
-_NUM_AT_ONCE = 256  # observations of a rank whose identities travel in one message
-_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # where only other ranks know; None: whole sequences
+_NUM_AT_ONCE = 256  # observations of a rank whose identities are sent in one message
+_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # if only other ranks know; None: no padding
 
 
 class GatheredBatch(NamedTuple):
-    """What this rank predicts, and what all ranks lend.
+    """The predictions of this rank, with the targets and identities of all ranks.
 
     Attributes:
-        output: this rank's queries, with the targets of all ranks, `[A, ...]`.
-        batch: this rank's, with the lengths and identities of all ranks, `[A]`.
-        first: how many observations the ranks before this one have.
-        nums: how many each rank has.
-        is_apart: no rank meets latents of another: targets stayed where they are.
+        output: this rank's queries, and the targets of all ranks, `[A, ...]`.
+        batch: this rank's batch, with the lengths and identities of all ranks, `[A]`.
+        first: number of observations of the ranks before this one.
+        nums: number of observations of each rank.
+        is_apart: no row is scored against latents of another rank, so targets were not gathered.
     """
 
     output: Output
@@ -49,8 +49,8 @@ class GatheredBatch(NamedTuple):
     nums: list[int]
     is_apart: bool = False
 
-    def part(self, num_sequences: int) -> RankSlice | None:
-        """Where the `num_sequences` of this rank are among those of all ranks; None: there is one rank."""
+    def rank_slice(self, num_sequences: int) -> RankSlice | None:
+        """Return the position of this rank's `num_sequences` among those of all ranks; None: there is one rank."""
         if len(self.nums) == 1:
             return None
         first = self.first * num_sequences // len(self.output.latents)
@@ -60,77 +60,85 @@ class GatheredBatch(NamedTuple):
 def gather_batch(
     output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
 ) -> GatheredBatch:
-    """Gather targets and identities, the ranks' one after the other; as they are without other ranks.
+    """Gather targets and identities of all ranks, in the order of the ranks; without other ranks nothing changes.
 
-    Identities alone where no sequence meets those of another rank by these strategies, and with `exchange="ring"`,
-    where targets pass by later (`cpc.losses.engine.ring`).
+    Only identities are gathered if these strategies need no latents of other ranks, or with `exchange="ring"`, where
+    latents are sent later (`cpc.losses.engine.ring`).
 
-    Every rank of the default process group must call it at the same time. Ranks may have different numbers of
+    Every rank of the default process group must call this at the same time. Ranks may have different numbers of
     observations. Observations without `sequence_id` are all distinct.
 
     Raises:
-        ValueError: on every rank, if their latents differ in shape, some have no `sequence_id`, or a strategy needs
-            speakers that are unknown.
+        ValueError: if lengths or identities are not one integer for each observation; and, on every rank, if the ranks'
+            latents differ in shape, some have no `sequence_id`, or a strategy needs speakers that are unknown.
     """
+    num = len(output.latents if output.targets is None else output.targets)
+    check_identities(num, batch.num_valid, batch.sequence_id, batch.group_id)
     if not _has_other_ranks():
         return GatheredBatch(output, batch, 0, [len(output.latents)])
     targets = output.latents if output.targets is None else output.targets
-    shapes, is_known, of_all = _announced(targets.shape, [getattr(batch, name) for name in _UNKNOWN])
+    shapes, is_known, all_ids = _exchange_identities(targets.shape, [getattr(batch, name) for name in _UNKNOWN])
     _check(shapes, is_known[:, 1])
     nums, known = shapes[:, 0].tolist(), is_known.any(0).tolist()
     ids: dict[str, Any] = {
-        name: each if is_there else None for name, each, is_there in zip(_UNKNOWN, of_all, known, strict=True)
+        name: each if is_there else None for name, each, is_there in zip(_UNKNOWN, all_ids, known, strict=True)
     }
-    is_apart = not any(_meet(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies)
+    is_apart = not any(
+        _needs_other_ranks(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies
+    )
     if exchange == "gather" and not is_apart:
-        output = output._replace(targets=_in_order(_Gather.apply(_padded(targets, max(nums))), nums))
+        output = output._replace(targets=_remove_padding(_Gather.apply(_padded(targets, max(nums))), nums))
     return GatheredBatch(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 
 
-def _announced(size: torch.Size, ids: list[Tensor | None]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Of every rank the shape of its targets, which identities it knows, and all identities: mostly by one collective.
+def _exchange_identities(size: torch.Size, ids: list[Tensor | None]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return, for every rank, the shape of its targets, which identities it knows, and the identities.
 
-    Under load, each one takes a millisecond or two, whatever its size.
+    One collective is enough unless a rank has many observations. Under load, each collective takes a millisecond or
+    two, whatever its size.
     """
-    of_own = zip(ids, _UNKNOWN.values(), strict=True)
+    id_defaults = zip(ids, _UNKNOWN.values(), strict=True)
     own = torch.stack(
-        [torch.full(size[:1], value or size[1]) if each is None else each.cpu() for each, value in of_own], 1
+        [torch.full(size[:1], value or size[1]) if each is None else each.cpu() for each, value in id_defaults], 1
     )
-    about = torch.tensor([*size, *(each is not None for each in ids)])
+    header = torch.tensor([*size, *(each is not None for each in ids)])
     first = _padded(own[:_NUM_AT_ONCE], _NUM_AT_ONCE)
-    told = rearrange(_gathered(torch.cat([about, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
-    about, of_all = told[:, : len(about)], rearrange(told[:, len(about) :], "w (a i) -> (w a) i", i=len(ids))
-    nums = about[:, 0].tolist()
+    messages = rearrange(_all_gather(torch.cat([header, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
+    headers, all_ids = (
+        messages[:, : len(header)],
+        rearrange(messages[:, len(header) :], "w (a i) -> (w a) i", i=len(ids)),
+    )
+    nums = headers[:, 0].tolist()
     if max(nums) > _NUM_AT_ONCE:
-        of_all = _gathered(_padded(own, max(nums)))
-    return about[:, : len(size)], about[:, len(size) :], _in_order(of_all, nums).unbind(1)
+        all_ids = _all_gather(_padded(own, max(nums)))
+    return headers[:, : len(size)], headers[:, len(size) :], _remove_padding(all_ids, nums).unbind(1)
 
 
-def rows_of_all_ranks(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
-    """How many rows each rank has of each step; `[1, K]` without other ranks. Every rank must ask at the same time.
+def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
+    """Return the number of rows of each rank and step, `[1, K]` without other ranks; all ranks call it together.
 
     Args:
-        num_rows: this rank's, on the host.
+        num_rows: the counts of this rank, on the host.
     """
     own = rearrange(num_rows, "k -> 1 k")
-    return _gathered(own) if _has_other_ranks() else own
+    return _all_gather(own) if _has_other_ranks() else own
 
 
 class _Gather(torch.autograd.Function):
-    """Ranks' vectors in the dtype of scores, in which their gradients are summed too."""
+    """Gathers vectors in the dtype of scores, in which their gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:
-        return _gathered(own).to(score_dtype(own))
+        return _all_gather(own).to(score_dtype(own))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         num_ranks = dist.get_world_size()
         if gradient.device.type == "cpu":  # Gloo's reduce-scatter sends twice as much, and takes three times as long
-            of_ranks = torch.empty_like(gradient, memory_format=torch.contiguous_format)
-            dist.all_to_all_single(of_ranks, gradient.contiguous())
-            return reduce(of_ranks, "(w a) ... -> a ...", "sum", w=num_ranks)
+            received = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+            dist.all_to_all_single(received, gradient.contiguous())
+            return reduce(received, "(w a) ... -> a ...", "sum", w=num_ranks)
         own = gradient.new_empty(len(gradient) // num_ranks, *gradient.shape[1:])
         dist.reduce_scatter_single(own, gradient.contiguous())
         return own
@@ -140,52 +148,52 @@ def _has_other_ranks() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _gathered(own: Tensor) -> Tensor:
-    """Where they are: what the host has stays there, so that it waits for no kernel of a GPU."""
-    of_all = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
-    group = _of_hosts(dist.group.WORLD) if own.device.type == "cpu" else None
-    dist.all_gather_single(of_all, own.contiguous(), group=group)
-    return of_all
+def _all_gather(own: Tensor) -> Tensor:
+    """Gather tensors of one shape; tensors on the host stay there, so that the host waits for no kernel of a GPU."""
+    gathered = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
+    group = _host_group(dist.group.WORLD) if own.device.type == "cpu" else None
+    dist.all_gather_single(gathered, own.contiguous(), group=group)
+    return gathered
 
 
 @functools.cache
-def _of_hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The same ranks, by a backend that takes tensors of the host: NCCL does not."""
+def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Return a group of the same ranks whose backend takes tensors on the host, which NCCL does not."""
     if "cpu:" in dist.get_backend_config(world):
         return world
-    of_hosts = dist.new_group(backend="gloo")
-    assert isinstance(of_hosts, dist.ProcessGroup)  # or a number, on a rank outside of it
-    return of_hosts
+    host_group = dist.new_group(backend="gloo")
+    assert isinstance(host_group, dist.ProcessGroup)  # it is a number on a rank outside the group
+    return host_group
 
 
-def _meet(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
-    """Whether some sequence meets one of another rank; all ranks answer the same."""
+def _needs_other_ranks(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
+    """Return whether some sequence has candidates on another rank; the result is the same on all ranks."""
     rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
-    one_each, sequence_id = torch.ones_like(rank), torch.arange(len(rank)) if sequence_id is None else sequence_id
-    ids = (strategy, one_each, sequence_id, group_id)
+    ones, sequence_id = torch.ones_like(rank), torch.arange(len(rank)) if sequence_id is None else sequence_id
+    ids = (strategy, ones, sequence_id, group_id)
     return not torch.equal(num_candidates_of(*ids), num_candidates_of(*ids, within=rank))
 
 
 def _padded(own: Tensor, num: int) -> Tensor:
-    """Zeros up to `num` observations: collectives take tensors of one shape."""
+    """Append zeros up to `num` observations, since collectives take tensors of one shape."""
     return own if len(own) == num else torch.cat([own, own.new_zeros(num - len(own), *own.shape[1:])])
 
 
-def _in_order(of_all: Tensor, nums: list[int]) -> Tensor:
-    """Without the padding."""
-    most = len(of_all) // len(nums)
+def _remove_padding(gathered: Tensor, nums: list[int]) -> Tensor:
+    """Remove the observations that `_padded` appended on each rank."""
+    most = len(gathered) // len(nums)
     if min(nums) == most:
-        return of_all
-    places = torch.cat([rank * most + torch.arange(num) for rank, num in enumerate(nums)])
-    return of_all.index_select(0, places.to(of_all.device, non_blocking=True))
+        return gathered
+    index = torch.cat([rank * most + torch.arange(num) for rank, num in enumerate(nums)])
+    return gathered.index_select(0, index.to(gathered.device, non_blocking=True))
 
 
 def _check(shapes: Tensor, has_sequence_id: Tensor) -> None:
-    of_each = shapes[:, 1:]
-    if bool((of_each != of_each[0]).any()):
+    latent_shapes = shapes[:, 1:]
+    if bool((latent_shapes != latent_shapes[0]).any()):
         raise ValueError(
-            f"the ranks have latents of the shapes {', '.join(map(str, of_each.tolist()))} per observation, which meet "
-            "each other as candidates: give all ranks windows of one length, padded where they are shorter (num_valid)"
+            f"the ranks have latents of the shapes {', '.join(map(str, latent_shapes.tolist()))} per observation, but "
+            "are candidates of each other: give all ranks windows of one length, padded where shorter (num_valid)"
         )
     if bool((has_sequence_id != has_sequence_id[0]).any()):
         raise ValueError(

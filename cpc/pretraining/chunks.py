@@ -1,4 +1,4 @@
-"""A batch that is encoded in chunks and contrasted whole: memory holds the activations of one chunk."""
+"""Encode a batch in chunks and compute its loss at once: memory holds the activations of one chunk."""
 
 from itertools import repeat
 
@@ -15,16 +15,16 @@ from cpc.predictors import Output
 def contrast_in_chunks(
     model: CPC, batch: Batch, num_chunks: int, generator: torch.Generator | None = None
 ) -> tuple[Output, ContrastiveOutput]:
-    """The output and the loss of a batch, those of `model(batch.x)` and `model.contrast`.
+    """Return the output and the loss of a batch, as `model(batch.x)` and `model.contrast` do.
 
-    Latents, contexts and queries of all sequences are kept. What lies between x and them is computed again chunk by
+    Latents, contexts and queries of all sequences are kept. Activations between x and these are computed again chunk by
     chunk in the backward pass, for a third more arithmetic (gradient caching, Gao et al. 2021, arXiv:2101.06983).
-    Random numbers of a forward pass, such as those of dropout, are drawn alike in both.
+    Random numbers of the forward pass, such as those of dropout, are the same both times.
 
     Args:
-        model: it must treat sequences one by one, and begin them.
+        model: must treat sequences independently, and start them without a state.
         batch: B sequences.
-        num_chunks: of B / num_chunks sequences, the last one of what is left.
+        num_chunks: number of chunks of equal size; the last one may be smaller.
         generator: source of the draws of negatives.
     """
 
@@ -32,10 +32,10 @@ def contrast_in_chunks(
         output = model(x)
         return output._replace(targets=output.targets if target is None else model.targets(target), state=None)
 
-    of_target = repeat(None) if batch.target is None else batch.target.chunk(num_chunks)
+    targets = repeat(None) if batch.target is None else batch.target.chunk(num_chunks)
     chunks = [
         checkpoint(predict, x, target, use_reentrant=False)
-        for x, target in zip(batch.x.chunk(num_chunks), of_target, strict=False)
+        for x, target in zip(batch.x.chunk(num_chunks), targets, strict=False)
     ]
     output = Output(
         torch.cat([each.latents for each in chunks]),

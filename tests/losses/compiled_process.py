@@ -4,7 +4,6 @@
 """
 
 import sys
-from typing import Any
 
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -12,10 +11,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
-from cpc.losses import Contrastive
+from cpc.losses import Contrastive, ContrastiveOutput
+from cpc.losses.contrastive import Key
+from cpc.losses.definition import CandidateSet
 from cpc.losses.ranks import gather_batch
 from cpc.model import CPC
-from cpc.predictors import Bilinear
+from cpc.predictors import Bilinear, Output
 
 NUM_BATCHES = 50
 
@@ -44,9 +45,8 @@ def ragged_batches_share_a_graph_of_the_loss(strategy: str, options: dict) -> No
     graphs = CompileCounterWithBackend("aot_eager")
     part = model.loss_part
 
-    def device_part(output: Any, candidate_sets: Any, negatives: Any) -> Any:
-        losses = part.row_losses(output, candidate_sets, negatives)
-        return part.reduce(losses, candidate_sets, negatives, len(output.latents))
+    def device_part(output: Output, candidate_sets: dict[Key, CandidateSet]) -> ContrastiveOutput:
+        return part.reduce(part.row_losses(output, candidate_sets), candidate_sets, len(output.latents))
 
     loss = torch.compile(device_part, fullgraph=True, dynamic=True, backend=graphs)
     parameters = list(model.parameters())
@@ -54,10 +54,9 @@ def ragged_batches_share_a_graph_of_the_loss(strategy: str, options: dict) -> No
         batch, draws = ragged(seed), torch.Generator().manual_seed(seed)
         eager = model.loss(batch, draws)
         output = model(batch.x)
-        everyone = gather_batch(output, model.in_latents(batch))
-        candidate_sets = part.candidate_sets(everyone)
-        negatives = part.draw_negatives(candidate_sets, output.latents.device, draws.manual_seed(seed))
-        found = loss(output, candidate_sets, negatives)
+        candidate_sets = part.candidate_sets(gather_batch(output, model.in_latents(batch)))
+        candidate_sets = part.draw_negatives(candidate_sets, output.latents.device, draws.manual_seed(seed))
+        found = loss(output, candidate_sets)
         for ours, expected in zip(found, eager, strict=True):
             torch.testing.assert_close(ours, expected)
         gradients = [torch.autograd.grad(each.loss, parameters, allow_unused=True) for each in (found, eager)]

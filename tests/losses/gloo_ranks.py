@@ -2,8 +2,9 @@
 
     python tests/losses/gloo_ranks.py FOLDER MOST_STEPS SPLIT...
 
-Every rank is a process of its own, with its part of the observations, Gloo and DDP. Rank 0 saves, for each case, the
-loss and the sums of each step, the gradients of the first one, and the weights after the last.
+Each rank is a process with a part of the observations, Gloo and DDP; a single process runs the definition of InfoNCE.
+Rank 0 saves, for each case, the loss and the sums of each step, the gradients of the first step, and the weights after
+the last.
 """
 
 import multiprocessing
@@ -134,6 +135,8 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
     model.initialise_from(x)
     if case.frozen:
         getattr(model, case.frozen).requires_grad_(False)
+    if not has_ranks and isinstance(model.loss_part, Contrastive):  # several ranks are compared to the definition
+        model.loss_part.compute = "reference"
     ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
     batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
     if case.kind == "tokens":

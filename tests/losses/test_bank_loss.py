@@ -115,11 +115,11 @@ def test_rows_that_met_nobody_are_no_reading() -> None:
         sequence_id=OWN[1:],
     )
     assert found.mi_nats == pytest.approx(rest.mi_nats)
-    assert "estimate from 2 draws (without 1 rows that met no negative)" in found.reading
+    assert "estimate from 2 draws (without 1 rows without a negative)" in found.reading
     alone = bank_loss(
         queries[:1], positives[:1], bank, Draw(ids[:1], torch.zeros(1, 2), torch.zeros(1)), sequence_id=OWN[:1]
     )
-    with pytest.raises(ValueError, match="no row met a negative: all 2 draws"):
+    with pytest.raises(ValueError, match="no row has a negative: all 2 draws"):
         _ = alone.mi_nats
 
 
@@ -241,5 +241,5 @@ def test_bad_input_is_named(options: dict, message: str) -> None:
 
 def test_a_row_that_has_only_its_own_sequence_is_refused() -> None:
     bank = LatentBank(torch.zeros(3, D), torch.zeros(3).long())
-    with pytest.raises(ValueError, match="1 of 2 rows find nothing but their own sequence"):
+    with pytest.raises(ValueError, match="1 of 2 rows find only their own sequence"):
         bank_loss(torch.zeros(2, D), torch.zeros(2, D), bank, sequence_id=torch.tensor([0, 1]))

@@ -53,10 +53,10 @@ def loop_loss(
         else:
             of_row = [each.expand(len(targets), each.shape[-1])[i].tolist() for each in draw[:2]]
             met = [(j, c) for j, c in zip(*of_row, strict=True) if c != math.inf]
-        targets_grad = [0.0] * len(places) if draw is None else [float(draw.log_count_targets[i, p]) for p in places]
+        of_targets = [0.0] * len(places) if draw is None else [float(draw.log_count_targets[i, p]) for p in places]
         positives = [float(scores[i, t]) for t in mine]
         if correction == "posterior":
-            positives = [s - c for s, c in zip(positives, targets_grad, strict=True)]
+            positives = [s - c for s, c in zip(positives, of_targets, strict=True)]
         shift = 0 if correction == "none" else 1
         if form == "softmax":
             negatives = [float(scores[i, j]) - shift * c for j, c in met]
@@ -256,7 +256,7 @@ COUNTS = torch.zeros(2)
     [
         (ONE, None, {"objective": "softmax"}, "objective='softmax' is not one of full_softmax, full_logistic, sampled"),
         (ONE, None, {"objective": "nce"}, "objective='nce' needs candidates: give a draw"),
-        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "meets every class: give no draw"),
+        (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "full_softmax"}, "scores every class: give no draw"),
         (ONE, None, {"correction": "posterior"}, "correction='posterior': full_softmax accepts none"),
         (ONE, Draw(ONE, COUNTS, COUNTS), {"objective": "nce", "correction": "importance"}, "nce accepts posterior"),
         (

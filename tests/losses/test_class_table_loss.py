@@ -128,7 +128,7 @@ def test_biases_that_a_law_does_not_know_are_told_in_the_log(caplog: pytest.LogC
     ClassTableLoss(ClassTable(NUM_CLASSES, DIM), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM), 5)
     assert not caplog.records
     ClassTableLoss(table(), "sampled_softmax", SoftmaxSampler(NUM_CLASSES, DIM, 0.7), 5)
-    assert "SoftmaxSampler(dim=6) draws by products alone, not by the biases of the table: dim=7" in caplog.text
+    assert "SoftmaxSampler(dim=6) draws by products and ignores the biases of the table: give dim=7" in caplog.text
     caplog.clear()
     ClassTableLoss(table(is_normalised=True), "sampled_softmax", KernelTree(NUM_CLASSES, RandomFourier(DIM, 4)), 5)
     assert not caplog.records
@@ -196,7 +196,7 @@ def test_perplexity_of_log_odds_is_the_entropys(objective: str, drawing: tuple, 
 
 def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
     loss = ClassTableLoss(table(), "negative_sampling", Adaptive(NUM_CLASSES), 5)
-    with pytest.raises(ValueError, match=r"negative_sampling learns .* law Q of Adaptive is not the same for all"):
+    with pytest.raises(ValueError, match=r"negative_sampling learns .* proposal Q of Adaptive differs between queries"):
         loss.exact(torch.zeros(4, DIM), TARGETS)
 
 
@@ -213,8 +213,8 @@ def test_draws_repeat_with_their_generator() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("full_softmax", Uniform(NUM_CLASSES), 5), {}, "meets every class: give no sampler, num_sampled or hits"),
-        (("full_softmax",), {"hits": "remove"}, "meets every class"),
+        (("full_softmax", Uniform(NUM_CLASSES), 5), {}, "scores every class: give no sampler, num_sampled or hits"),
+        (("full_softmax",), {"hits": "remove"}, "scores every class"),
         (("nce",), {}, "objective='nce' needs candidates: give a sampler and num_sampled"),
         (("nce", Uniform(NUM_CLASSES)), {}, "give a sampler and num_sampled"),
         (("nce", Uniform(NUM_CLASSES), 5), {"hits": "remove"}, "hits='remove': nce accepts keep"),
@@ -224,7 +224,7 @@ def test_draws_repeat_with_their_generator() -> None:
         (
             ("info_nce", LogUniform(NUM_CLASSES), 5),
             {},
-            "info_nce asks for hits='exclude', but one draw of LogUniform serves all queries .* shared=False",
+            "info_nce asks for hits='exclude', but all queries share one draw of LogUniform .* shared=False",
         ),
         (("info_nce", Partition(NUM_CLASSES, 3), 2), {}, "one draw of Partition serves all"),
         (("info_nce", SoftmaxSampler(NUM_CLASSES, DIM), 5), {}, r"temperature=1\.0, the table scores at 0\.7"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cpc.losses import info_nce
 from cpc.losses.engine import tiles
-from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, OwnTiles, SharedTiles, tiles_of
+from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, PerRowTiles, SharedTiles, choose_tiles
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 
@@ -32,21 +32,16 @@ def test_products_equal_those_of_gathered_vectors(
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=dtype)
 
-    queries, candidates, score_gradients, weight = (
-        random(11, dim),
-        random(13, dim),
-        random(11, num_drawn),
-        random(11, 1),
-    )
-    score_gradients[score_gradients.abs() < 0.3] = 0  # they add nothing
+    queries, candidates, slopes, weight = random(11, dim), random(13, dim), random(11, num_drawn), random(11, 1)
+    slopes[slopes.abs() < 0.3] = 0  # they add nothing
     drawn = torch.randint(13, (11, num_drawn), generator=generator)
     bias, rows = random(13) if has_bias else None, slice(0, 11)
     results = []
-    for kind in (DrawnTiles, OwnTiles):
+    for kind in (DrawnTiles, PerRowTiles):
         of, by_candidates, by_bias = kind(candidates, bias, drawn), torch.ones_like(candidates), candidates.new_ones(13)
-        found = [of.scores(queries, rows), of.query_gradient(score_gradients)]
-        of.add_bias_gradient(score_gradients, weight, by_bias)
-        of.add_candidate_gradient(score_gradients, queries, by_candidates)
+        found = [of.scores(queries, rows), of.query_gradient(slopes)]
+        of.add_bias_gradient(slopes, weight, by_bias)
+        of.add_candidate_gradient(slopes, queries, by_candidates)
         results.append([*found, by_bias, by_candidates])
     torch.testing.assert_close(*results)
 
@@ -77,9 +72,9 @@ def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = torch.zeros(2, 1 + 2, dtype=torch.long)
     few, some, many = (torch.zeros(num, 4) for num in (2 * DRAWN_BEYOND, 2 * DRAWN_BEYOND + 1, 201))
     has_c = tiles.compiled(tiles.SOURCE) is not None
-    assert type(tiles_of(2, few, None, drawn, "float32")) is SharedTiles
-    assert type(tiles_of(2, some, None, drawn, "float32")) is (DrawnTiles if has_c else SharedTiles)
-    assert type(tiles_of(2, many, None, drawn, "bf16")) is OwnTiles
+    assert type(choose_tiles(2, few, None, drawn, "float32")) is SharedTiles
+    assert type(choose_tiles(2, some, None, drawn, "float32")) is (DrawnTiles if has_c else SharedTiles)
+    assert type(choose_tiles(2, many, None, drawn, "bf16")) is PerRowTiles
     monkeypatch.setattr(tiles, "compiled", lambda source: None)
-    assert type(tiles_of(2, some, None, drawn, "float32")) is SharedTiles
-    assert type(tiles_of(2, many, None, drawn, "float32")) is OwnTiles
+    assert type(choose_tiles(2, some, None, drawn, "float32")) is SharedTiles
+    assert type(choose_tiles(2, many, None, drawn, "float32")) is PerRowTiles

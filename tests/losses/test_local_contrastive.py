@@ -31,7 +31,7 @@ def test_equals_a_loop_over_places(strategy: str) -> None:
     queries = model(x).queries[""].unflatten(-1, places.shape[-2:])
     of_steps = []
     for k in (1, 2):
-        row_queries = []
+        of_rows = []
         for b in range(3):
             for t in range(lengths[b] - k):
                 of_places = []
@@ -44,8 +44,8 @@ def test_equals_a_loop_over_places(strategy: str) -> None:
                         or (other, s) == (b, t + k)
                     }
                     of_places.append(torch.stack(list(scores.values())).logsumexp(0) - scores[b, t + k])
-                row_queries.append(torch.stack(of_places).mean())
-        of_steps.append(torch.stack(row_queries).mean())
+                of_rows.append(torch.stack(of_places).mean())
+        of_steps.append(torch.stack(of_rows).mean())
     expected = torch.stack(of_steps).mean()
     found = model.loss(Batch.of(x)._replace(num_valid=torch.tensor(lengths)))
     torch.testing.assert_close(found.loss, expected, rtol=1e-10, atol=1e-10)

@@ -1,5 +1,105 @@
-"""The fast computation of the losses: tiles of scores, their gradients, the ring exchange and the compiled operators.
+"""The definition of the loss, computed fast: in tiles, with gradients from the forward pass, at any number of ranks.
 
-`tiled_loss` computes the weighted mean of row losses with its gradients, in tiles. `ring_loss` computes InfoNCE while
-the latents go round the ranks. `partition` sums over a bank. Only `cpc.losses` imports from here.
+`info_nce_rows` has the signature of `cpc.losses.definition.info_nce_rows` and the same results. `tiled_loss` is the
+same arithmetic for class tables, and `partition_sums` for banks of any size. Code outside this folder imports only the
+names in `__all__`.
+
+| file | content |
+|---|---|
+| `blocks.py` | the parts of the score matrix that are computed |
+| `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
+| `tiles.py` | the matrix products of a tile |
+| `score_gradients.py` | from a tile of scores to losses, accuracies and d loss / d score |
+| `ring.py` | the same sums while latents travel from rank to rank |
+| `partition.py` | the same sums over a bank, tiled over candidates too |
 """
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cpc.losses.definition import CandidateSet
+from cpc.losses.definition import info_nce_rows as info_nce_definition
+from cpc.losses.engine.blocks import Block, Blocks, split_scores
+from cpc.losses.engine.partition import partition_sums
+from cpc.losses.engine.ring import RingState, ring_loss
+from cpc.losses.engine.score_gradients import (
+    ScoreCorrections,
+    accuracy_of,
+    loss_and_factor,
+    softplus,
+    tie_width,
+)
+from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
+from cpc.losses.engine.tiles import ROUNDINGS
+from cpc.losses.output import RowLosses
+
+REFERENCE = "reference"
+COMPUTE = (*ROUNDINGS, REFERENCE)
+
+__all__ = [
+    "COMPUTE",
+    "REFERENCE",
+    "Block",
+    "Blocks",
+    "RingState",
+    "ScoreCorrections",
+    "accuracy_of",
+    "attach_gradients",
+    "divide_by_temperature",
+    "info_nce_rows",
+    "loss_and_factor",
+    "mask_unused",
+    "partition_sums",
+    "score_dtype",
+    "softplus",
+    "split_scores",
+    "tie_width",
+    "tiled_loss",
+]
+
+
+def info_nce_rows(
+    queries: Float[Tensor, "Q D"],
+    candidates: Float[Tensor, "N D"],
+    candidate_set: CandidateSet,
+    bias: Float[Tensor, " N"] | None = None,
+    compute: str = "float32",
+) -> RowLosses:
+    """Return the losses of all rows; `cpc.losses.definition.info_nce_rows` says what they are.
+
+    Nothing here depends on values of tensors or waits for a GPU. Where latents go round a ring of ranks, `candidates`
+    are those of this rank.
+
+    Raises:
+        ValueError: on an unknown `compute`, or one that rounds float64.
+    """
+    if compute not in COMPUTE:
+        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+    if compute == REFERENCE:
+        return info_nce_definition(queries, candidates, candidate_set, bias)
+    dtype = score_dtype(queries)
+    if dtype == torch.float64 and compute != "float32":
+        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
+    rows, negatives, num_negatives = candidate_set, candidate_set.negatives, candidate_set.num_negatives
+    if rows.ring is not None:
+        return ring_loss(queries, candidates, rows, rows.ring, compute)
+    if negatives is not None:
+        num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+
+    def is_used() -> Tensor:
+        if negatives is None:
+            return rows.is_used
+        return torch.zeros_like(rows.is_used).index_fill(0, torch.cat([negatives.flatten(), rows.positive_index]), True)
+
+    loss, loss_nats, accuracy = tiled_loss(
+        queries,
+        mask_unused(candidates.to(dtype), is_used),
+        rows.layout,
+        rows.weight.to(dtype),
+        query_index=rows.query_index,
+        negatives=negatives,
+        bias=bias,
+        compute=compute,
+    )
+    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)

@@ -1,12 +1,13 @@
-"""From a tile of scores to losses, ranks, and d loss / d score, which gradients are made of: every form of loss.
+"""From a tile of scores to losses, accuracies and d loss / d score, for every form of loss.
 
-In a softmax the target has probability p and log odds log((1 - p) / p) against it: log of the others' sum of exp s,
-less the target's score. The loss is their softplus, and a score's slope is 1 - p times its share of the others' sum,
-or -1 for the target. Written so, large scores cancel before anything is added, and tiny losses keep their digits.
+In a softmax where the target has probability p, the log odds against it are log((1 - p) / p): the log of the others'
+sum of exp s, minus the target's score. The loss is the softplus of these log odds. Its derivative by a score is 1 - p
+times the score's share of the others' sum, or 1 - p times -1 for the target. In this form large scores cancel before
+anything is added, and tiny losses keep their digits.
 
-No step here waits for a GPU: shapes are known beforehand, and nothing is asked of values there.
+No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
 
-M rows, N candidates, T targets. A score of minus infinity belongs to a candidate or target that is not there.
+M rows, N candidates, T targets. A score of minus infinity marks a candidate or target that does not exist.
 """
 
 from collections.abc import Callable
@@ -19,15 +20,15 @@ from torch import Tensor
 
 
 class ScoreCorrections(NamedTuple):
-    """How scores F become what a loss sees, G = F - log count, and which count; nothing in here gets a gradient.
+    """Corrections from scores F to the scores G = F - log count that a loss reads; none of them gets a gradient.
 
     Attributes:
-        log_count: `[N]` or `[M, N]`, of candidates; +inf: the row does not meet it.
-        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer.
-        term_weight: of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
-        hits: `[M, N]`, candidates that are targets of the row and were kept: the accuracy passes them over.
-        tie_width: `[M, 1]`, how far apart scores may lie and yet tie (`tie_width`); None: it follows from the places of
-            targets among the candidates.
+        log_count: `[N]` or `[M, N]`, of candidates; +inf: not a candidate of the row.
+        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer targets.
+        term_weight: weights of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
+        hits: `[M, N]`, accidental hits that were kept: candidates that are targets of the row. Accuracy ignores them.
+        tie_width: `[M, 1]`, how far apart scores may be and still tie (`tie_width`); None: computed from the targets,
+            which are then among the candidates.
     """
 
     log_count: Tensor | None = None
@@ -36,49 +37,55 @@ class ScoreCorrections(NamedTuple):
     hits: Tensor | None = None
     tie_width: Tensor | None = None
 
-    def of(self, rows: Any) -> "ScoreCorrections":
-        """Those of some rows, with `[1, N]` for what all rows share."""
+    def select(self, rows: Any) -> "ScoreCorrections":
+        """Return the corrections of some rows, `[1, N]` where all rows share them."""
         return ScoreCorrections(
-            *(each if each is None else each[None] if each.ndim == 1 else each[rows] for each in self)
+            *(field if field is None else field[None] if field.ndim == 1 else field[rows] for field in self)
         )
 
 
 class LossAndGradients(NamedTuple):
-    """A tile's losses `[M, 1]` and their derivatives, but for a factor `[M, 1]` of each row, by the scores of
-    candidates `[M, N]` and targets `[M, T]`.
+    """The losses of a tile and their derivatives by the scores.
+
+    Attributes:
+        loss: `[M, 1]`.
+        factor: `[M, 1]` a factor of all derivatives of a row, which they do not contain yet.
+        score_grads: `[M, N]` derivatives by the scores of candidates.
+        target_grads: `[M, T]` derivatives by the scores of targets.
     """
 
     loss: Tensor
     factor: Tensor
-    score_gradients: Tensor
-    targets_grad: Tensor
+    score_grads: Tensor
+    target_grads: Tensor
 
 
-def losses_and_gradients(
+def loss_and_gradients(
     form: str,
     scores: Float[Tensor, "M N"],
-    shifts: ScoreCorrections,
+    corrections: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
-    is_used: Bool[Tensor, "M N"] | None = None,
+    mask: Bool[Tensor, "M N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], LossAndGradients]:
-    """Accuracy, losses and slopes of a tile; overwrites the scores. Slopes of `own` targets are among the candidates'.
+    """Return accuracies, losses and score gradients of a tile; the scores are overwritten.
 
     Args:
-        form: a name in `TERMS`.
-        scores: of the candidates.
-        shifts: of these rows.
-        own: places of a row's targets among the candidates, which it does not meet as such.
-        targets: the targets' scores where they have no such places.
-        is_used: candidates that a row meets besides its own; None: all.
+        form: a name in `FORMS`.
+        scores: scores of the candidates.
+        corrections: of these rows.
+        own: indices of the row's targets among the candidates. They are not candidates of the row, but the gradients by
+            their scores are returned among those of the candidates.
+        targets: scores of the targets if they are not among the candidates.
+        mask: the candidates of each row besides its targets; None: all.
     """
-    log_count, log_count_targets, weight, hits, width = shifts
+    log_count, log_count_targets, weight, hits, width = corrections
     assert width is not None
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
-    if is_used is not None:
-        scores.masked_fill_(~is_used, -torch.inf)
+    if mask is not None:
+        scores.masked_fill_(~mask, -torch.inf)
     if own is not None:
         scores.scatter_(1, own, -torch.inf)
     if log_count is not None:
@@ -86,28 +93,28 @@ def losses_and_gradients(
     if log_count_targets is not None:
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = ranks(targets.amax(1, keepdim=True), others, width)
+    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width)
     if log_count is not None:
         scores -= log_count
         best = scores.amax(1, keepdim=True)
     if log_count_targets is not None:
         targets = targets - log_count_targets
-    terms = TERMS[form](scores, targets, best, weight)
+    found = FORMS[form](scores, targets, best, weight)
     if own is not None:
-        terms.score_gradients.scatter_add_(1, own, terms.targets_grad)
-    return accuracy, terms
+        found.score_grads.scatter_add_(1, own, found.target_grads)
+    return accuracy, found
 
 
-def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
-    """-log of the softmax over targets and candidates, in the mean over the row's targets; overwrites the scores.
+def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return -log softmax over targets and candidates, averaged over the row's targets; the scores are overwritten.
 
     With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
     """
-    assert weight is None, "in a softmax the weight of a term is a shift of its score"
-    is_alone = best == -torch.inf  # none of the row's candidates is left: the loss is its targets' alone
-    scores[:, :1].masked_fill_(is_alone, 0)
+    assert weight is None, "in a softmax, a weight is a correction of the score"
+    is_empty = best == -torch.inf  # the row has no candidate: only its targets enter the loss
+    scores[:, :1].masked_fill_(is_empty, 0)
     shares, log_total = softmax_in_place(scores)
-    shares[:, :1].masked_fill_(is_alone, 0)
+    shares[:, :1].masked_fill_(is_empty, 0)
     if targets.shape[1] == 1:
         loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
         return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
@@ -118,74 +125,77 @@ def softmax_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor 
     log_targets = targets.logsumexp(1, keepdim=True)
     mean_target = torch.where(is_target, targets * wanted, 0).sum(1, keepdim=True)
     loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
-    among = torch.softmax(targets, 1)
-    targets_grad = (among - wanted) - among * factor
+    target_shares = torch.softmax(targets, 1)
+    target_grads = (target_shares - wanted) - target_shares * factor
     return LossAndGradients(
-        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), targets_grad
+        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), target_grads
     )
 
 
-def softmax_of_odds_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
-    """`softmax_terms` of scores F that are log odds, F = log(P / (1 - P)): of log P = log sigmoid(F)."""
+def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return the softmax loss of log P where the scores are log odds: F = log(P / (1 - P)), log P = log sigmoid(F)."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
-    loss, factor, score_gradients, targets_grad = softmax_terms(log_p, log_p_targets, best, weight)
+    loss, factor, score_grads, target_grads = softmax(log_p, log_p_targets, best, weight)
     # d log P / dF = 1 - P
-    return LossAndGradients(
-        loss, factor, score_gradients * torch.sigmoid(-scores), targets_grad * torch.sigmoid(-targets)
-    )
+    return LossAndGradients(loss, factor, score_grads * torch.sigmoid(-scores), target_grads * torch.sigmoid(-targets))
 
 
-def logistic_terms(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
-    """Sum of log(1 + exp -G) over targets and of log(1 + exp G) over candidates; overwrites the scores.
+def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
+    """Return the sum of log(1 + exp -G) over targets and log(1 + exp G) over candidates; the scores are overwritten.
 
-    Every target is a positive of its own, as in the literature; TensorFlow's `nce_loss` spreads one positive over them.
+    Every target is a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among them.
     """
-    candidates_grad = softplus(scores)
+    candidate_terms = softplus(scores)
     if weight is not None:
-        candidates_grad *= weight
+        candidate_terms *= weight
     is_target = targets > -torch.inf
-    loss = candidates_grad.sum(1, keepdim=True)
+    loss = candidate_terms.sum(1, keepdim=True)
     loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
-    score_gradients = scores.sigmoid_()
+    score_grads = scores.sigmoid_()
     if weight is not None:
-        score_gradients *= weight
-    targets_grad = torch.where(is_target, -torch.sigmoid(-targets), 0)
-    return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_gradients), targets_grad)
+        score_grads *= weight
+    target_grads = torch.where(is_target, -torch.sigmoid(-targets), 0)
+    return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_grads), target_grads)
 
 
-TERMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]] = {
-    "softmax": softmax_terms,
-    "softmax_of_odds": softmax_of_odds_terms,
-    "logistic": logistic_terms,
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]] = {
+    "softmax": softmax,
+    "softmax_of_odds": softmax_of_odds,
+    "logistic": logistic,
 }
 
 
 def log_odds_against(
     positive_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], log_total: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Log of the negatives' sum of exp s: `log_total` has it relative to the best, the result to the positive.
+    """Return the log of the negatives' sum of exp s relative to exp of the positive's score.
 
-    nan where the positive's score overflowed, which is no loss of 0.
+    nan where the positive's score overflowed, since the loss is not 0 then.
+
+    Args:
+        positive_score: of each row.
+        best: highest score of a negative.
+        log_total: log of the sum relative to exp of `best`.
     """
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
 
 def loss_and_factor(log_odds: Float[Tensor, "*M"]) -> tuple[Float[Tensor, "*M"], Float[Tensor, "*M"]]:
-    """-log p and 1 - p, the factor of a row's slopes."""
-    return softplus(log_odds), flush_denormals(log_odds.sigmoid(), OF_TWO)
+    """Return the loss -log p, and 1 - p, the factor of the row's score gradients."""
+    return softplus(log_odds), flush_denormals(log_odds.sigmoid(), TWO_FACTORS)
 
 
 def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
-    """log(1 + exp x) to the last digit: torch's takes x itself above 20, which in float64 is 2e-9 too little."""
+    """Return log(1 + exp x) to the last digit; torch returns x above 20, which in float64 is 2e-9 too low."""
     return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
 
 
-def ranks(
+def accuracy_and_best(
     target_score: Float[Tensor, "M 1"], scores: Float[Tensor, "M N"], width: Float[Tensor, "M 1"]
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """`accuracy_of` each row, and the best of the other scores; `width` is the ties'."""
+    """Return the accuracy of each row and the highest of the other scores, given the width of ties."""
     best, lowest = scores.amax(1, keepdim=True), target_score - width
-    if scores.device.type != "cpu":  # to ask which rows tie would make it wait: all count
+    if scores.device.type != "cpu":  # finding the rows with ties would make the host wait
         return accuracy_of(target_score, best, (scores >= lowest).sum(1, keepdim=True), width)[:, 0], best
     num_ties = torch.zeros_like(best)
     tied = ((best >= lowest) & (best <= target_score + width)).nonzero()[:, 0]
@@ -197,13 +207,13 @@ def ranks(
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """[no other score is higher] / (1 + ties).
+    """Return [no other score is higher] / (1 + ties) for each row.
 
     Args:
-        target_score: of each row's target.
+        target_score: score of each row's target.
         best: the highest of the other scores.
-        num_ties: how many of the others are no lower than the target's score less the width.
-        width: how far apart scores may lie and yet tie.
+        num_ties: number of other scores that are no lower than the target's score minus the width.
+        width: how far apart scores may be and still tie.
     """
     return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
 
@@ -212,19 +222,20 @@ def accuracy_of(
 def tie_width(
     queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
 ) -> Float[Tensor, "M 1"]:
-    """How far scores may lie from those of a row's targets and tie: as far as rounding can move equal ones apart.
+    """Return how far scores may be from those of a row's targets and still tie: as far as rounding moves equal scores.
 
-    A product of width D errs by up to D eps / 2 times |q| |z|, in whatever order it is summed (Higham 2002, Accuracy
-    and Stability of Numerical Algorithms, eq. 3.5), so two of equal vectors differ by up to D eps |q| |z|. Columns of
-    one product are summed in different orders too. An encoder rounds equal latents differently: never below 16 eps.
+    The error of a product of D terms is at most D eps / 2 times |q| |z|, in any order of summation (Higham 2002,
+    Accuracy and Stability of Numerical Algorithms, eq. 3.5), so the scores of two equal vectors differ by at most
+    D eps |q| |z|. Even columns of one product are summed in different orders. The width is at least 16 eps |q| |z|,
+    since an encoder rounds equal latents differently.
 
     Args:
         queries: in the dtype in which products are summed.
-        lengths: of the targets.
-        bias: of the targets.
+        lengths: norms of the targets.
+        bias: biases of the targets.
     """
     dtype = torch.finfo(queries.dtype)
-    least = dtype.tiny**0.5  # the squares of lower values underflow
+    least = dtype.tiny**0.5  # squares of lower values underflow
     largest = queries.norm(dim=1, keepdim=True).clamp(min=least) * lengths.amax(1, keepdim=True).clamp(min=least)
     if bias is not None:
         largest = largest + bias.abs().amax(1, keepdim=True)
@@ -232,22 +243,50 @@ def tie_width(
 
 
 def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
-    """Probabilities, in the scores' own memory, and the log of the sum of exponentials relative to the largest.
+    """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
 
-    The largest probability is one over that sum, and no less than 1/N: its log is safe.
+    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite.
     """
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()
-    return flush_denormals(probabilities, OF_TWO), log_total
+    return flush_denormals(probabilities, TWO_FACTORS), log_total
 
 
-OF_ONE, OF_TWO = 0.7, 0.35  # a slope comes alone, e^-61 in float32, or as a share times 1 - p, e^-30 each
+ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the least normal number: e^-61 in float32, and e^-30 each
 
 
-def flush_denormals(score_gradients: Float[Tensor, "*M"], power: float = OF_ONE) -> Float[Tensor, "*M"]:
-    """Slopes so small that products with them would be denormal become exact zeros, in place.
+def add_to_softmax(
+    scores: Float[Tensor, "M N"],
+    tile_best: Float[Tensor, "M 1"],
+    best: Float[Tensor, "M 1"],
+    total: Float[Tensor, "M 1"],
+) -> tuple[Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M N"]]:
+    """Add a tile of scores to running sums of exponentials, as in online softmax (arXiv:1805.02867).
 
-    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many; e^-30 of
-    a row's sum is far below what sums in float32 resolve.
+    Args:
+        scores: -inf where a candidate is not one of the row; overwritten.
+        tile_best: highest score of the tile.
+        best: highest score so far, -inf before the first candidate.
+        total: sum of exp(score - best) so far.
+
+    Returns:
+        The new `best` and `total`, the factor by which older sums shrink, and exp(score - new best) of the tile.
     """
-    return F.threshold(score_gradients, torch.finfo(score_gradients.dtype).tiny ** power, 0.0, inplace=True)
+    before, best = best, torch.maximum(best, tile_best)
+    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # no inf - inf while a row has no candidate
+    weights = flush_denormals(scores.sub_(finite).exp_())
+    shrink = (before - finite).exp()
+    return best, total * shrink + weights.sum(1, keepdim=True), shrink, weights
+
+
+def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
+    """Set gradients to zero, in place, that are so small that products with them would be denormal.
+
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The
+    gradients that are dropped, below e^-30 of a row's sum, are far below what sums in float32 resolve.
+
+    Args:
+        score_grads: derivatives by scores, or one of two factors of them.
+        power: `ONE_FACTOR`, or `TWO_FACTORS` if the derivative is a product of two such numbers.
+    """
+    return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)

@@ -1,8 +1,8 @@
-"""The mean loss of rows with all its gradients, formed in the forward pass, a tile of rows at a time.
+"""The mean loss of rows with all its gradients, computed in the forward pass, a tile of rows at a time.
 
-The gradient of a mean of softmax or logistic losses is known as soon as the scores are: forming it at once costs the
-three matrix products that anyone must pay (scores, gradient of the queries, gradient of the candidates), and only a
-tile of the M x N scores ever exists.
+The gradient of a mean of softmax or logistic losses is known as soon as the scores are. Computing it at once costs the
+three matrix products that any implementation needs (scores, gradient of the queries, gradient of the candidates), and
+only one tile of the M x N scores exists at a time.
 
 M rows, N candidates, T targets, R drawn negatives, D latent dim.
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.engine.blocks import Blocks
-from cpc.losses.engine.score_gradients import ScoreCorrections, losses_and_gradients, tie_width
-from cpc.losses.engine.tiles import tiles_of
+from cpc.losses.engine.score_gradients import ScoreCorrections, loss_and_gradients, tie_width
+from cpc.losses.engine.tiles import choose_tiles
 
 
 def tiled_loss(
@@ -28,63 +28,62 @@ def tiled_loss(
     weight: Float[Tensor, " M"],
     *,
     form: str = "softmax",
-    query: Tensor | None = None,
+    query_index: Tensor | None = None,
     negatives: Tensor | None = None,
     bias: Tensor | None = None,
     target_scores: Float[Tensor, "M T"] | None = None,
-    shifts: ScoreCorrections | None = None,
+    corrections: ScoreCorrections | None = None,
     compute: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Weighted mean, row losses and accuracy; the mean alone carries gradients.
+    """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
 
     Args:
-        queries: `[M, D]`, or those that `query` names; may be of a shorter dtype than the candidates, which decide the
-            dtype of scores, losses and sums.
-        candidates: `[N, D]` for all rows, or each row's own, `[M, N, D]`.
+        queries: `[Q, D]`; may be of a shorter dtype than the candidates, which decide the dtype of scores and sums.
+        candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`.
         blocks: which rows are scored against which candidates.
-        weight: of each row in the mean.
-        form: a name in `cpc.losses.engine.score_gradients.TERMS`.
-        query: `[M]`, the place of each row's query; None: its own.
-        negatives: `[M, R]`, places of drawn negatives among the candidates; None: all candidates.
+        weight: weight of each row in the mean.
+        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
+        query_index: `[M]`, index of each row's query; None: row m has query m.
+        negatives: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
         bias: added to every score, `[N]` or `[M, N]`.
-        target_scores: of targets that are not among the candidates.
-        shifts: corrections of scores, with a width of ties if targets are not among the candidates.
+        target_scores: scores of targets that are not among the candidates.
+        corrections: corrections of scores, with a width of ties if targets are not among the candidates.
         compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
     needs = [each is not None and each.requires_grad and torch.is_grad_enabled() for each in inputs]
-    given = (query, negatives, *blocks, *(ScoreCorrections() if shifts is None else shifts))
+    options = (query_index, negatives, *blocks, *(ScoreCorrections() if corrections is None else corrections))
     if torch.compiler.is_compiling():
-        loss, loss_nats, accuracy, *_ = _operator(*inputs, weight, given, form, compute, needs)
+        loss, loss_nats, accuracy, *_ = _operator(*inputs, weight, options, form, compute, needs)
         return loss, loss_nats, accuracy
-    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, given, form, compute, needs)
+    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, options, form, compute, needs)
     return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
 
 
 def _losses_and_gradients(
     inputs: Sequence[Tensor | None],
     weight: Float[Tensor, " M"],
-    given: Sequence[Tensor | None],
+    options: Sequence[Tensor | None],
     form: str,
     compute: str,
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
-    """See `tiled_loss`.
+    """Return what `tiled_loss` returns, and the gradients of the inputs.
 
     Args:
         inputs: queries, candidates, bias and target_scores.
-        weight: of each row.
-        given: query, negatives, the fields of `Blocks` and those of `ScoreCorrections`.
-        form: of the loss.
-        compute: of the products.
+        weight: weight of each row.
+        options: query_index, negatives, the fields of `Blocks` and those of `ScoreCorrections`.
+        form: a name in `FORMS`.
+        compute: see `tiled_loss`.
         needs: whether each of the inputs needs a gradient.
     """
     queries, candidates, bias, target_scores = inputs
     assert queries is not None
     assert candidates is not None
-    query, negatives, numbers, pools, sizes, *rest = given
-    blocks: Any = Blocks(numbers, pools, sizes)  # type: ignore[arg-type]
-    shifts = ScoreCorrections(*rest)
+    query_index, negatives, integers, masks, sizes, *rest = options
+    blocks: Any = Blocks(integers, masks, sizes)  # type: ignore[arg-type]
+    corrections = ScoreCorrections(*rest)
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
         each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates)) if each is not None and has else None
         for each, has in zip(inputs, needs, strict=True)
@@ -92,56 +91,57 @@ def _losses_and_gradients(
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        for block in blocks.parted():
+        for block in blocks.unpack():
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
-            block_gradient = candidates_grad
+            block_grad = candidates_grad
             if candidates_grad is not None and columns is not None:
-                block_gradient = torch.zeros_like(block_candidates)
+                block_grad = torch.zeros_like(block_candidates)
             drawn, own = None, block.positives
             if negatives is not None:
                 assert own is not None
-                drawn = torch.cat([own, block.places(negatives)], 1)
+                drawn = torch.cat([own, block.columns_of(negatives)], 1)
             lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
             num_rows = len(weight) if block.rows is None else len(block.rows)
-            tiles = tiles_of(num_rows, block_candidates, block_bias, drawn, compute)
+            tiles = choose_tiles(num_rows, block_candidates, block_bias, drawn, compute)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
-                row_queries = rows if query is None else query[rows]
-                tile_queries = queries[row_queries].to(candidates.dtype)
-                is_used = own_of_tile = None
-                shifts_of_tile = shifts.of(rows)
+                index = rows if query_index is None else query_index[rows]
+                tile_queries = queries[index].to(candidates.dtype)
+                mask = tile_own = None
+                tile_corrections = corrections.select(rows)
                 if own is not None:
-                    places = own[tile]
-                    own_of_tile = places if drawn is None else torch.zeros_like(places)  # drawn: in front
-                    own_lengths = block_candidates[places].norm(dim=-1) if lengths is None else lengths[places]
-                    own_bias = None if block_bias is None else block_bias[places]
-                    shifts_of_tile = shifts_of_tile._replace(tie_width=tie_width(tile_queries, own_lengths, own_bias))
-                if block.pool is not None and block.sequence is not None and drawn is None:
-                    is_used = block.pool[block.sequence[tile]]
+                    columns_of_own = own[tile]
+                    # Among drawn candidates the positive is the first.
+                    tile_own = columns_of_own if drawn is None else torch.zeros_like(columns_of_own)
+                    if lengths is None:
+                        own_lengths = block_candidates[columns_of_own].norm(dim=-1)
+                    else:
+                        own_lengths = lengths[columns_of_own]
+                    own_bias = None if block_bias is None else block_bias[columns_of_own]
+                    width = tie_width(tile_queries, own_lengths, own_bias)
+                    tile_corrections = tile_corrections._replace(tie_width=width)
+                if block.candidate_mask is not None and block.sequence is not None and drawn is None:
+                    mask = block.candidate_mask[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], terms = losses_and_gradients(
-                    form, scores, shifts_of_tile, own_of_tile, targets, is_used
-                )
-                loss_nats[rows] = terms.loss[:, 0]
+                accuracy[rows], found = loss_and_gradients(form, scores, tile_corrections, tile_own, targets, mask)
+                loss_nats[rows] = found.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
-                row_weight = rearrange(weight[rows], "m -> m 1") * terms.factor
-                score_gradients = tiles.spread(terms.score_gradients, tile)
+                row_weight = rearrange(weight[rows], "m -> m 1") * found.factor
+                score_grads = tiles.scatter(found.score_grads, tile)
                 if queries_grad is not None:
-                    queries_grad[row_queries] = (tiles.query_gradient(score_gradients) * row_weight).to(
-                        queries_grad.dtype
-                    )
+                    queries_grad[index] = (tiles.query_gradient(score_grads) * row_weight).to(queries_grad.dtype)
                 if bias_grad is not None:
-                    tiles.add_bias_gradient(score_gradients, row_weight, bias_grad)
-                if block_gradient is not None:
-                    tiles.add_candidate_gradient(score_gradients, tile_queries * row_weight, block_gradient)
+                    tiles.add_bias_gradient(score_grads, row_weight, bias_grad)
+                if block_grad is not None:
+                    tiles.add_candidate_gradient(score_grads, tile_queries * row_weight, block_grad)
                 if targets_grad is not None:
-                    targets_grad[rows] = terms.targets_grad * row_weight
-            if candidates_grad is not None and block_gradient is not None and columns is not None:
-                candidates_grad.index_add_(0, columns, block_gradient)
+                    targets_grad[rows] = found.target_grads * row_weight
+            if candidates_grad is not None and block_grad is not None and columns is not None:
+                candidates_grad.index_add_(0, columns, block_grad)
         loss = torch.dot(weight, loss_nats)
     return loss, loss_nats, accuracy, gradients
 
@@ -153,14 +153,14 @@ def _operator(
     bias: Tensor | None,
     target_scores: Tensor | None,
     weight: Tensor,
-    given: Sequence[Tensor | None],
+    options: Sequence[Tensor | None],
     form: str,
     compute: str,
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`tiled_loss` as compilers see it, with the gradients among the results; empty ones where none is needed."""
+    """`tiled_loss` as one operator for compilers; it returns the gradients too, empty where none is needed."""
     inputs = (queries, candidates, bias, target_scores)
-    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, given, form, compute, needs)
+    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, options, form, compute, needs)
     q, z, b, t = (weight.new_empty(0) if each is None else each for each in gradients)
     return loss, loss_nats, accuracy, q, z, b, t
 
@@ -172,7 +172,7 @@ def _(
     bias: Tensor | None,
     target_scores: Tensor | None,
     weight: Tensor,
-    given: Sequence[Tensor | None],
+    options: Sequence[Tensor | None],
     form: str,
     compute: str,
     needs: Sequence[bool],
@@ -187,43 +187,47 @@ def _(
     return weight.new_empty(()), torch.empty_like(weight), accuracy, q, z, b, t
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.needs, ctx.dtypes = inputs[-1], [None if each is None else each.dtype for each in inputs[:4]]
     ctx.save_for_backward(*output[3:])
 
 
 def _backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    of_inputs = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs, strict=True)
-    return *((each * factor).to(dtype) if has else None for each, dtype, has in of_inputs), None, None, None, None, None
+    saved = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs, strict=True)
+    return *((each * factor).to(dtype) if has else None for each, dtype, has in saved), None, None, None, None, None
 
 
-_operator.register_autograd(_backward, setup_context=_keep)
+_operator.register_autograd(_backward, setup_context=_setup_context)
 
 
-def _gradient_dtype(of: Tensor, candidates: Tensor) -> torch.dtype:
-    """float16 would lose small gradients, and a gradient scaler's factor is beyond its range."""
-    return candidates.dtype if of.dtype == torch.float16 else of.dtype
+def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
+    """Return the tensor's dtype, except for float16: small gradients and a gradient scaler's factor do not fit it."""
+    return candidates.dtype if tensor.dtype == torch.float16 else tensor.dtype
 
 
 def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
-    """Zeros for the vectors that no row is scored against, where any of all is not finite; their gradients are 0.
+    """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
-    Padding may hold anything, and its slope of 0 times nan is nan. The others stay as they are. A CPU looks first; a
-    GPU, which would have to wait for the answer, and a compiled step always clean: one pass over the vectors.
+    Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. A GPU, which
+    the host would have to wait for, and a compiled step always mask: one pass over the vectors.
+
+    Args:
+        vectors: candidates or targets.
+        is_used: returns the mask of the vectors that some row is scored against; called only if needed.
     """
-    may_look = vectors.device.type == "cpu" and not torch.compiler.is_compiling()
-    if may_look and bool(vectors.detach().sum().isfinite()):  # one that overflows costs no more
+    may_check = vectors.device.type == "cpu" and not torch.compiler.is_compiling()
+    if may_check and bool(vectors.detach().sum().isfinite()):  # a sum that overflows only costs the pass below
         return vectors
     return vectors.where(rearrange(is_used(), "... n -> ... n 1"), 0)
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:
-    """Scores and sums are float32, or float64 for float64 queries, whatever the autocast dtype."""
+    """Return the dtype of scores and sums: float64 for float64 queries, else float32, whatever the autocast dtype."""
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
-def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
-    """Queries divided by the temperature, in the dtype of scores unless that is 1.
+def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tensor:
+    """Return queries divided by the temperature, in the dtype of scores unless the temperature is the number 1.
 
     Raises:
         ValueError: if the temperature is not one positive, finite number.
@@ -240,7 +244,7 @@ def scaled(queries: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 def attach_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
-    """A scalar whose gradients by the inputs are known already; None: of an input that needs none."""
+    """Return the scalar `loss` with known gradients by the inputs; None for an input that needs no gradient."""
     return _WithGradients.apply(loss, gradients, *inputs)
 
 
@@ -256,9 +260,10 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # Most often the mean itself is differentiated, once: then nothing is multiplied, and no second copy needed. (To
-        # look at the factor would make a GPU wait.) A graph that is kept needs its gradients again: callers get others.
+        # In most cases the mean itself is differentiated, once: nothing is multiplied then, and no copy is made. A GPU
+        # multiplies, since the host would have to wait to read the factor. A graph that is kept uses its gradients
+        # again, so that callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
-        found = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
-        return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(found, ctx.dtypes, strict=True))
+        grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]
+        return None, None, *(g if g is None else g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))

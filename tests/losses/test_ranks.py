@@ -63,14 +63,14 @@ def test_a_single_process_gathers_nothing() -> None:
     found = gather_batch(output, batch)
     assert found.output is output
     assert found.batch is batch
-    assert found.part(2) is None
+    assert found.rank_slice(2) is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"exchange": "broadcast"}, "exchange='broadcast' is not one of gather, ring"),
-        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring meets every candidate, but num_negatives=5 draws"),
+        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring scores every candidate, but num_negatives=5 draws"),
     ],
 )
 def test_exchanges_that_do_not_fit(unchecked_types: None, options: dict[str, Any], message: str) -> None:

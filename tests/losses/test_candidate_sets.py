@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
 from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
-from cpc.losses.candidate_sets import CandidateSet, RankSlice, Sequences, candidate_set_of
-from cpc.losses.engine.blocks import blocks
+from cpc.losses.candidate_sets import RankSlice, Sequences, draw_row_negatives, plan
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import split_scores
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -23,7 +24,7 @@ SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
 def strategy_blocks(strategy: str) -> list:
     allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
     rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
-    return blocks(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2).parted()
+    return split_scores(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2).unpack()
 
 
 def test_shut_out_sequences_are_not_scored() -> None:
@@ -56,14 +57,18 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
         return
     negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
     seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in blocks(pool, allowed, row_sequence, candidate_sequence, positives).parted():
+    for block in split_scores(pool, allowed, row_sequence, candidate_sequence, positives).unpack():
         rows = torch.arange(len(positives)) if block.rows is None else block.rows
         columns = torch.arange(num_candidates) if block.columns is None else block.columns
         seen[rows] += 1
         assert torch.equal(columns[block.positives[:, 0]], positives[rows])
-        assert torch.equal(columns[block.places(negatives)], negatives[rows])
+        assert torch.equal(columns[block.columns_of(negatives)], negatives[rows])
         for i, row in enumerate(rows.tolist()):
-            mask = torch.ones(len(columns), dtype=torch.bool) if block.pool is None else block.pool[block.sequence[i]]
+            mask = (
+                torch.ones(len(columns), dtype=torch.bool)
+                if block.candidate_mask is None
+                else block.candidate_mask[block.sequence[i]]
+            )
             met = set(columns[mask].tolist()) - {positives[row].item()}
             assert met == set(pool[row_sequence[row]].nonzero()[:, 0].tolist()) - {positives[row].item()}
     assert (seen == 1).all()
@@ -73,18 +78,18 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = candidate_set_of(strategy, everyone, 6, 3)
+    whole = plan(strategy, everyone, 6, 3)
     for rank in range(2):
-        part = candidate_set_of(strategy, everyone, 6, 3, part=RankSlice(3 * rank, 3, 2))
+        part = plan(strategy, everyone, 6, 3, rank_slice=RankSlice(3 * rank, 3, 2))
         mine = whole.sequence // 3 == rank
-        assert torch.equal(part.positives, whole.positives[mine])
+        assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
         assert torch.equal(part.num_negatives, whole.num_negatives[mine])
-        assert torch.equal(part.pool, whole.pool[3 * rank : 3 * rank + 3])
+        assert torch.equal(part.candidate_mask, whole.candidate_mask[3 * rank : 3 * rank + 3])
         assert torch.equal(part.weight, 2 * whole.weight[mine])
         for is_shared in (False, True):
             ours, all_draws = (
-                each.draw(5, torch.Generator().manual_seed(7), is_shared, torch.device("cpu")) for each in (part, whole)
+                draw_row_negatives(rows, 5, torch.Generator().manual_seed(7), is_shared) for rows in (part, whole)
             )
             assert torch.equal(ours, all_draws[mine])
 
@@ -124,25 +129,25 @@ def test_nor_does_that_of_all_classes() -> None:
 def test_batches_alike_share_a_plan() -> None:
     """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
 
-    def candidate_set(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> CandidateSet:
+    def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> CandidateSet:
         num_valid = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
-        return candidate_set_of(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
+        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
 
-    one = candidate_set("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
-    assert candidate_set("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
-    assert candidate_set("mixed_excluding", [0, 1, 2, 9]) is not one
-    one = candidate_set("same_speaker_excluding", [7, -3, 7, -4], [2, 2, 2, 2])
-    assert candidate_set("same_speaker_excluding", [0, 1, 0, 9], [8, 8, 8, 8]) is one
+    one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
+    assert planned("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
+    assert planned("mixed_excluding", [0, 1, 2, 9]) is not one
+    one = planned("same_speaker_excluding", [7, -3, 7, -4], [2, 2, 2, 2])
+    assert planned("same_speaker_excluding", [0, 1, 0, 9], [8, 8, 8, 8]) is one
     for ids in ([0, 1, 2, 9], [8, 8, 8, 8]), ([0, 1, 0, 9, 3], [8, 8, 8, 3, 3]):
-        assert candidate_set("same_speaker_excluding", *ids) is not one
+        assert planned("same_speaker_excluding", *ids) is not one
     with pytest.raises(ValueError, match="needs the speaker of every sequence"):
-        candidate_set("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
-    assert candidate_set("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is candidate_set("mixed", [0, 1, 0, 9])
+        planned("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
+    assert planned("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is planned("mixed", [0, 1, 0, 9])
 
 
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        candidate_set = candidate_set_of("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
-    assert not any(each.is_inference() for each in candidate_set if isinstance(each, torch.Tensor))
+        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
+    assert not any(each.is_inference() for each in planned if isinstance(each, torch.Tensor))
