@@ -374,7 +374,7 @@ def test_a_tampered_config_is_refused(
 
 
 def test_none_is_what_an_argument_may_be() -> None:
-    arguments = {"input_dim": 8, "dim": 8, "bottleneck_dim": None, "stride": 1, "norm": "none", "branch_scale": 1.0}
+    arguments = {"in_dim": 8, "dim": 8, "bottleneck_dim": None, "stride": 1, "norm": "none", "branch_scale": 1.0}
     description = {"class_path": "cpc.encoders.resnet.ResidualBlock", "init_args": arguments}
     assert len(build(description).convs) == 2
 
