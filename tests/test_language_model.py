@@ -157,7 +157,7 @@ def test_refusals() -> None:
     x = torch.zeros(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="3 latents and 1 steps ahead need 3 labels, got 0"):
         model.loss(x)
-    with pytest.raises(ValueError, match="strategy='mixed': classes are found by full_softmax or full_softmax"):
+    with pytest.raises(ValueError, match="strategy='mixed': this loss measures full_softmax or full_softmax"):
         model.loss(labelled(x, x), measure=EvalProtocol("mixed", None))
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)

@@ -104,6 +104,7 @@ def test_a_whole_training_step() -> None:
     training._trainer.datamodule = MagicMock(modality=MagicMock(spec=Modality, is_continuous=False))
     probe = OnlineProbe("phone")
     probe.classes = list("abcd")
+    probe._labels_are_groups = False
     probe.on_train_start(training.trainer, training)
     there = PretrainingData.transfer_batch_to_device(MagicMock(), batch, torch.device("meta"), 0)
     assert there.x.is_meta
