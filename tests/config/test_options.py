@@ -168,7 +168,11 @@ def test_a_place_that_cannot_be_written_to_shows_before_the_work(
 
 def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, arguments, message in (
-        ("share", [str(model), "--license", "mit", "--out", "x", "--private"], "--private is for a repository on the Hub"),
+        (
+            "share",
+            [str(model), "--license", "mit", "--out", "x", "--private"],
+            "--private is for a repository on the Hub",
+        ),
         ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port is only for a page that is served"),
         ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus is only for a page that is served"),
         ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 is about critics that are trained"),
