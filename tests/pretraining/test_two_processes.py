@@ -214,8 +214,8 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
     num_ranks = 2 if rank < 2 else 4
     run_dir, failed_at = tmp_path / "run", tmp_path / "failed_at"
     is_disk = fault == "disk"
-    saved_settings = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
-    event = f"if where == ({rank}, 5): {saved_settings}; {'pass' if is_disk else fault}"
+    record_time = f"open({str(failed_at)!r}, 'w').write(str(time.time()))"
+    event = f"if where == ({rank}, 5): {record_time}; {'pass' if is_disk else fault}"
     options = ["--trainer.max_steps=60", "--trainer.enable_progress_bar=false", f"--trainer.devices={num_ranks}"]
     broken = start(manifest, run_dir, *options, event=event, more=SAVE if is_disk else "")
     ended_at = time.time()

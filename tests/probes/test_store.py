@@ -100,8 +100,8 @@ def test_a_memory_mapped_store_gives_identical_probes(
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
         probes.append(fit_probe(train, 3, ProbeProtocol(hidden, **steps), seed=1))
-    for weights, file_items in zip(probes[0].weights, probes[1].weights, strict=True):
-        assert torch.equal(weights, file_items)
+    for weights, other_weights in zip(probes[0].weights, probes[1].weights, strict=True):
+        assert torch.equal(weights, other_weights)
     assert not list(tmp_path.iterdir())  # the file has no name, so nothing can be left behind
 
 

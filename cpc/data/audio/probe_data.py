@@ -181,7 +181,7 @@ class AudioProbeData(ProbeData):
         check_alignments(alignments, manifest, rows)
         paths = {row: manifest.paths[row] for row in rows.tolist()}
         segments = {row: alignments.segments(path) for row, path in paths.items() if path in alignments}
-        return SegmentLabels({row: file_items for row, file_items in segments.items() if file_items})
+        return SegmentLabels({row: row_segments for row, row_segments in segments.items() if row_segments})
 
     def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:
         """Return an extractor of a model's `c` and `z`, or of spectra standardised by the training split."""

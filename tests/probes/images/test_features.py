@@ -22,11 +22,11 @@ PixelsOf = Callable[[str], np.ndarray]
 
 def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -> dict[str, np.ndarray]:
     """Of the test images."""
-    image_data = ImageProbeData(corpus, **where)
+    images_probe_data = ImageProbeData(corpus, **where)
     rows = corpus.table.rows("test")
     return dict(
         FeatureStore.extract(
-            image_data.front_end(features, model), rows, image_data.name, Extraction(progress=False)
+            images_probe_data.front_end(features, model), rows, images_probe_data.name, Extraction(progress=False)
         ).values
     )
 
