@@ -23,7 +23,6 @@ SHARE_OF_BUSY_CORES = 0.35
 SECONDS_BETWEEN_LOOKS = 0.5
 
 _started = threading.Lock()  # the first watching thread of this process never releases it
-_sleeping = threading.Event()
 
 
 def watch_cores() -> bool:
@@ -41,18 +40,11 @@ def watch_cores() -> bool:
     return True
 
 
-def threads_sleep() -> bool:
-    """Return whether waiting threads currently sleep instead of spin."""
-    return _sleeping.is_set()
-
-
 def _watch() -> None:
     while True:
         _wait_while(busy=False)
         with idle_threads():
-            _sleeping.set()
             _wait_while(busy=True)
-        _sleeping.clear()
 
 
 def _wait_while(busy: bool) -> None:
