@@ -8,6 +8,7 @@ from cpc.encoders.mel import MelEncoder
 from cpc.encoders.patches import PatchEncoder
 from cpc.encoders.resnet import ResNetTrunk
 from cpc.encoders.sentences import SentenceEncoder
+from cpc.encoders.signals import SignalEncoder
 from cpc.encoders.spectral import MFCC, LogMel
 from cpc.encoders.tiny import TinyTrunk
 from cpc.encoders.tokens import TokenEncoder
@@ -24,6 +25,7 @@ __all__ = [
     "PatchEncoder",
     "ResNetTrunk",
     "SentenceEncoder",
+    "SignalEncoder",
     "TinyTrunk",
     "TokenEncoder",
     "VectorEncoder",

@@ -1,0 +1,1 @@
+"""Signals: arrays of time by channels, from sensors."""

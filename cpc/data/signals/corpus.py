@@ -1,0 +1,119 @@
+"""The recordings of a source as a corpus: windows, subjects and labels by split."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from cpc.data.drawn import DrawnCorpus
+from cpc.data.signals.pack import PackedSignals, pack_signals
+from cpc.data.signals.recordings import Recordings
+from cpc.data.signals.statistics import SignalStatistics, signal_statistics
+from cpc.data.signals.windows import SignalWindows, WindowLabels
+from cpc.data.store.folders import name_a_few
+from cpc.data.streams.stream import naming
+
+
+class SignalCorpus(DrawnCorpus):
+    """The recordings of a source, decoded by the first call of `windows`.
+
+    Args:
+        recordings: the source.
+        encoder: an encoder of signals, or an object with its geometry.
+        window_samples: length of a window.
+        online_labels: name of the labels that come with every window; None: none.
+        cache_dir: folder of the pack; beside the source unless given.
+        skip_bad: leave out recordings that cannot be used.
+
+    Attributes:
+        group_ids: `[n]` int64 subject of each recording, -1 where unknown.
+        speakers: names of the subjects by their id.
+    """
+
+    nouns = ("subject", "recording")
+
+    def __init__(
+        self,
+        recordings: Recordings,
+        encoder: Any,
+        window_samples: int,
+        online_labels: str | None = None,
+        cache_dir: str | None = None,
+        skip_bad: bool = False,
+    ) -> None:
+        self.recordings, self.encoder, self.window_samples = recordings, encoder, window_samples
+        self._online_labels, self._cache_dir, self._skip_bad = online_labels, cache_dir, skip_bad
+        self.speakers: list[str] = sorted(set(recordings.groups) - {""})
+        codes = {name: code for code, name in enumerate(self.speakers)}
+        self.group_ids = np.array([codes.get(name, -1) for name in recordings.groups], np.int64)
+
+    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
+        """Refuse a split without recordings, or with a recording of an unknown subject if these are needed."""
+        for split in splits:
+            rows = self.rows(split)
+            nameless = [self.recordings.names[row] for row in rows.tolist() if self.group_ids[row] < 0]
+            if needs_speakers and nameless:
+                raise ValueError(
+                    f"{len(nameless)} of the {len(rows)} recordings of split {split!r} have no group (subject):\n"
+                    f"{name_a_few(nameless)}\nfill the column `group`, or choose another strategy of negatives"
+                )
+
+    def rows(self, split: str | None) -> np.ndarray:
+        """Return the rows of a split; None: of all.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        splits = self.recordings.splits
+        rows = np.flatnonzero([split in (None, each) for each in splits])
+        if not len(rows):
+            raise ValueError(
+                f"there are no recordings of split {split!r}, only of {', '.join(sorted(set(splits)))}: name one of "
+                "these, or hold recordings out with data.valid_share and data.test_share"
+            )
+        return rows
+
+    @cached_property
+    def signals(self) -> PackedSignals:
+        """The samples of all recordings; packed now unless they are packed already."""
+        return pack_signals(self.recordings, self._cache_dir, skip_bad=self._skip_bad)
+
+    def windows(self, split: str | None, *, is_training: bool = False) -> SignalWindows:
+        """Return the windows of a split."""
+        rows = self.rows(split)
+        num_latents = self.encoder.num_latents(self.window_samples)
+        return SignalWindows(
+            self.signals, rows, self.group_ids[rows], split, self.window_samples, num_latents, self._window_labels()
+        )
+
+    def statistics(self, split: str | None) -> SignalStatistics:
+        """Return mean, deviation and floor of every channel over a split; None: over all recordings."""
+        if split not in self._statistics:
+            with naming(split):
+                signals = (self.signals.read(row) for row in self.rows(split).tolist())
+                self._statistics[split] = signal_statistics(signals, self.encoder.average_samples)
+        return self._statistics[split]
+
+    def frame_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> np.ndarray:
+        """Return the class at the centre of each latent, `[T]` int64; -1 without a label."""
+        encoder = self.encoder
+        centres = np.round(encoder.first_centre_samples + encoder.hop_samples * np.arange(num_latents)).astype(int)
+        centres = np.clip(first_sample + centres, 0, max(int(self.signals.lengths[row]) - 1, 0))
+        labels = self.recordings.labels[task]
+        codes = labels.codes(row, int(centres[0]), int(centres[-1] - centres[0]) + 1)
+        return codes[centres - centres[0]]
+
+    def _window_labels(self) -> WindowLabels | None:
+        task = self._online_labels
+        if task is None:
+            return None
+
+        def labels(row: int, start: int, num_latents: int) -> np.ndarray:
+            codes = self.frame_codes(task, row, start, num_latents)
+            return np.where(codes < 0, -100, codes)
+
+        return labels
+
+    @cached_property
+    def _statistics(self) -> dict[str | None, SignalStatistics]:
+        return {}

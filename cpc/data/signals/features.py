@@ -1,0 +1,136 @@
+"""Extractors of features of recordings and windows, for probes. T latents, D feature dim, C channels."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cpc.data.model_features import Features
+from cpc.data.probe_data import FeatureExtractor
+from cpc.data.signals.hand_features import hand_features
+from cpc.data.signals.minirocket import MiniRocket
+from cpc.data.signals.recordings import read_signal_file
+
+_WINDOWS_AT_ONCE = 256
+
+
+class SignalFeatureExtractor(FeatureExtractor):
+    """Latents and contexts of the rows of probe data.
+
+    Args:
+        features: `c`, `z`, `c_stream`, `z_stream`.
+        model: the model in eval mode.
+        probe_data: the rows; None if only `file_features` is called.
+        device: device of the model.
+    """
+
+    def __init__(self, features: Sequence[str], model: Any, probe_data: Any, device: str) -> None:
+        self.model, self.device, self._probe_data = model, device, probe_data
+        self._reader = Features("zc", model, device=device)
+        self._parts = {"z": slice(None, model.encoder.dim), "c": slice(model.encoder.dim, None)}
+        self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name[0]] for name in features}
+        self._has_stream = any(name.endswith("_stream") for name in features)
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of latents of each row."""
+        data = self._probe_data
+        lengths = data.corpus.signals.lengths[data.recording[rows]]
+        return self.model.encoder.num_latents(
+            torch.from_numpy(np.minimum(lengths, data.window_samples) if data.is_windowed else lengths)
+        ).numpy()
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the windows of each recording together; a whole recording by itself."""
+        recordings = self._probe_data.recording[rows]
+        return [rows[recordings == recording] for recording in np.unique(recordings)]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield each row and its features; a whole recording comes in pieces."""
+        data = self._probe_data
+        if not data.is_windowed:
+            (row,) = rows.tolist()
+            for piece in self._reader.stream([data.corpus.signals.read(int(data.recording[row]))]):
+                yield row, {name: piece[:, self._parts[name[0]]] for name in self.dims}
+            return
+        stream = None
+        if self._has_stream:
+            stream = self._reader(data.corpus.signals.read(int(data.recording[rows[0]])))
+        for first in range(0, len(rows), _WINDOWS_AT_ONCE):
+            chosen = rows[first : first + _WINDOWS_AT_ONCE]
+            windows = np.stack([data.read_window(row) for row in chosen.tolist()])
+            isolated = self._encode(windows)
+            for row, alone in zip(chosen.tolist(), isolated, strict=True):
+                sources = {"": alone}
+                if stream is not None:
+                    latent = min(round(data.start[row] / self.model.encoder.hop_samples), len(stream) - len(alone))
+                    sources["_stream"] = stream[latent : latent + len(alone)]
+                yield row, {name: sources[name[1:]][:, self._parts[name[0]]] for name in self.dims}
+
+    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
+        return self._reader.geometry() | super().geometry(feature)
+
+    def file_features(self, path: Path) -> np.ndarray:
+        """Return the features `[T, D]` of a whole file, whose channels and rate must be those of the encoder."""
+        (name,) = self.dims
+        signal = read_signal_file(path, self.model.encoder)
+        return self._reader(signal)[:, self._parts[name[0]]]
+
+    @torch.inference_mode()
+    def _encode(self, windows: np.ndarray) -> np.ndarray:
+        latents, contexts, _ = self.model.encode(torch.from_numpy(windows).to(self.device))
+        return torch.cat([latents, contexts], 2).float().cpu().numpy()
+
+
+class HandMadeFeatures(FeatureExtractor):
+    """Features that need no model, one vector per row.
+
+    Args:
+        name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
+            window itself if it is the first; `minirocket`, random convolutions (Dempster et al. 2021, arXiv:2012.08791).
+        probe_data: the rows.
+    """
+
+    is_pooled = True
+
+    def __init__(self, name: str, probe_data: Any) -> None:
+        if not probe_data.is_windowed:
+            raise ValueError(f"`{name}` are features of windows: set `hop_seconds`, or leave {name} out")
+        self._name, self._data = name, probe_data
+        if name == "minirocket":
+            splits = np.array(probe_data.splits)
+            rows = np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
+            self._minirocket = MiniRocket.fit(self._windows(rows))
+        dim = self._features(np.array([0])).shape[1]
+        self.dims = {name: dim}
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return windows in groups of `_WINDOWS_AT_ONCE`."""
+        return np.split(rows, range(_WINDOWS_AT_ONCE, len(rows), _WINDOWS_AT_ONCE))
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield each row and its vector."""
+        for row, vector in zip(rows.tolist(), self._features(rows), strict=True):
+            yield row, {self._name: vector[None]}
+
+    def _features(self, rows: np.ndarray) -> np.ndarray:
+        if self._name == "minirocket":
+            return self._minirocket.transform(self._windows(rows))
+        rate = self._data.corpus.encoder.sample_rate_hz
+        now = hand_features(self._windows(rows), rate)
+        if self._name == "hand":
+            return now
+        hop_rows = np.maximum(rows - self._data.rows_per_window, 0)
+        is_same = self._data.recording[hop_rows] == self._data.recording[rows]
+        return np.concatenate([now, hand_features(self._windows(np.where(is_same, hop_rows, rows)), rate)], 1)
+
+    def _windows(self, rows: np.ndarray) -> np.ndarray:
+        """Return windows `[n, S, C]`; missing samples, and those after the end of a recording, are the channel's mean."""
+        mean = self._data.corpus.statistics(self._data.train_split).mean
+        x = np.empty((len(rows), self._data.window_samples, len(mean)), np.float32)
+        x[:] = mean
+        for number, row in enumerate(rows.tolist()):
+            window = self._data.read_window(row)
+            x[number, : len(window)] = np.where(np.isnan(window), mean, window)
+        return x

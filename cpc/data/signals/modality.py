@@ -1,0 +1,178 @@
+"""Signals as a modality: recordings of sensors -> packed cache -> windows."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from cpc.config.argument_rules import Count, Positive, Share
+from cpc.data.drawn import Drawn, HeldOut
+from cpc.data.modality import Training
+from cpc.data.signals.corpus import SignalCorpus
+from cpc.data.signals.probe_data import SignalProbeData
+from cpc.data.signals.recordings import read_recordings
+
+
+@dataclass(kw_only=True)
+class Signals(Drawn):
+    """Windows of recordings of sensors, `[samples, channels]`.
+
+    Args:
+        source: an npz or npy file, a `.ts` file, or a folder of recordings with or without a manifest;
+            `cpc.data.signals.recordings.read_recordings` describes the layouts.
+        sample_rate_hz: samples per second; needed where the source does not say.
+        channels: names or numbers of the channels to read; null: all.
+        window_seconds: length of a window. Windows and predictions lie in one recording.
+        hop_seconds: distance of the windows that `cpc probe` labels and reads; null: it reads whole recordings.
+        missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation,
+            and latents that read one are neither targets nor negatives.
+        labels: labels that come with every window, for an online probe; null: none.
+        sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
+        speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
+        batch_size: windows per batch and device.
+        train_split: split to train on.
+        eval_split: held-out split, on which the bound is measured.
+        valid_share: share of the subjects that becomes split `valid` if the source has no splits.
+        test_share: share of the subjects that becomes split `test` if the source has no splits.
+        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        num_workers: loader processes; 0 loads in the training process.
+        cache_dir: folder for packed signals; null: beside the source.
+        skip_bad: leave out recordings that cannot be used, and print how many.
+        seed: seed of the batches.
+    """
+
+    name = "signals"
+    unit = "windows"
+    size_option = "window_seconds"
+    held_out_options: ClassVar[tuple[str, ...]] = (
+        "batch_size",
+        "window_seconds",
+        "sampler",
+        "speakers_per_batch",
+        "channels",
+        "valid_share",
+        "test_share",
+    )
+    probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
+    num_initialisation: ClassVar[int] = 32
+
+    source: str
+    sample_rate_hz: Positive | None = None
+    channels: list[str | int] | None = None
+    window_seconds: Positive = 10.0
+    hop_seconds: Positive | None = None
+    missing: Literal["refuse", "mask"] = "refuse"
+    labels: str | None = None
+    sampler: Literal["uniform", "same_speaker"] = "uniform"
+    speakers_per_batch: Count = 1
+    batch_size: Count = 32
+    valid_share: Share = 0.1
+    test_share: Share = 0.0
+
+    def check(self, model: Any) -> None:
+        """Refuse also windows that are too short for the predictions.
+
+        Warn if the first predicted latents share samples with the latest latent that a context has seen.
+        """
+        super().check(model)
+        encoder, furthest = model.encoder, model.steps[-1].k
+        num_latents = encoder.num_latents(self.window_samples(encoder))
+        if num_latents <= furthest:
+            raise ValueError(
+                f"a window of data.window_seconds={self.window_seconds} gives {num_latents} latents, but the model "
+                f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
+                "or model.loss.init_args.skip_steps"
+            )
+        skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
+        if skipped < overlapping:
+            warnings.warn(
+                f"model.loss.init_args.skip_steps={skipped}, but each of the next {overlapping} latents reads samples "
+                "that the latest latent has read: contexts predict samples that they have seen, and the bound counts "
+                f"these; set skip_steps to {overlapping} to predict only unseen samples",
+                stacklevel=2,
+            )
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse also an encoder of another rate, if `sample_rate_hz` is set."""
+        super().check_encoder(encoder)
+        if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
+            raise ValueError(
+                f"data.sample_rate_hz={self.sample_rate_hz:g}, but model.encoder.init_args.sample_rate_hz="
+                f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"
+            )
+
+    def window_samples(self, encoder: Any) -> int:
+        """Return the length of a window at the encoder's rate; at least one sample."""
+        return max(1, round(self.window_seconds * encoder.sample_rate_hz))
+
+    def open(self, encoder: Any, *, to_train: bool = False) -> SignalCorpus:
+        """Open the source, whose channels and rate must be those of the encoder.
+
+        Raises:
+            ValueError: if they differ; the message names both.
+        """
+        recordings = read_recordings(
+            self.source,
+            sample_rate_hz=self.sample_rate_hz,
+            channels=self.channels,
+            missing=self.missing,
+            valid_share=self.valid_share,
+            test_share=self.test_share,
+            seed=self.seed,
+        )
+        if len(recordings.channels) != encoder.channels:
+            raise ValueError(
+                f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
+                f"model.encoder.init_args.channels={encoder.channels}: change it, or choose with data.channels"
+            )
+        if recordings.sample_rate_hz != encoder.sample_rate_hz:
+            raise ValueError(
+                f"{self.source} has {recordings.sample_rate_hz:g} samples per second, but "
+                f"model.encoder.init_args.sample_rate_hz={encoder.sample_rate_hz:g}: set both to the same rate"
+            )
+        if self.labels is not None:
+            self._check_task(recordings.labels, self.labels)
+        return SignalCorpus(
+            recordings, encoder, self.window_samples(encoder), self.labels, self.cache_dir, self.skip_bad
+        )
+
+    def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
+        """Return the classes of `group`, or of the labels that `data.labels` names."""
+        if task == "group":
+            if not corpus.speakers:
+                raise ValueError("an online probe of groups needs recordings with a `group`: add them, or leave it out")
+            return corpus.speakers
+        if task != self.labels:
+            raise ValueError(
+                f"an online probe of signals has the task 'group' or that of data.labels={self.labels!r}, not {task!r}:"
+                f" set data.labels to {task}, or leave the probe out with --trainer.callbacks null"
+            )
+        return corpus.recordings.labels[task].classes
+
+    def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
+        """Return the training batches; refuse a split whose recordings all end before the furthest prediction."""
+        self._check_lengths(corpus, self.train_split, model)
+        return super().training(corpus, model, rank, world_size)
+
+    def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
+        """Return the held-out batches; refuse a split whose recordings all end before the furthest prediction."""
+        self._check_lengths(corpus, self.eval_split, model)
+        return super().held_out(corpus, model, **how)
+
+    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
+        return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, **where)
+
+    @staticmethod
+    def _check_task(labels: Any, task: str) -> None:
+        if task not in labels:
+            known = ", ".join(labels) or "none"
+            raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
+
+    @staticmethod
+    def _check_lengths(corpus: SignalCorpus, split: str, model: Any) -> None:
+        longest = int(model.encoder.num_latents(int(corpus.windows(split).lengths.max())))
+        furthest = model.steps[-1].k
+        if longest <= furthest:
+            raise ValueError(
+                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {furthest} "
+                "steps ahead: lower model.predictor.init_args.num_steps, or the strides of the encoder"
+            )

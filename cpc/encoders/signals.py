@@ -1,0 +1,250 @@
+"""The encoder g_enc for signals of several channels: strided convolutions over time.
+
+B batch, S samples, I input channels, T latents, D latent dim.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, receptive_field
+from cpc.encoders.strided_conv import convolve_blocks
+from cpc.encoders.waveforms import Count
+
+Front = Literal["raw", "level", "compand"]
+
+
+class SignalEncoder(nn.Module):
+    """Strided convolutions with ReLU over time, for sensors: `[B, S, I]` becomes one latent per `hop_samples`.
+
+    S samples give S // hop latents, and one if they are fewer than a hop. Samples that are missing and padding are NaN;
+    they are zero after standardisation and in every layer, so latents do not depend on the width of padding. Input is
+    standardised channel by channel, by statistics of the training split.
+
+    `front` decides what the first convolution reads. `raw` is the standardised signal. The other two add I channels
+    computed from the signal x and its causal moving average m over `level_seconds`; the floor of a channel is a low
+    quantile of its local deviations in the training split:
+
+    - `compand` adds asinh((x - m) / floor). Standing still and walking differ a hundredfold in deviation; after
+      standardisation the smaller one is invisible.
+    - `level` adds log(1 + s / floor), with s the local deviation: the root of the moving average of (x - m)^2.
+
+    Args:
+        channels: I.
+        dim: width of the latents and of every layer.
+        sample_rate_hz: rate of the signals; data of another rate are refused.
+        kernels: kernel size of each layer, in samples of its input; at least the stride.
+        strides: stride of each layer.
+        causal: pad only before the signal, so that a latent depends on no sample after its hop. Otherwise kernels that
+            exceed their stride look ahead, and the first steps are easy to predict; see `overlapping_steps`.
+        front: `raw`, `level` or `compand`.
+        level_seconds: length of the moving average.
+        norm: see `AudioEncoder`.
+        norm_epsilon: number that norm `layer` adds to the variance.
+
+    Attributes:
+        hop_samples: distance of latents.
+        receptive_field_samples: number of samples that the convolutions of a latent read.
+        first_centre_samples: centre of the receptive field of latent 0, from the first sample.
+        past_samples: number of samples before its hop that a latent depends on, the moving average included.
+        overlapping_steps: number of following latents whose convolutions read a sample that a latent reads as well.
+
+    Raises:
+        ValueError: if the numbers of layers differ, a size is below 1, a kernel is smaller than its stride, or `front`
+            or `norm` is unknown.
+    """
+
+    modality = "signals"
+    latents = "sequences"
+
+    def __init__(
+        self,
+        channels: int,
+        dim: int = 64,
+        sample_rate_hz: float = 1.0,
+        kernels: tuple[int, ...] = (8, 4),
+        strides: tuple[int, ...] = (4, 2),
+        causal: bool = True,
+        front: Front = "compand",
+        level_seconds: float = 1.0,
+        norm: Norm = "affine",
+        norm_epsilon: float = NORM_EPSILON,
+    ) -> None:
+        super().__init__()
+        if len(kernels) != len(strides) or not kernels:
+            raise ValueError(f"kernels and strides describe one layer each, got {len(kernels)} and {len(strides)}")
+        if min(channels, dim, *kernels, *strides) < 1:
+            raise ValueError(
+                f"channels={channels}, dim={dim}, kernels={tuple(kernels)} and strides={tuple(strides)} must all be at "
+                "least 1"
+            )
+        if any(kernel < stride for kernel, stride in zip(kernels, strides, strict=True)):
+            raise ValueError(
+                f"kernels={tuple(kernels)} leave out samples between strides={tuple(strides)}: a kernel is at least as "
+                "long as its stride"
+            )
+        if front not in get_args(Front):
+            raise ValueError(f"front={front!r} is not one of {', '.join(map(repr, get_args(Front)))}")
+        for name, value in (("sample_rate_hz", sample_rate_hz), ("level_seconds", level_seconds)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name}={value} must be a positive number")
+        check_norm(norm)
+        self.channels = channels
+        self.dim = dim
+        self.sample_rate_hz = sample_rate_hz
+        self.kernels = tuple(kernels)
+        self.strides = tuple(strides)
+        self.causal = causal
+        self.front: Front = front
+        self.level_seconds = level_seconds
+        self.norm = norm
+        self.norm_epsilon = norm_epsilon
+
+        widths = [channels * (1 if front == "raw" else 2)] + [dim] * len(kernels)
+        self.layers = nn.ModuleList(
+            SignalLayer(widths[i], dim, kernels[i], strides[i], causal, norm, norm_epsilon)
+            for i in range(len(kernels))
+        )
+        for name, value in (("input_mean", 0.0), ("input_std", 1.0), ("input_floor", 1.0)):
+            self.register_buffer(name, torch.full((channels,), value))
+        self.input_mean: Tensor
+        self.input_std: Tensor
+        self.input_floor: Tensor
+
+        self.hop_samples = math.prod(strides)
+        self.receptive_field_samples = receptive_field(kernels, strides)
+        past, hop = 0, 1
+        for layer in self.layers:
+            past += layer.padding * hop  # type: ignore[operator]
+            hop *= layer.stride  # type: ignore[operator]
+        self.first_centre_samples = (self.receptive_field_samples - 1) / 2 - past
+        self.average_samples = max(1, round(level_seconds * sample_rate_hz))
+        averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages a quantity that has an average in it
+        self.past_samples = past + averages * (self.average_samples - 1)
+
+    @property
+    def geometry(self) -> dict[str, float]:
+        """Rate of the samples and distance of latents, for config.json."""
+        return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
+
+    @property
+    def overlapping_steps(self) -> int:
+        """The number of following latents whose convolutions share a sample with those of a latent."""
+        return -(-self.receptive_field_samples // self.hop_samples) - 1
+
+    def forward(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "B T D"]:
+        """Encode signals into latents.
+
+        Raises:
+            ValueError: if `x` has another number of channels, or no sample.
+        """
+        num_latents = self.num_latents(x.shape[1])
+        hidden, is_known = self._front(x)
+        for layer in self.layers:
+            hidden, is_known = layer.rectified(layer(layer.blocks(hidden)), is_known)  # type: ignore[operator]
+        return hidden[:, :num_latents]
+
+    def num_latents(self, num_samples: Count) -> Count:
+        """Return num_samples // hop, but one for fewer samples than a hop; elementwise on tensors."""
+        if isinstance(num_samples, Tensor):
+            return torch.maximum(num_samples // self.hop_samples, (num_samples > 0).to(num_samples.dtype))
+        return max(num_samples // self.hop_samples, int(num_samples > 0))
+
+    @property
+    def shortest_samples(self) -> int:
+        """The smallest number of samples for one latent."""
+        return 1
+
+    def set_statistics(self, mean: object, std: object, floor: object = 1.0) -> None:
+        """Set what standardises each channel: mean and deviation, and the floor of local deviations in signal units.
+
+        A channel that is constant in the training split keeps deviation and floor 1.
+
+        Raises:
+            ValueError: if a number is not finite, or a deviation is negative.
+        """
+        values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
+        if not all(torch.isfinite(value).all() for value in values) or min(float(v.min()) for v in values[1:]) < 0:
+            raise ValueError(f"mean={mean}, std={std} and floor={floor} cannot standardise signals: not finite?")
+        mean_values, std_values, floor_values = values
+        std_values = torch.where(std_values > 0, std_values, 1.0)
+        self.input_mean.copy_(mean_values)
+        self.input_std.copy_(std_values)
+        # The front reads standardised signals, so the floor is in deviations.
+        floor_values = torch.where(floor_values > 0, floor_values / std_values, 1.0)
+        self.input_floor.copy_(floor_values)
+
+    @torch.no_grad()
+    def initialise_from(self, x: Float[Tensor, "B S I"]) -> None:
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
+
+        Raises:
+            ValueError: as `forward`; if the signals are constant.
+        """
+        hidden, is_known = self._front(x)
+        for layer in self.layers:
+            blocks = layer.blocks(hidden)  # type: ignore[operator]
+            layer.initialise_from(blocks)  # type: ignore[operator]
+            hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
+
+    def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
+        """Return what the first convolution reads, and which samples are known in at least one channel (1 or 0)."""
+        if x.ndim != 3 or x.shape[2] != self.channels or x.shape[1] < 1:
+            raise ValueError(
+                f"signals of shape {list(x.shape)} were given, but this encoder reads [batch, samples, "
+                f"{self.channels} channels]"
+            )
+        x = (x - self.input_mean) / self.input_std
+        is_known = ~x.isnan()
+        x = torch.where(is_known, x, 0)
+        is_any_known = is_known.any(2, keepdim=True).to(x.dtype)
+        if self.front == "raw":
+            return x, is_any_known
+        # Sums over the last samples, from differences of running sums in float64: rounding does not add up.
+        known = self._moving_sum(is_known.double()).clamp(min=1)
+        from_average = torch.where(is_known, x - self._moving_sum(x.double()) / known, 0)
+        if self.front == "compand":
+            return torch.cat([x, torch.asinh(from_average / self.input_floor).to(x.dtype)], 2), is_any_known
+        deviation = (self._moving_sum(from_average.square()) / known).clamp(min=0).sqrt()
+        level = torch.log1p(deviation / self.input_floor).to(x.dtype)
+        return torch.cat([x, torch.where(is_known, level, 0)], 2), is_any_known
+
+    def _moving_sum(self, x: Tensor) -> Tensor:
+        """Return the sum over the last `average_samples` samples."""
+        total = x.cumsum(1)
+        return total - F.pad(total, (0, 0, self.average_samples, 0))[:, : total.shape[1]]
+
+
+class SignalLayer(NormedConvolution):
+    """A strided convolution and norm of `[B, L, C]` with one output per stride; the last may read padding."""
+
+    def __init__(
+        self, in_dim: int, dim: int, kernel: int, stride: int, causal: bool, norm: Norm, norm_epsilon: float
+    ) -> None:
+        super().__init__(in_dim, dim, (kernel,), norm, norm_epsilon)
+        self.stride = stride
+        self.padding = kernel - stride if causal else (kernel - stride) // 2
+
+    def blocks(self, x: Tensor) -> Tensor:
+        """Return the input of `forward`: padded to whole strides, with `padding` zeros before the signal."""
+        kernel = self.weight.shape[2]
+        num_outputs = -(-x.shape[1] // self.stride)
+        length = (num_outputs - 1 + -(-kernel // self.stride)) * self.stride
+        return F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
+
+    def rectified(self, x: Tensor, is_known: Tensor) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T 1"]]:
+        """Return the ReLU of outputs, zero where an output's own stride has no known input, and which outputs are known."""
+        is_known = F.pad(is_known, (0, 0, 0, -is_known.shape[1] % self.stride))
+        is_known = rearrange(is_known, "b (t s) 1 -> b t s", s=self.stride).amax(2, keepdim=True)
+        return x.relu() * is_known, is_known
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Float[Tensor, "B T D"]:
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+        bias = None if bias is None else bias.to(dtype)
+        return convolve_blocks(x.to(dtype), weight.to(dtype), bias, self.stride)
