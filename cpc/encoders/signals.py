@@ -43,7 +43,7 @@ class SignalEncoder(nn.Module):
         causal: pad only before the signal, so that a latent depends on no sample after its hop. Otherwise kernels that
             exceed their stride look ahead, and the first steps are easy to predict; see `overlapping_steps`.
         front: `raw`, `level` or `compand`.
-        level_seconds: length of the moving average.
+        level_seconds: length of the moving average; None: eight hops.
         norm: see `AudioEncoder`.
         norm_epsilon: number that norm `layer` adds to the variance.
 
@@ -71,7 +71,7 @@ class SignalEncoder(nn.Module):
         strides: tuple[int, ...] = (4, 2),
         causal: bool = True,
         front: Front = "compand",
-        level_seconds: float = 1.0,
+        level_seconds: float | None = None,
         norm: Norm = "affine",
         norm_epsilon: float = NORM_EPSILON,
     ) -> None:
@@ -91,7 +91,7 @@ class SignalEncoder(nn.Module):
         if front not in get_args(Front):
             raise ValueError(f"front={front!r} is not one of {', '.join(map(repr, get_args(Front)))}")
         for name, value in (("sample_rate_hz", sample_rate_hz), ("level_seconds", level_seconds)):
-            if not 0 < value < math.inf:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}={value} must be a positive number")
         check_norm(norm)
         self.channels = channels
@@ -123,7 +123,9 @@ class SignalEncoder(nn.Module):
             past += layer.padding * hop  # type: ignore[operator]
             hop *= layer.stride  # type: ignore[operator]
         self.first_centre_samples = (self.receptive_field_samples - 1) / 2 - past
-        self.average_samples = max(1, round(level_seconds * sample_rate_hz))
+        self.average_samples = (
+            8 * self.hop_samples if level_seconds is None else max(1, round(level_seconds * sample_rate_hz))
+        )
         averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages a quantity that has an average in it
         self.past_samples = past + averages * (self.average_samples - 1)
 

@@ -1,5 +1,6 @@
-"""A trained model as a transformer for scikit-learn's pipelines."""
+"""Models as transformers for scikit-learn's pipelines: trained on arrays, or read from a folder."""
 
 from cpc.sklearn.features import CPCFeatures
+from cpc.sklearn.transformer import CPCTransformer
 
-__all__ = ["CPCFeatures"]
+__all__ = ["CPCFeatures", "CPCTransformer"]

@@ -122,13 +122,6 @@ def test_initialisation_standardises_every_layer() -> None:
         hidden, is_known = layer.rectified(outputs, is_known)
 
 
-def test_it_compiles_whole() -> None:
-    made = SignalEncoder(2, 4, 10.0)
-    x = torch.randn(2, 64, 2)
-    compiled = torch.compile(made, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), made(x))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cpc.data.drawn import DrawnCorpus
+from cpc.data.signals.in_memory import ArraySignals
 from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.statistics import SignalStatistics, signal_statistics
@@ -24,6 +25,7 @@ class SignalCorpus(DrawnCorpus):
         online_labels: name of the labels that come with every window; None: none.
         cache_dir: folder of the pack; beside the source unless given.
         skip_bad: leave out recordings that cannot be used.
+        signals: the samples, if they are decoded already.
 
     Attributes:
         group_ids: `[n]` int64 subject of each recording, -1 where unknown.
@@ -40,9 +42,12 @@ class SignalCorpus(DrawnCorpus):
         online_labels: str | None = None,
         cache_dir: str | None = None,
         skip_bad: bool = False,
+        signals: ArraySignals | None = None,
     ) -> None:
         self.recordings, self.encoder, self.window_samples = recordings, encoder, window_samples
         self._online_labels, self._cache_dir, self._skip_bad = online_labels, cache_dir, skip_bad
+        if signals is not None:
+            self.signals = signals
         self.speakers: list[str] = sorted(set(recordings.groups) - {""})
         codes = {name: code for code, name in enumerate(self.speakers)}
         self.group_ids = np.array([codes.get(name, -1) for name in recordings.groups], np.int64)
@@ -74,7 +79,7 @@ class SignalCorpus(DrawnCorpus):
         return rows
 
     @cached_property
-    def signals(self) -> PackedSignals:
+    def signals(self) -> PackedSignals | ArraySignals:
         """The samples of all recordings; packed now unless they are packed already."""
         return pack_signals(self.recordings, self._cache_dir, skip_bad=self._skip_bad)
 
@@ -93,6 +98,10 @@ class SignalCorpus(DrawnCorpus):
                 signals = (self.signals.read(row) for row in self.rows(split).tolist())
                 self._statistics[split] = signal_statistics(signals, self.encoder.average_samples)
         return self._statistics[split]
+
+    def num_samples(self, row: int) -> int:
+        """Return the length of a recording; 0 if it was left out."""
+        return int(self.signals.lengths[row])
 
     def frame_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> np.ndarray:
         """Return the class at the centre of each latent, `[T]` int64; -1 without a label."""

@@ -1,0 +1,34 @@
+"""Pooling of the vectors of an observation into one vector. T vectors, D feature dim, P segments."""
+
+import re
+
+import numpy as np
+from jaxtyping import Float
+
+POOLS = "`frames`, `mean`, `mean_std` or `segments:N`"
+
+
+def check_pool(pool: str) -> None:
+    """Check the name of a pooling.
+
+    Raises:
+        ValueError: naming the legal ones.
+    """
+    if pool not in ("frames", "mean", "mean_std") and not re.fullmatch(r"segments:[1-9]\d{0,3}", pool):
+        raise ValueError(f"pool={pool!r} is not one of {POOLS}, with N segments of equal length")
+
+
+def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " F"]:
+    """Return one vector, computed in float64.
+
+    `mean` has D values, `mean_std` mean and standard deviation, 2 D values, `segments:N` the means of N segments of
+    equal length, N D values; of fewer than N vectors, neighbouring segments share one.
+    """
+    if pool == "mean":
+        return x.mean(0, dtype=np.float64).astype(np.float32)
+    if pool == "mean_std":
+        return np.concatenate([x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)]).astype(np.float32)
+    num_segments = int(pool.removeprefix("segments:"))
+    edges = np.arange(num_segments + 1) * len(x) // num_segments
+    means = [x[first : max(end, first + 1)].mean(0, dtype=np.float64) for first, end in zip(edges, edges[1:], strict=False)]
+    return np.concatenate(means).astype(np.float32)

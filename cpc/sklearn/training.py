@@ -1,0 +1,47 @@
+"""Training of a model on windows in memory, without files and without Lightning."""
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+from tqdm import tqdm
+
+from cpc.data.modality import Training
+from cpc.model import CPC
+
+_WARMUP_SHARE = 0.1
+_LARGEST_GRADIENT = 1.0
+
+
+def train(model: CPC, training: Training, *, max_steps: int, learning_rate: float, seed: int, verbose: bool) -> list[float]:
+    """Train a model by AdamW with a warm-up and a linear decay; return the loss of each step in nats.
+
+    Args:
+        model: model whose statistics and initialisation are set; it is left in eval mode.
+        training: data set and batches.
+        max_steps: number of steps.
+        learning_rate: largest rate, after a tenth of the steps.
+        seed: seed of sampled negatives.
+        verbose: show a progress bar.
+
+    Raises:
+        FloatingPointError: if the loss is no longer finite.
+    """
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(weights, learning_rate)
+    warmup_steps = max(1, round(_WARMUP_SHARE * max_steps))
+    generator, losses = torch.Generator().manual_seed(seed), []
+    model.train()
+    for step in tqdm(range(max_steps), desc="pretrain", disable=not verbose):
+        optimiser.param_groups[0]["lr"] = learning_rate * min(
+            (step + 1) / warmup_steps, (max_steps - step) / max(1, max_steps - warmup_steps)
+        )
+        batch = training.dataset.__getitems__(training.batches.batch(step)).beside(weights[0])
+        loss = model.loss(batch, generator).loss
+        losses.append(loss.item())
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the loss is {losses[-1]} at step {step}: lower learning_rate={learning_rate}")
+        optimiser.zero_grad()
+        loss.backward()
+        clip_grad_norm_(weights, _LARGEST_GRADIENT)
+        optimiser.step()
+    model.eval()
+    return losses

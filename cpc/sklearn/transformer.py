@@ -1,0 +1,309 @@
+"""An estimator that pretrains on arrays of signals. n recordings, T samples, C channels, F features."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float32
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from cpc.bounds import Bound
+from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc.contexts import GRU
+from cpc.data.pooling import check_pool, pool_vectors
+from cpc.data.signals.corpus import SignalCorpus
+from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
+from cpc.data.signals.modality import Signals
+from cpc.data.store.splits import draw_splits
+from cpc.encoders import SignalEncoder
+from cpc.evaluation import held_out_bound, measured_tallies
+from cpc.losses import Contrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
+from cpc.sklearn.training import train
+
+_SAMPLES_AT_ONCE = 2**18
+_LONGEST_WINDOW_LATENTS = 128
+_GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((2,), (1,))]  # kernels and strides, from coarse to fine
+_FEWEST_LATENTS = 12  # of a recording of median length
+
+
+class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Contrastive predictive coding of signals: `fit` pretrains without labels, `transform` returns features.
+
+    X is an array `[n, T, C]`, a list of arrays `[T_i, C]`, or an array `[n, T]` of one channel; numpy, torch and pandas
+    are read alike.
+
+    Args:
+        sample_rate_hz: samples per second.
+        dim: width of latents and contexts.
+        kernels: kernel sizes of the encoder's convolutions; None: chosen by the length of the recordings.
+        strides: their strides; None: likewise.
+        front: what the encoder reads, see `cpc.encoders.SignalEncoder`.
+        level_seconds: length of the encoder's moving average; None: eight hops.
+        num_steps: furthest step that is predicted; less if windows are too short for it.
+        negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`.
+        window_samples: length of training windows; None: that of the longest recording, at most 128 latents.
+        batch_size: windows per batch.
+        max_steps: training steps; 0 leaves the network untrained.
+        learning_rate: largest learning rate, after a tenth of the steps.
+        valid_share: share of the groups (without groups, of the recordings) that is held out to measure `bound_`; 0:
+            none.
+        features: contexts `c`, latents `z`, or both beside each other, `zc`.
+        pool: `mean`, `mean_std` or `segments:N` over the latents of a recording (`cpc.data.pooling`).
+        init_from: a model folder, whose architecture and weights training starts from; None: a new model.
+        random_state: seed of weights, batches and held-out recordings.
+        device: device of the model.
+        verbose: show a progress bar.
+
+    Attributes:
+        model_: the trained `cpc.CPC`, in eval mode.
+        bound_: held-out `log N - L` of each step with ceiling and label, a `cpc.bounds.Bound`; None if fewer than two
+            recordings, or `valid_share` 0, leave nothing to hold out.
+        losses_: loss of each training step in nats.
+        num_channels_: C.
+        n_features_in_: T for `[n, T]`, C for recordings of channels.
+
+    Raises:
+        ValueError: in `fit`, if recordings are too short to predict a step, samples are missing, or an option is out of
+            range; in `transform`, if recordings have another number of channels than in `fit`.
+    """
+
+    def __init__(
+        self,
+        *,
+        sample_rate_hz: float = 1.0,
+        dim: int = 64,
+        kernels: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
+        front: Literal["raw", "level", "compand"] = "compand",
+        level_seconds: float | None = None,
+        num_steps: int = 8,
+        negatives: str = "mixed",
+        window_samples: int | None = None,
+        batch_size: int = 32,
+        max_steps: int = 500,
+        learning_rate: float = 1e-3,
+        valid_share: float = 0.1,
+        features: Literal["c", "z", "zc"] = "zc",
+        pool: str = "mean_std",
+        init_from: str | Path | None = None,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.sample_rate_hz = sample_rate_hz
+        self.dim = dim
+        self.kernels = kernels
+        self.strides = strides
+        self.front = front
+        self.level_seconds = level_seconds
+        self.num_steps = num_steps
+        self.negatives = negatives
+        self.window_samples = window_samples
+        self.batch_size = batch_size
+        self.max_steps = max_steps
+        self.learning_rate = learning_rate
+        self.valid_share = valid_share
+        self.features = features
+        self.pool = pool
+        self.init_from = init_from
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, groups: Sequence[Any] | None = None) -> "CPCTransformer":
+        """Pretrain on recordings.
+
+        Args:
+            X: the recordings.
+            y: ignored.
+            groups: subject of each recording; a subject is trained on or held out as a whole.
+        """
+        self._check_options()
+        recordings = self._recordings(X, is_fitting=True)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        lengths = np.array([len(recording) for recording in recordings])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._new_model(recordings[0].shape[1], lengths)
+        encoder, longest = model.encoder, int(lengths.max())
+        window_samples = min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
+        data = Signals(
+            source="(arrays)",
+            sample_rate_hz=encoder.sample_rate_hz,
+            window_seconds=window_samples / encoder.sample_rate_hz,
+            batch_size=self.batch_size,
+            seed=seed,
+        )
+        data.check(model)
+        channels = [str(channel) for channel in range(recordings[0].shape[1])]
+        names = [""] * len(recordings) if groups is None else [str(group) for group in groups]
+        splits = self._splits(len(recordings), groups, seed)
+        corpus = SignalCorpus(
+            ArrayRecordings(channels, encoder.sample_rate_hz, splits, names),
+            encoder,
+            window_samples,
+            signals=ArraySignals(recordings),
+        )
+        if not model.is_initialised:
+            data.standardise(encoder, corpus)
+            model.initialise_from(data.initialisation_batch(corpus))
+        self.losses_ = train(
+            model.to(self.device),
+            data.training(corpus, model),
+            max_steps=self.max_steps,
+            learning_rate=self.learning_rate,
+            seed=seed,
+            verbose=self.verbose,
+        )
+        self.bound_ = _held_out_bound(model, data, corpus) if "valid" in splits else None
+        self.model_, self.num_channels_, self._data = model, len(channels), data
+        return self
+
+    def transform(self, X: Any) -> Float32[np.ndarray, "n F"]:
+        """Return one feature vector per recording; it depends on no other recording."""
+        check_is_fitted(self)
+        recordings = self._recordings(X, is_fitting=False)
+        lengths = np.array([len(recording) for recording in recordings])
+        vectors = np.empty((len(recordings), self._n_features_out), np.float32)
+        for rows in _similar_lengths(lengths):
+            features = self._encode([recordings[row] for row in rows])
+            for row, latents in zip(rows, features, strict=True):
+                vectors[row] = pool_vectors(latents[: self.model_.encoder.num_latents(int(lengths[row]))], self.pool)
+        return vectors
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a folder that `cpc.load_pretrained`, the commands and `init_from` read."""
+        check_is_fitted(self)
+        held_out = [] if self.bound_ is None else [self.bound_.record(step=len(self.losses_))]
+        save_pretrained(self.model_, folder, provenance={"data": self._data.saved_settings, "held_out": held_out})
+
+    @property
+    def _n_features_out(self) -> int:
+        width = {"z": self.model_.encoder.dim, "c": self.model_.context.dim}
+        num_vectors = {"mean": 1, "mean_std": 2}.get(self.pool) or int(self.pool.removeprefix("segments:"))
+        return num_vectors * sum(width[feature] for feature in self.features)
+
+    def _check_options(self) -> None:
+        check_pool(self.pool)
+        if self.pool == "frames":
+            raise ValueError("pool='frames' gives no single vector: choose mean, mean_std or segments:N")
+        if self.features not in ("c", "z", "zc"):
+            raise ValueError(f"features={self.features!r} is not one of 'c', 'z', 'zc'")
+        if self.max_steps < 0 or self.num_steps < 1 or self.batch_size < 1:
+            raise ValueError(
+                f"max_steps={self.max_steps}, num_steps={self.num_steps} and batch_size={self.batch_size} must be at "
+                "least 0, 1 and 1"
+            )
+        if not 0 <= self.valid_share < 1:
+            raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
+
+    def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "T C"]]:
+        """Return recordings as float32 arrays of channels; refuse other shapes, missing samples and other channels."""
+        if isinstance(X, torch.Tensor):
+            X = X.detach().cpu().numpy()
+        is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
+        if is_list or np.ndim(X) == 3:
+            recordings = [np.asarray(recording, np.float32) for recording in X]
+            num_channels = recordings[0].shape[1] if is_fitting else self.num_channels_
+            for row, recording in enumerate(recordings):
+                if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
+                    raise ValueError(
+                        f"recording {row} has the shape {list(recording.shape)}, but recordings are [samples, "
+                        f"{num_channels} channels]"
+                    )
+                if not np.isfinite(recording).all():
+                    sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
+                    raise ValueError(
+                        f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it"
+                    )
+            if is_fitting:
+                self.n_features_in_ = num_channels
+            return recordings
+        rows = validate_data(self, X, dtype=np.float32, reset=is_fitting)
+        return [rearrange(row, "t -> t 1") for row in rows]
+
+    def _new_model(self, num_channels: int, lengths: np.ndarray) -> CPC:
+        if self.init_from is not None:
+            model = load_pretrained(self.init_from)
+            encoder = model.encoder
+            if encoder.modality != "signals" or encoder.channels != num_channels:
+                raise ValueError(
+                    f"init_from={str(self.init_from)!r} encodes {encoder.modality} of "
+                    f"{getattr(encoder, 'channels', 'other')} channels, X has {num_channels}: choose another model"
+                )
+            if encoder.sample_rate_hz != self.sample_rate_hz:
+                raise ValueError(
+                    f"init_from={str(self.init_from)!r} encodes {encoder.sample_rate_hz:g} samples per second, but "
+                    f"sample_rate_hz={self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
+                )
+            return model
+        kernels, strides = self._geometry(int(np.median(lengths)))
+        encoder = SignalEncoder(
+            num_channels,
+            self.dim,
+            self.sample_rate_hz,
+            kernels,
+            strides,
+            front=self.front,
+            level_seconds=self.level_seconds,
+        )
+        longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
+        num_steps = min(self.num_steps, encoder.num_latents(longest) - 1)
+        if num_steps < 1:
+            raise ValueError(
+                f"recordings of at most {longest} samples, n_features = {longest}, give {encoder.num_latents(longest)} "
+                "latent: longer recordings or smaller strides are needed to predict one step"
+            )
+        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives))
+
+    def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return kernels and strides: the given ones, or the coarsest that give a median recording enough latents."""
+        if (self.kernels is None) != (self.strides is None):
+            raise ValueError(f"kernels={self.kernels} and strides={self.strides}: give both, or none")
+        if self.kernels is not None and self.strides is not None:
+            return tuple(self.kernels), tuple(self.strides)
+        fits = [each for each in _GEOMETRIES if median_length // math.prod(each[1]) >= _FEWEST_LATENTS]
+        return fits[0] if fits else _GEOMETRIES[-1]
+
+    def _splits(self, num: int, groups: Sequence[Any] | None, seed: int) -> list[str]:
+        units = [str(row) for row in range(num)] if groups is None else [str(group) for group in groups]
+        if len(units) != num:
+            raise ValueError(f"groups has {len(units)} entries for {num} recordings: give one for each")
+        if self.valid_share == 0 or len(set(units)) < 2:
+            return ["train"] * num
+        return draw_splits(units, valid_share=self.valid_share, test_share=0.0, seed=seed)
+
+    @torch.inference_mode()
+    def _encode(self, recordings: list[np.ndarray]) -> Float32[np.ndarray, "n T F"]:
+        """Return the features of recordings, which are padded to the longest."""
+        x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
+        for row, recording in zip(x, recordings, strict=True):
+            row[: len(recording)] = recording
+        latents, contexts, _ = self.model_.encode(torch.from_numpy(x).to(self.device))
+        parts = {"z": latents, "c": contexts}
+        return torch.cat([parts[feature].float() for feature in self.features], 2).cpu().numpy()
+
+
+def _similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:
+    """Return the rows in groups of similar length, whose padded samples stay below `_SAMPLES_AT_ONCE`."""
+    order = np.argsort(lengths, kind="stable")
+    groups, first = [], 0
+    for last in range(1, len(order) + 1):
+        if last == len(order) or (last + 1 - first) * lengths[order[last]] > _SAMPLES_AT_ONCE:
+            groups.append(order[first:last])
+            first = last
+    return groups
+
+
+def _held_out_bound(model: CPC, data: Signals, corpus: SignalCorpus) -> Bound:
+    held_out = data.held_out(corpus, model)
+    protocol = model.loss_part.protocol(model.loss_part.training_strategies[0])
+    return held_out_bound(measured_tallies(model, held_out, [protocol])[protocol], protocol, held_out)
