@@ -23,7 +23,7 @@ from cpc.data.signals.modality import Signals
 from cpc.data.store.splits import draw_splits
 from cpc.encoders import SignalEncoder
 from cpc.evaluation import held_out_bound, measured_tallies
-from cpc.losses import Contrastive
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.sklearn.training import train
@@ -305,5 +305,5 @@ def _similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:
 
 def _held_out_bound(model: CPC, data: Signals, corpus: SignalCorpus) -> Bound:
     held_out = data.held_out(corpus, model)
-    protocol = model.loss_part.protocol(model.loss_part.training_strategies[0])
+    protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
     return held_out_bound(measured_tallies(model, held_out, [protocol])[protocol], protocol, held_out)

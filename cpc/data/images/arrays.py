@@ -216,7 +216,7 @@ def _read_header(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
     with open_npz(path) as archive:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
-            return members, *_header(archive, "images")
+            return members, *array_header(archive, "images")
     raise ValueError(
         f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the one meant"
     )
@@ -225,7 +225,7 @@ def _read_header(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
 def load_array(path: Path, name: str) -> np.ndarray:
     """Load one array of an npz file; raise a ValueError that names the file if it is damaged or lacks the array."""
     with open_npz(path) as archive:
-        _header(archive, name)
+        array_header(archive, name)
         with archive.open(f"{name}.npy") as stream:
             array: np.ndarray = np.lib.format.read_array(stream)
         if array.dtype.kind == "U" and array.dtype.itemsize:
@@ -235,7 +235,7 @@ def load_array(path: Path, name: str) -> np.ndarray:
         return array
 
 
-def _header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
+def array_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
     """Return shape and type of an array; refuse a shape beyond the file's content, since readers allocate it first."""
     with archive.open(f"{name}.npy") as stream:
         version = np.lib.format.read_magic(stream)

@@ -2,8 +2,8 @@
 
 A row holds elements of one type and shape: the samples of an audio file, the one square of an image. A pack is a
 folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, with each row's offset and
-length in elements and its sums per channel; `index.json`. The folder's name is a hash of the input, so a pack is built
-once and reused until the input changes.
+length in elements and its sums per channel (`bit_sums`, if the elements are floats); `index.json`. The folder's name
+is a hash of the input, so a pack is built once and reused until the input changes.
 """
 
 import errno
@@ -25,7 +25,7 @@ from cpc.data.store.atomic_folder import build_atomically, build_once
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
-from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
+from cpc.data.store.statistics import ChannelStatistics, bit_sums, statistics_of, value_sums
 from cpc.data.store.untrusted import read_json
 
 FORMAT = 3  # raise it whenever the same input is written differently
@@ -80,6 +80,8 @@ class PackedRows:
 
         All rows count: take the `subset` of training rows first.
         """
+        if self._dtype.kind == "f":
+            raise ValueError(f"{self.folder} holds {self._dtype}, whose exact sums are not kept: average its elements")
         sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
@@ -212,6 +214,7 @@ def _build(
 ) -> None:
     """Write the pack to a temporary folder and rename that when it is complete."""
     element_bytes = np.dtype(source.dtype).itemsize * math.prod(source.shape)
+    sums_of = bit_sums if np.dtype(source.dtype).kind == "f" else value_sums  # sums of floats depend on their order
     num_channels = source.shape[-1] if source.shape else 1
     num_bytes = 0
 
@@ -231,7 +234,7 @@ def _build(
                 elements = np.ascontiguousarray(block[: rooms[row] - length_and_sums[0]], source.dtype)
                 stream.write(elements.data)
                 length_and_sums[0] += len(elements)
-                length_and_sums[1:] += value_sums(elements.reshape(-1, num_channels)).reshape(-1)
+                length_and_sums[1:] += sums_of(elements.reshape(-1, num_channels)).reshape(-1)
         except ValueError as error:
             problems[row] = str(error)
             return np.zeros_like(length_and_sums)

@@ -1,0 +1,279 @@
+"""Recordings in arrays: npz and npy files.
+
+n recordings, T samples, C channels.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from cpc.data.images.arrays import array_header, load_array, open_npz
+from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels, encode_names, sort_names
+from cpc.data.signals.listing import GROUP_NAMES, Listing
+from cpc.data.store.splits import split_called
+from cpc.data.store.untrusted import reading
+
+BLOCK_SAMPLES = 1 << 16
+_SIGNALS = ("x", "X", "data")  # names of the signals, if the file has other arrays too
+_KNOWN = ("length", "split", "channels", "classes", "sample_rate_hz")
+_LIST_CHANNELS = "if the layout is right, list all of them by `channels`"
+
+
+class ArrayRecordings:
+    """Recordings that are slices of one array, `[n, T, C]` or one after the other in `[total, C]`.
+
+    Args:
+        path: an npz or npy file.
+        member: name of the array in an npz.
+        spans: `[n, 2]` start and end of each recording in its axis of time.
+    """
+
+    def __init__(self, path: Path, member: str, spans: np.ndarray) -> None:
+        self._path, self._member, self._spans = path, member, spans
+        self._array: np.ndarray | None = None
+        self._lock = Lock()
+
+    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the columns of one recording."""
+        array = self._open()
+        samples = array[row] if array.ndim == 3 else array
+        samples = samples[:, None] if samples.ndim == 1 else samples
+        first, end = self._spans[row].tolist()
+        for start in range(first, end, BLOCK_SAMPLES):
+            yield np.asarray(samples[start : min(start + BLOCK_SAMPLES, end), list(columns)])
+
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Hold the array in memory while the block runs."""
+        self._open()
+        try:
+            yield
+        finally:
+            self._array = None
+
+    def _open(self) -> np.ndarray:
+        with self._lock:
+            if self._array is None:
+                self._array = load_array(self._path, self._member) if self._member else open_npy(self._path)
+            return self._array
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_member": self._member, "_spans": self._spans}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_path"], state["_member"], state["_spans"])  # type: ignore[misc]
+
+
+def open_npy(path: Path) -> np.ndarray:
+    """Open an array as a memory map; raise a ValueError that names the file if it is damaged or holds objects."""
+    with reading(path, "cannot be read as an npy file"):
+        array: np.ndarray = np.load(path, mmap_mode="r")
+        return array
+
+
+def list_npy(path: Path) -> Listing:
+    """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, or the array has another shape or type.
+    """
+    array = open_npy(path)
+    num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
+    spans = np.tile([0, num_samples], (num, 1))
+    status = path.stat()
+    return Listing(
+        names=[path.name] if array.ndim < 3 else _names(num),
+        channels=[str(channel) for channel in range(num_channels)],
+        sample_rate_hz=None,
+        num_samples=[num_samples] * num,
+        reader=ArrayRecordings(path, "", spans),
+        version=[status.st_size, status.st_mtime_ns],
+        splits=[""] * num,
+        groups=[""] * num,
+        layout_problem=transposed(path, num_samples, num_channels),
+    )
+
+
+def list_npz(path: Path) -> Listing:
+    """List the recordings of an npz file.
+
+    Signals are the array `x` (or the file's only array): `[total, C]` with an array `length`, `[n]`, of recordings one
+    after the other; `[n, T, C]`, where `length`, if there is one, leaves out the padding at the end of each recording;
+    or one recording, `[T, C]`. Further arrays are `group` (or `user`, `subject`), `split` and any number of label
+    arrays: whole numbers (negative: no label) or strings ("": none), `[n]` per recording or `[total]` (or `[n, T]`) per
+    sample. `classes` names the labels 0, 1, ... of the array `label`; `channels` names the channels; `sample_rate_hz`
+    is a number.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, or an array has another type or shape.
+    """
+    with open_npz(path) as archive:
+        members = [member.removesuffix(".npy") for member in archive.namelist()]
+        named = [name for name in _SIGNALS if name in members] or (members if len(members) == 1 else [])
+        if not named:
+            raise ValueError(
+                f"{path}: has no array 'x', only {', '.join(sorted(members)) or 'nothing'}; rename the signals to x"
+            )
+        signals = named[0]
+        shape, dtype = array_header(archive, signals)
+        version = sorted((member.filename, member.file_size, member.CRC) for member in archive.infolist())
+    arrays = {name: load_array(path, name) for name in members if name != signals}
+    spans = _spans(path, signals, shape, dtype, arrays.get("length"))
+    num, num_channels = len(spans), shape[-1] if len(shape) > 1 else 1
+    channels = [str(channel) for channel in range(num_channels)]
+    if "channels" in arrays:
+        channels = _column(path, "channels", arrays["channels"], num_channels)
+    problem = "" if {"length", "channels"} & arrays.keys() else transposed(path, shape[-2:][0], num_channels)
+    group_name = next((name for name in GROUP_NAMES if name in arrays), None)
+    splits = _column(path, "split", arrays["split"], num) if "split" in arrays else [""] * num
+    return Listing(
+        names=_names(num) if num > 1 or len(shape) == 3 else [path.name],
+        channels=channels,
+        sample_rate_hz=_rate(path, arrays["sample_rate_hz"]) if "sample_rate_hz" in arrays else None,
+        num_samples=np.diff(spans).ravel().tolist(),
+        reader=ArrayRecordings(path, signals, spans),
+        version=version,
+        splits=[split_called(split) or split for split in splits],
+        groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
+        labels=_labels(path, arrays, spans, shape, group_name),
+        layout_problem=problem,
+    )
+
+
+def transposed(file: Path | str, num_samples: int, num_channels: int) -> str:
+    """Return a message if a recording has more channels than samples; "" if it does not."""
+    if num_channels <= num_samples:
+        return ""
+    return (
+        f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
+        f"[n, T, C]: transpose it, or {_LIST_CHANNELS}"
+    )
+
+
+def _names(num: int) -> list[str]:
+    return [f"recording {index}" for index in range(num)]
+
+
+def _recordings_shape(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[int, int, int]:
+    """Return n, T and C of an array without lengths."""
+    if dtype.kind not in "iuf" or not 1 <= len(shape) <= 3 or 0 in shape:
+        raise ValueError(
+            f"{path}: {name} is {dtype} {list(shape)}, but must be real numbers [T, C] or [n, T, C], none of them 0"
+        )
+    num, num_samples, num_channels = (1, *shape, 1) if len(shape) == 1 else (1, *shape)[-3:]
+    return num, num_samples, num_channels
+
+
+def _spans(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, length: np.ndarray | None) -> np.ndarray:
+    """Return start and end of each recording in the axis of time, `[n, 2]`."""
+    num, num_samples, num_channels = _recordings_shape(path, name, shape, dtype)
+    if length is None:
+        return np.tile([0, num_samples], (num, 1))
+    if length.dtype.kind not in "iu" or length.ndim != 1 or not length.size or int(length.min()) < 1:
+        shown = f"{length.dtype} {list(length.shape)}"
+        raise ValueError(f"{path}: length is {shown}, but must be the samples of each recording, [n], at least 1 each")
+    lengths = length.astype(np.int64)
+    total, longest = int(lengths.sum()), int(lengths.max())
+    if len(shape) == 3:
+        if len(lengths) != num or longest > num_samples:
+            hint = f": {name} seems to be [n, C, T], transpose it" if num_samples < longest <= num_channels else ""
+            raise ValueError(
+                f"{path}: length has {len(lengths)} entries of at most {longest} samples, but {name} is "
+                f"[n, T, C] = {list(shape)}{hint}"
+            )
+        return np.stack([np.zeros_like(lengths), lengths], axis=1)
+    if total != num_samples:
+        hint = f": {name} seems to be [C, total], transpose it" if total == num_channels else ""
+        raise ValueError(
+            f"{path}: the lengths add up to {total} samples, but {name} has {num_samples}, [total, C] = "
+            f"{list(shape)}{hint}"
+        )
+    ends = np.cumsum(lengths)
+    return np.stack([ends - lengths, ends], axis=1)
+
+
+def _column(path: Path, name: str, array: np.ndarray, num: int) -> list[str]:
+    """Return an array of strings or whole numbers as strings."""
+    if array.dtype.kind not in "USiu" or array.shape != (num,):
+        raise ValueError(
+            f"{path}: {name} is {array.dtype} {list(array.shape)}, but must be strings or whole numbers [{num}]"
+        )
+    if array.dtype.kind == "S":
+        return [value.decode("utf-8", "replace") for value in array.tolist()]
+    return [str(value) for value in array.tolist()]
+
+
+def _rate(path: Path, array: np.ndarray) -> float:
+    if array.size != 1 or array.dtype.kind not in "iuf" or not 0 < float(array.reshape(())) < np.inf:
+        raise ValueError(f"{path}: sample_rate_hz is {array.tolist()}, but must be one positive number")
+    return float(array.reshape(()))
+
+
+def _labels(
+    path: Path, arrays: dict[str, np.ndarray], spans: np.ndarray, shape: tuple[int, ...], group_name: str | None
+) -> dict[str, Labels]:
+    """Return the labels of all further arrays with one entry per recording or per sample; warn of other arrays."""
+    labels: dict[str, Labels] = {}
+    ignored = []
+    for name, array in arrays.items():
+        if name in _KNOWN or name == group_name:
+            continue
+        if array.dtype.kind in "USiu" and array.shape == (len(spans),):
+            labels[name] = _recording_labels(path, name, array, arrays.get("classes"))
+        elif array.dtype.kind in "USiu" and array.shape == shape[: max(1, len(shape) - 1)]:
+            rows = list(array) if array.ndim == 2 else [array] * len(spans)
+            parts = [values[first:end] for values, (first, end) in zip(rows, spans.tolist(), strict=True)]
+            labels[name] = _sample_labels(path, name, parts, arrays.get("classes"))
+        else:
+            ignored.append(f"{name} ({array.dtype} {list(array.shape)})")
+    if ignored:
+        warnings.warn(
+            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per recording "
+            f"[{len(spans)}] or one per sample",
+            stacklevel=2,
+        )
+    return labels
+
+
+def _recording_labels(path: Path, name: str, array: np.ndarray, classes: np.ndarray | None) -> RecordingLabels:
+    if name == "label" and classes is not None and array.dtype.kind in "iu":
+        names = _class_names(path, array, classes)
+        return RecordingLabels([names[code] if code >= 0 else "" for code in array.tolist()], names)
+    return RecordingLabels(_column(path, name, array, len(array)))
+
+
+def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.ndarray | None) -> SampleLabels:
+    values = np.concatenate(parts)
+    if name == "label" and classes is not None and values.dtype.kind in "iu":
+        return SampleLabels(_Loaded(parts, _class_names(path, values, classes)))
+    distinct, inverse = np.unique(values, return_inverse=True)
+    names = _column(path, name, distinct, len(distinct))
+    sorted_names = sort_names(names)
+    codes = encode_names(names, sorted_names)[inverse]
+    ends = np.cumsum([len(part) for part in parts])
+    return SampleLabels(_Loaded(np.split(codes, ends[:-1]), sorted_names))
+
+
+def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str]:
+    names = _column(path, "classes", classes, classes.size)
+    if int(codes.max()) >= len(names) or len(set(names)) < len(names):
+        raise ValueError(
+            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of the labels "
+            "0, 1, ... once"
+        )
+    return names
+
+
+class _Loaded:
+    """Labels that are in memory already."""
+
+    def __init__(self, codes: list[np.ndarray], classes: list[str]) -> None:
+        self._codes, self._classes = codes, classes
+
+    def __call__(self) -> tuple[list[np.ndarray], list[str]]:
+        return self._codes, self._classes

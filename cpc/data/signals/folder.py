@@ -1,0 +1,256 @@
+"""A folder of recordings, one per file, with or without `manifest.csv` and `labels.csv`."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from cpc.data.signals.arrays import ArrayRecordings, list_npy, transposed
+from cpc.data.signals.comma_tables import CommaTable
+from cpc.data.signals.labels import Interval, Labels, RecordingLabels, SampleLabels, encode_names, sort_names
+from cpc.data.signals.listing import GROUP_NAMES, Listing
+from cpc.data.signals.rates import choose_channels, common_channels, common_rate
+from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.splits import split_called
+from cpc.data.store.tables import read_table
+
+MANIFEST_NAME, INTERVALS_NAME = "manifest.csv", "labels.csv"
+LABEL_COLUMNS = ("label",)
+
+
+@runtime_checkable
+class SignalFile(Protocol):
+    """A file that is one recording; only its header has been read.
+
+    Attributes:
+        path: the file.
+        channels: names of its channels.
+        sample_rate_hz: None if the file does not say.
+        num_samples: upper bound.
+        sample_labels: names of its columns of labels per sample.
+        intervals: task -> intervals that the file itself holds.
+    """
+
+    path: Path
+    channels: list[str]
+    num_samples: int
+    sample_labels: list[str]
+    intervals: dict[str, list[Interval]]
+
+    @property
+    def sample_rate_hz(self) -> float | None:
+        """Rate of the samples."""
+        ...
+
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen channels, `[t, C]`."""
+        ...
+
+    def texts(self, name: str) -> list[str]:
+        """Return the label of each sample."""
+        ...
+
+
+class ArrayFile:
+    """An npy file of one recording."""
+
+    def __init__(self, path: Path, label_columns: Sequence[str], expected_hz: float | None) -> None:
+        listing = list_npy(path)
+        if len(listing.names) > 1:
+            raise ValueError(
+                f"{path} holds {len(listing.names)} recordings; in a folder each file is one, [T, C]: name the file as "
+                "the source, or write one file per recording"
+            )
+        self.path, self.channels, self.num_samples = path, listing.channels, listing.num_samples[0]
+        self.sample_rate_hz = None
+        self.sample_labels: list[str] = []
+        self.intervals: dict[str, list[Interval]] = {}
+        self._recording = ArrayRecordings(path, "", np.array([[0, self.num_samples]]))
+
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen columns."""
+        return self._recording.blocks(0, columns)
+
+    def texts(self, name: str) -> list[str]:
+        """Raise, since an npy file holds no labels."""
+        raise ValueError(f"{self.path} holds no labels {name!r}")
+
+
+OPENERS: dict[str, Callable[[Path, Sequence[str], float | None], SignalFile]] = {
+    ".csv": CommaTable,
+    ".tsv": CommaTable,
+    ".npy": ArrayFile,
+}
+
+
+class FileRecordings:
+    """The recordings of a folder.
+
+    Args:
+        files: one per recording.
+        channels: names of the channels of the listing; the columns of a file are found by their names.
+    """
+
+    def __init__(self, files: Sequence[SignalFile], channels: Sequence[str]) -> None:
+        self._files, self._channels = files, channels
+
+    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the columns of one file."""
+        file = self._files[row]
+        if file.channels == list(self._channels):
+            return file.blocks(columns)
+        return file.blocks([file.channels.index(self._channels[column]) for column in columns])
+
+    def loaded(self) -> AbstractContextManager[None]:
+        """Files share nothing."""
+        return nullcontext()
+
+
+def list_files(
+    root: Path,
+    names: Sequence[str],
+    *,
+    sample_rate_hz: float | None,
+    channels: Sequence[str | int] | None,
+    label_columns: Sequence[str],
+) -> Listing:
+    """List the files of a folder as recordings.
+
+    Args:
+        root: the folder.
+        names: paths relative to it.
+        sample_rate_hz: the rate that the user gave.
+        channels: the channels that the user chose, which all files must have; files may differ in others.
+        label_columns: names of columns that hold labels per sample.
+
+    Raises:
+        ValueError: naming a file that cannot be read, or two files of different channels or rates.
+    """
+    files = []
+    for name in names:
+        path = root / name
+        opener = OPENERS.get(path.suffix.lower())
+        if opener is None:
+            raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
+        files.append(opener(path, label_columns, sample_rate_hz))
+    if channels is None:
+        shared = common_channels([file.channels for file in files], names, root)
+    else:
+        chosen = [choose_channels(channels, file.channels, file.path)[0] for file in files]
+        common_channels(chosen, names, root)
+        shared = files[0].channels
+    problems = [transposed(file.path, file.num_samples, len(file.channels)) for file in files]
+    tasks = sorted({task for file in files for task in file.intervals})
+    labelled = sorted({task for file in files for task in file.sample_labels})
+    status = [file.path.stat() for file in files]
+    return Listing(
+        names=list(names),
+        channels=shared,
+        sample_rate_hz=common_rate([file.sample_rate_hz for file in files], names, root),
+        num_samples=[file.num_samples for file in files],
+        reader=FileRecordings(files, shared),
+        version=[(name, each.st_size, each.st_mtime_ns) for name, each in zip(names, status, strict=True)],
+        splits=[""] * len(files),
+        groups=[""] * len(files),
+        labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
+        intervals={task: [file.intervals.get(task, []) for file in files] for task in tasks},
+        layout_problem=next(filter(None, problems), ""),
+    )
+
+
+def list_folder(
+    root: Path,
+    *,
+    sample_rate_hz: float | None,
+    channels: Sequence[str | int] | None,
+    label_columns: Sequence[str],
+) -> Listing:
+    """List the recordings of a folder.
+
+    `manifest.csv` has a column `path`, optional columns `split` and `group` (or `user`, `subject`), and any number of
+    further columns, each a task with one label per recording. Without it, every file below the folder in a known format
+    is a recording. `labels.csv`, optional, has the columns path, start, end (in seconds) and label, and perhaps task.
+
+    Raises:
+        ValueError: naming the table or the file, if it is not legal.
+    """
+    options = {"sample_rate_hz": sample_rate_hz, "channels": channels, "label_columns": label_columns}
+    manifest = root / MANIFEST_NAME
+    columns: dict[str, list[str]] = {}
+    if manifest.is_file():
+        columns = _read_columns(manifest, ("path",))
+        names = columns.pop("path")
+        absent = [name for name in names if not (root / name).is_file()]
+        if absent or not names:
+            raise ValueError(f"{manifest} names {len(names)} files, of which are absent:\n{name_a_few(absent)}")
+    else:
+        found = find_files(root, OPENERS, "signal")
+        names = [name for name in found if name not in (MANIFEST_NAME, INTERVALS_NAME)]
+        if not names:
+            raise ValueError(f"no recordings below {root}, only {', '.join(found)}")
+    refuse_doubles(root, names)
+    listing = list_files(root, names, **options)  # type: ignore[arg-type]
+    if "split" in columns:
+        listing.splits = [split_called(split) or split for split in columns.pop("split")]
+    for name in GROUP_NAMES:
+        if name in columns:
+            listing.groups = columns.pop(name)
+            break
+    tasks: Mapping[str, Labels] = {task: RecordingLabels(values) for task, values in columns.items()}
+    listing.labels |= tasks
+    if (root / INTERVALS_NAME).is_file():
+        listing.intervals = {**listing.intervals, **read_intervals(root / INTERVALS_NAME, names)}
+    return listing
+
+
+def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Interval]]]:
+    """Read a table of intervals: path, start, end (seconds), label, and perhaps task (`interval` without it).
+
+    Raises:
+        ValueError: naming the table and the line, if a path is unknown or a time is not legal.
+    """
+    columns = _read_columns(path, ("path", "start", "end", "label"))
+    row_of = {name: row for row, name in enumerate(names)}
+    tasks = columns.get("task", ["interval"] * len(columns["path"]))
+    intervals: dict[str, list[list[Interval]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}
+    cells = zip(*(columns[name] for name in ("path", "start", "end", "label")), tasks, strict=True)
+    for number, (name, start, end, label, task) in enumerate(cells, start=1):
+        times = [_seconds(time) for time in (start, end)]
+        if name not in row_of or not 0 <= times[0] <= times[1] < math.inf:
+            raise ValueError(
+                f"{path}, row {number}: {name} from {start!r} to {end!r}; a path is one of the recordings' ("
+                f"{names[0]}, ...), and times are seconds, 0 <= start <= end"
+            )
+        intervals[task][row_of[name]].append(Interval(times[0], times[1], label))
+    return intervals
+
+
+def _seconds(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
+    names, rows = read_table(path, errors="surrogateescape")
+    absent = [name for name in required if name not in names]
+    if absent:
+        raise ValueError(f"{path} has no column {absent[0]!r}, only {', '.join(names)}")
+    cells = [row for _, row in rows]
+    return {name: [row[column].strip() for row in cells] for column, name in enumerate(names)}
+
+
+class _LabelColumns:
+    """Reads a column of labels from every file."""
+
+    def __init__(self, files: Sequence[SignalFile], task: str) -> None:
+        self._files, self._task = files, task
+
+    def __call__(self) -> tuple[list[np.ndarray], list[str]]:
+        texts = [file.texts(self._task) if self._task in file.sample_labels else [] for file in self._files]
+        classes = sort_names({name for column in texts for name in set(column)})
+        return [encode_names(column, classes).astype(np.int32) for column in texts], classes

@@ -1,0 +1,63 @@
+"""The recordings that a source holds, before channels are chosen and splits are drawn.
+
+T samples, C channels.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from cpc.data.signals.labels import Interval, Labels
+
+GROUP_NAMES = ("group", "user", "subject")
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Decodes the recordings of a source. It can be pickled, without the samples that it holds in memory."""
+
+    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen columns of a recording, `[t, C]` in one or several blocks, as real numbers.
+
+        Raises:
+            ValueError: naming the recording, before or after any block, if it cannot be decoded.
+        """
+        ...
+
+    def loaded(self) -> AbstractContextManager[None]:
+        """Return a context that holds in memory what several recordings share, and releases it afterwards."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Listing:
+    """The recordings of a source; lists have one entry per recording.
+
+    Attributes:
+        names: path relative to the source, or `recording 3`.
+        channels: names of all channels.
+        sample_rate_hz: rate of all recordings; None if the source does not say.
+        num_samples: upper bound of each recording's number of samples.
+        reader: decodes the recordings.
+        version: numbers and strings that change if the content of the source does.
+        splits: "" where the source names none.
+        groups: "" where unknown.
+        labels: task -> labels per recording or per sample.
+        intervals: task -> intervals of each recording.
+        layout_problem: message if the array seems to be transposed, which is refused unless the user lists all channels.
+    """
+
+    names: list[str]
+    channels: list[str]
+    sample_rate_hz: float | None
+    num_samples: list[int]
+    reader: Reader
+    version: Sequence[Any]
+    splits: list[str]
+    groups: list[str]
+    labels: dict[str, Labels] = field(default_factory=dict)
+    intervals: Mapping[str, list[list[Interval]]] = field(default_factory=dict)
+    layout_problem: str = ""

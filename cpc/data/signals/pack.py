@@ -1,0 +1,183 @@
+"""Recordings decoded once into a pack of float32 samples, from which training reads windows.
+
+T samples, C channels.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from cpc.data.signals.recordings import Recordings
+from cpc.data.store.folders import name_a_few
+from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
+from cpc.data.store.statistics import ChannelStatistics
+
+_VERSION = 1  # raise it whenever the same recordings are written differently
+_BLOCK_SAMPLES = 1 << 18
+_OTHER_SCALE = 100.0  # ratio of ranges between recordings
+
+
+class PackedSignals(PackedRows):
+    """Recordings in one float32 memory map, which `pack_signals` writes; row i is recording i.
+
+    Attributes:
+        channels: names of the channels.
+        sample_rate_hz: rate of all recordings.
+
+    Raises:
+        ValueError: if the folder holds no complete pack.
+    """
+
+    def read(self, row: int, start: int, num_samples: int) -> Float32[np.ndarray, "T C"]:
+        """Return a copy of `num_samples` samples of one recording from `start` on; fewer only at its end."""
+        if start < 0:
+            raise ValueError(f"start={start}, but a recording's first sample is number 0")
+        stop = min(start + num_samples, int(self.lengths[row]))
+        offset = int(self._offsets[row])
+        return np.array(self.elements[offset + start : offset + max(start, stop)])
+
+    def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
+        """Return mean and standard deviation of each channel over these recordings, without missing samples.
+
+        Raises:
+            ValueError: naming a channel that has no sample there.
+        """
+        num = np.zeros(len(self.channels))
+        total = np.zeros(len(self.channels))
+        for block in self._blocks(rows):
+            num += np.isfinite(block).sum(axis=0)
+            total += np.nansum(block, axis=0)
+        if not num.all():
+            raise ValueError(
+                f"the channel {self.channels[int(np.argmin(num))]} has no sample in {len(rows)} recordings, so it has no "
+                "statistics: choose other `channels`"
+            )
+        mean, squares = total / num, np.zeros(len(self.channels))
+        for block in self._blocks(rows):
+            squares += np.nansum(np.square(block - mean), axis=0)
+        return ChannelStatistics(mean, np.sqrt(squares / num))
+
+    def _blocks(self, rows: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
+        for row in np.asarray(rows).tolist():
+            for start in range(0, int(self.lengths[row]), _BLOCK_SAMPLES):
+                yield self.read(row, start, _BLOCK_SAMPLES).astype(np.float64)
+
+    def _open(self, index: Mapping[str, Any]) -> None:
+        super()._open(index)
+        self.channels: list[str] = [str(name) for name in index["channels"]]
+        self.sample_rate_hz = float(index["sample_rate_hz"])
+        if self.shape != (len(self.channels),):
+            raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
+
+
+def pack_signals(
+    recordings: Recordings,
+    cache_dir: str | Path | None = None,
+    *,
+    skip_bad: bool = False,
+    num_workers: int | None = None,
+    progress: bool = True,
+) -> PackedSignals:
+    """Decode all recordings to float32, or reuse what an earlier call decoded.
+
+    Values keep their units; missing samples are NaN. Labels, groups and splits are not in the pack, and can change
+    without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a hundred times
+    that of others. An interrupted call leaves no pack behind.
+
+    Args:
+        recordings: the recordings, as `read_recordings` returns them.
+        cache_dir: parent folder of all packs; `.cpc_cache` beside the recordings unless given.
+        skip_bad: keep recordings that cannot be used as empty ones, and warn how many, instead of raising.
+        num_workers: threads that decode; all cores unless given.
+        progress: show a progress bar.
+
+    Raises:
+        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`), of
+            which the first few are named; the good ones are packed before.
+        OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
+    """
+    beside = recordings.source if recordings.source.is_dir() else recordings.source.parent
+    packs = beside / ".cpc_cache" if cache_dir is None else Path(cache_dir)
+    source = _Samples(recordings)
+    folder = packs / f"signals-{FORMAT}.{_VERSION}-{recordings.key()}"
+    return pack_rows(source, folder, PackedSignals, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
+
+
+class _Samples(RowSource):
+    """Recordings as rows of float32 samples."""
+
+    noun, dtype = "recording", "<f4"
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.shape = (len(recordings.channels),)
+        self.about = {"channels": recordings.channels, "sample_rate_hz": recordings.sample_rate_hz}
+        self._recordings = recordings
+        self._constant: set[tuple[int, int]] = set()
+        self._ranges: dict[int, np.ndarray] = {}  # row -> [C]
+        self._whole: set[int] = set()
+
+    def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
+        return self._recordings.num_samples
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        with self._recordings.loaded():
+            yield
+        for message in (self._constant_channels(), self._other_scales()):
+            if message:
+                warnings.warn(message, stacklevel=6)
+
+    def decode(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
+        lowest, highest = np.full(self.shape, np.inf), np.full(self.shape, -np.inf)
+        num_samples, is_whole = 0, True
+        for block in self._recordings.read(row):
+            lowest, highest = np.fmin(lowest, _extreme(np.fmin, block)), np.fmax(highest, _extreme(np.fmax, block))
+            is_whole = is_whole and not np.nanmax(np.abs(block - np.rint(block)), initial=0)
+            num_samples += len(block)
+            yield block
+        if num_samples > 1:
+            self._constant |= {(channel, row) for channel in np.flatnonzero(lowest == highest).tolist()}
+            self._ranges[row] = highest - lowest
+            if is_whole:
+                self._whole.add(row)
+
+    def _constant_channels(self) -> str:
+        """Return a warning that names the channels which are constant in a recording; "" if none is."""
+        lines = []
+        for channel, name in enumerate(self._recordings.channels):
+            rows = [row for other, row in sorted(self._constant) if other == channel]
+            if rows:
+                lines.append(
+                    f"{name}, in {len(rows)} of {len(self._recordings)} recordings, such as "
+                    f"{self._recordings.title(rows[0])}"
+                )
+        return (
+            f"channels are constant:\n{name_a_few(lines)}\nleave them out by `channels`, if they are" if lines else ""
+        )
+
+    def _other_scales(self) -> str:
+        """Return a warning if some recordings hold whole numbers and ranges differ a hundredfold; else ""."""
+        rows = sorted(row for row, ranges in self._ranges.items() if ranges.all() and np.isfinite(ranges).all())
+        if not self._whole & set(rows):
+            return ""
+        logs = np.log10([self._ranges[row] for row in rows])
+        scales = np.median(logs - np.median(logs, axis=0), axis=1)
+        small, large = int(np.argmin(scales)), int(np.argmax(scales))
+        ratio = 10 ** (scales[large] - scales[small])
+        if ratio < _OTHER_SCALE or not self._whole & {rows[small], rows[large]}:
+            return ""
+        titles = [self._recordings.title(rows[index]) for index in (large, small)]
+        return (
+            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: are "
+            "they counts of a converter of another scale? Convert all to one unit"
+        )
+
+
+def _extreme(function: np.ufunc, block: np.ndarray) -> np.ndarray:
+    values: np.ndarray = function.reduce(block, axis=0)
+    return values

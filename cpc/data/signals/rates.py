@@ -1,0 +1,74 @@
+"""Rates and channels that the files of one source must share."""
+
+from collections.abc import Sequence
+
+RATE_TOLERANCE = 0.01  # of a rate: clocks of devices differ by less
+
+
+def common_rate(rates: Sequence[float | None], names: Sequence[str], source: object) -> float | None:
+    """Return the rate of all files; None if no file says.
+
+    Raises:
+        ValueError: naming two files of different rates.
+    """
+    known = [(rate, name) for rate, name in zip(rates, names, strict=True) if rate is not None]
+    for rate, name in known[1:]:
+        if abs(rate / known[0][0] - 1) > RATE_TOLERANCE:
+            raise ValueError(
+                f"{source}: {known[0][1]} has {known[0][0]:g} Hz, {name} {rate:g} Hz; the recordings of a source have "
+                "one rate: resample one of them, or read them as two sources"
+            )
+    return known[0][0] if known else None
+
+
+def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], source: object) -> list[str]:
+    """Return the channels of all files.
+
+    Raises:
+        ValueError: naming two files with different channels.
+    """
+    for other, name in zip(channels[1:], names[1:], strict=True):
+        if list(other) != list(channels[0]):
+            raise ValueError(
+                f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; choose "
+                "those that all files have by `channels`"
+            )
+    return list(channels[0])
+
+
+def choose_channels(
+    chosen: Sequence[str | int] | None, available: Sequence[str], source: object
+) -> tuple[list[str], list[int]]:
+    """Return names and columns of the chosen channels, in the order of `chosen`; None: all.
+
+    A string is a name, or else a number written as text; an integer is a number, from 0.
+
+    Raises:
+        ValueError: listing the channels, if one is unknown, or chosen twice; if two have one name.
+    """
+    if chosen is None:
+        twice = sorted({name for name in available if list(available).count(name) > 1})
+        if twice:
+            raise ValueError(
+                f"{source} has several channels named {', '.join(twice)}: choose by number with `channels`"
+            )
+        return list(available), list(range(len(available)))
+    columns = [_column(channel, available, source) for channel in chosen]
+    if not columns or len(set(columns)) < len(columns):
+        raise ValueError(
+            f"`channels` are {', '.join(map(str, chosen)) or 'empty'}, but must name at least one channel, each once; "
+            f"{source} has {', '.join(available)}"
+        )
+    return [available[column] for column in columns], columns
+
+
+def _column(channel: str | int, available: Sequence[str], source: object) -> int:
+    if isinstance(channel, str) and list(available).count(channel) == 1:
+        return list(available).index(channel)
+    number = int(channel) if isinstance(channel, int) or channel.isdecimal() else -1
+    if 0 <= number < len(available):
+        return number
+    raise ValueError(
+        f"{source} has no channel {channel!r}, only {', '.join(available)}: name one of these, or its number from 0 to "
+        f"{len(available) - 1}"
+    )

@@ -1,0 +1,219 @@
+"""The recordings of a source, with their splits, groups and labels.
+
+T samples, t samples of a block, C channels.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float32
+
+from cpc.data.signals.arrays import list_npy, list_npz
+from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
+from cpc.data.signals.labels import IntervalLabels, Labels
+from cpc.data.signals.listing import Listing, Reader
+from cpc.data.signals.rates import RATE_TOLERANCE, choose_channels
+from cpc.data.store.atomic import json_text
+from cpc.data.store.contents import say_contents
+from cpc.data.store.splits import draw_splits
+
+Missing = Literal["refuse", "mask"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recordings:
+    """The recordings of a source; samples are decoded by `read`.
+
+    Attributes:
+        source: the file or folder.
+        names: of each recording, its path relative to the source, or `recording 3`.
+        channels: the chosen channels, in order; "0", "1", ... if the source names none.
+        sample_rate_hz: rate of all recordings.
+        splits: split of each recording.
+        groups: subject of each recording; "" if unknown.
+        labels: task -> labels.
+        num_samples: upper bound of each recording's number of samples.
+        missing: `refuse` or `mask`, see `read_recordings`.
+    """
+
+    source: Path
+    names: list[str]
+    channels: list[str]
+    sample_rate_hz: float
+    splits: list[str]
+    groups: list[str]
+    labels: dict[str, Labels]
+    num_samples: list[int]
+    missing: Missing
+    columns: Sequence[int]
+    version: Sequence[Any]
+    reader: Reader
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
+        """Yield a recording in blocks, in its own units; NaN where a sample is missing.
+
+        Raises:
+            ValueError: naming the recording, if it cannot be decoded or has no samples; naming channel and time too, if
+                a sample is missing or infinite and `missing` is `refuse`. Blocks may have been yielded before.
+        """
+        num_read, num_known = 0, 0
+        for block in self.reader.blocks(row, self.columns):
+            with np.errstate(over="ignore", invalid="ignore"):
+                samples = np.array(block, np.float32, order="C")
+            known = np.isfinite(samples)
+            if not known.all():
+                if self.missing == "refuse":
+                    raise ValueError(self._missing_sample(row, num_read, samples, known))
+                samples[~known] = np.nan
+            num_read += len(samples)
+            num_known += int(known.sum())
+            yield samples
+        if not num_known:
+            held = f"{num_read} samples, all missing" if num_read else "no samples"
+            raise ValueError(f"{self.title(row)} has {held}: remove it")
+
+    def title(self, row: int) -> str:
+        """Return a recording's name with that of its source, for messages."""
+        if self.source.is_dir():
+            return str(self.source / self.names[row])
+        return str(self.source) if self.names[row] == self.source.name else f"{self.source}, {self.names[row]}"
+
+    def loaded(self) -> AbstractContextManager[None]:
+        """Return a context that holds in memory what several recordings share, while all are read."""
+        return self.reader.loaded()
+
+    def key(self) -> str:
+        """Return a hash of everything that the samples depend on: content, channels, rate, treatment of missing ones.
+
+        The content of files is represented by their paths, sizes and times; that of an npz by its checksums.
+        """
+        parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
+        return hashlib.sha256(json_text(parts).encode()).hexdigest()[:24]
+
+    def _missing_sample(self, row: int, num_read: int, samples: np.ndarray, known: np.ndarray) -> str:
+        sample, channel = np.argwhere(~known)[0].tolist()
+        value = "missing (NaN)" if np.isnan(samples[sample, channel]) else "infinite, or too large for float32"
+        index = num_read + sample
+        return (
+            f"{self.title(row)}: channel {self.channels[channel]} is {value} at {index / self.sample_rate_hz:.6g} s "
+            f"(sample {index}): fill or cut it, choose other channels by `channels`, or set `missing` to mask"
+        )
+
+
+def read_recordings(
+    source: str | Path,
+    *,
+    sample_rate_hz: int | float | None = None,
+    channels: Sequence[str | int] | None = None,
+    missing: Missing = "refuse",
+    valid_share: int | float = 0.0,
+    test_share: int | float = 0.0,
+    seed: int = 0,
+    label_columns: Sequence[str] = LABEL_COLUMNS,
+) -> Recordings:
+    """Read names, splits, groups and labels of a source of recordings, but not the samples.
+
+    Args:
+        source: one of
+
+            - an npz file (see `cpc.data.signals.arrays.list_npz`) or an npy file, `[T, C]` or `[n, T, C]`;
+            - a folder of csv, tsv and npy files, with or without `manifest.csv` and `labels.csv` (see
+              `cpc.data.signals.folder.list_folder`), or one such file.
+        sample_rate_hz: rate of all recordings; required if the source does not say, and else equal to what it says
+            within a hundredth.
+        channels: channels to read, by name or number, in this order; None: all.
+        missing: `refuse` raises an error at a sample that is NaN or infinite; `mask` reads it as NaN.
+        valid_share: if the source has no split `valid`, this share of the groups of `train` becomes `valid`. Recordings
+            of one group stay together; a recording without a group is its own. A hash of seed and group decides (see
+            `cpc.data.store.splits.draw_splits`).
+        test_share: likewise for `test`.
+        seed: seed of the hash.
+        label_columns: names of columns that hold labels per sample.
+
+    Raises:
+        ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
+            known format, a channel is unknown, files differ in rate or channels, the rate is missing or contradicts the
+            source, or a share leaves a split empty.
+    """
+    path = Path(source).expanduser()
+    if sample_rate_hz is not None and not 0 < sample_rate_hz < np.inf:
+        raise ValueError(f"`sample_rate_hz`={sample_rate_hz} must be positive and finite")
+    sample_rate_hz = None if sample_rate_hz is None else float(sample_rate_hz)
+    channels = [channels] if isinstance(channels, str) else channels
+    if missing not in ("refuse", "mask"):
+        raise ValueError(f"`missing`={missing!r} is not one of 'refuse', 'mask'")
+    listing = _list(path, sample_rate_hz, channels, label_columns)
+    if listing.layout_problem and (channels is None or len(channels) != len(listing.channels)):
+        raise ValueError(listing.layout_problem)
+    names, columns = choose_channels(channels, listing.channels, path)
+    rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
+    splits = _draw_splits(listing, float(valid_share), float(test_share), seed)
+    groups = {"groups": sorted(set(listing.groups) - {""})} if any(listing.groups) else {}
+    say_contents(path, f"recordings of {len(names)} channels at {rate:g} Hz", splits, **groups)
+    labels = listing.labels | {task: IntervalLabels(rows, rate) for task, rows in listing.intervals.items()}
+    return Recordings(
+        source=path,
+        names=listing.names,
+        channels=names,
+        sample_rate_hz=rate,
+        splits=splits,
+        groups=listing.groups,
+        labels=labels,
+        num_samples=listing.num_samples,
+        missing=missing,
+        columns=columns,
+        version=listing.version,
+        reader=listing.reader,
+    )
+
+
+def _list(
+    path: Path, sample_rate_hz: float | None, channels: Sequence[str | int] | None, label_columns: Sequence[str]
+) -> Listing:
+    suffix = path.suffix.lower()
+    if not path.exists():
+        raise ValueError(f"there is no file or folder {path}")
+    if suffix == ".npz":
+        return list_npz(path)
+    if suffix == ".npy":
+        return list_npy(path)
+    if path.is_dir() or path.name == MANIFEST_NAME:
+        folder = path if path.is_dir() else path.parent
+        return list_folder(folder, sample_rate_hz=sample_rate_hz, channels=channels, label_columns=label_columns)
+    if suffix not in OPENERS:
+        raise ValueError(f"{path} is of no known format: known are folders and files {' '.join(['.npz', *OPENERS])}")
+    return list_files(
+        path.parent, [path.name], sample_rate_hz=sample_rate_hz, channels=channels, label_columns=label_columns
+    )
+
+
+def _agreed_rate(path: Path, own: float | None, given: float | None) -> float:
+    if own is None and given is None:
+        raise ValueError(f"{path} does not say its sample rate: give it by `sample_rate_hz`")
+    if own is not None and given is not None and abs(given / own - 1) > RATE_TOLERANCE:
+        raise ValueError(
+            f"{path} says {own:g} Hz, but `sample_rate_hz` is {given:g}: leave the option out, or correct one"
+        )
+    return float(given if given is not None else own)  # type: ignore[arg-type]
+
+
+def _draw_splits(listing: Listing, valid_share: float, test_share: float, seed: int) -> list[str]:
+    """Return the splits; those that the source lacks are drawn from `train`, by group."""
+    splits = [split or "train" for split in listing.splits]
+    shares = {"valid_share": valid_share, "test_share": test_share}
+    lacking = {name: 0.0 if name.removesuffix("_share") in splits else share for name, share in shares.items()}
+    rows = [row for row, split in enumerate(splits) if split == "train"]
+    if rows and any(lacking.values()):
+        units = [listing.groups[row] or listing.names[row] for row in rows]
+        drawn = draw_splits(units, valid_share=lacking["valid_share"], test_share=lacking["test_share"], seed=seed)
+        for row, split in zip(rows, drawn, strict=True):
+            splits[row] = split
+    return splits

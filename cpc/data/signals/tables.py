@@ -1,0 +1,92 @@
+"""Recordings in tables: one row per sample, one column per channel, and columns of time and labels.
+
+t samples of a block, C channels.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc.data.signals.labels import Interval
+from cpc.data.signals.times import NUM_HEAD, Clock, find_time_column
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a table: `[t, C]` numbers, NaN where a cell is empty; `[t]` times, and if these are dates."""
+
+    numbers: np.ndarray
+    times: np.ndarray | None
+    is_dates: bool = False
+
+
+class SignalTable(ABC):
+    """A table that is a recording.
+
+    Args:
+        path: the file.
+        label_columns: names of columns that hold labels per sample.
+        expected_hz: the rate that the user gave.
+
+    Attributes:
+        names: names of all columns.
+        num_samples: upper bound of the number of rows.
+
+    Raises:
+        ValueError: naming the file, if its header cannot be read.
+    """
+
+    intervals: dict[str, list[Interval]] = {}
+
+    def __init__(self, path: Path, label_columns: Sequence[str], expected_hz: float | None) -> None:
+        self.path, self._expected_hz = path, expected_hz
+        self.names, self.num_samples = self._open()
+        self.time_column = find_time_column(self.names)
+        self.sample_labels = [name for name in self.names if name in label_columns]
+        others = {self.time_column, *self.sample_labels}
+        self.channels = [name for name in self.names if name not in others]
+        if not self.channels:
+            raise ValueError(f"{path} has no channels, only the columns {', '.join(self.names)}")
+
+    @property
+    def sample_rate_hz(self) -> float | None:
+        """The rate by the column of time; None without it."""
+        return self._clock.sample_rate_hz if self._clock else None
+
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen channels, `[t, C]` float64.
+
+        Raises:
+            ValueError: naming file, line and column, if a cell is no number; if the column of time has a gap.
+        """
+        first, previous = 0, None
+        for rows in self._rows([self.channels[column] for column in columns], self.time_column):
+            if self._clock and rows.times is not None:
+                self._clock.check(rows.times, first, previous)
+                previous = float(rows.times[-1])
+            first += len(rows.numbers)
+            yield rows.numbers
+
+    @abstractmethod
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of one column as text, one per sample."""
+
+    @abstractmethod
+    def _open(self) -> tuple[list[str], int]:
+        """Return the columns' names and an upper bound of the number of rows."""
+
+    @abstractmethod
+    def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
+        """Yield rows with at least one sample."""
+
+    @cached_property
+    def _clock(self) -> Clock | None:
+        if self.time_column is None:
+            return None
+        head = next(self._rows([], self.time_column), None)
+        if head is None or head.times is None:
+            return None
+        return Clock(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)

@@ -1,0 +1,116 @@
+"""The column of time of a table: its name, its unit, its rate, its gaps."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64
+
+from cpc.data.signals.rates import RATE_TOLERANCE
+
+NUM_HEAD = 4096  # rows that the rate is taken from
+_UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_NAME = re.compile(r"(?:time|timestamps?|datetime|date|t|epoch)(?:[ _.\[(]*(s|sec|seconds|ms|us|ns)[\])]?)?|(seconds)")
+_ZONE = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
+_LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
+_ROUNDING = 1e-3  # of a rate: nearer whole numbers are meant
+
+
+def find_time_column(names: Sequence[str]) -> str | None:
+    """Return the first column whose name is one of time, such as `Timestamp`, `time_ms` or `t`."""
+    return next((name for name in names if _NAME.fullmatch(name.lower())), None)
+
+
+def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
+    """Return times as numbers, in seconds if the cells are dates, and whether they are.
+
+    Raises:
+        ValueError: if a cell is neither a number nor a date of ISO 8601.
+    """
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells)), False
+    except ValueError:
+        dates = np.array([_ZONE.sub("", cell.strip()) for cell in cells], dtype="datetime64[ns]")
+    return dates.astype(np.int64) * 1e-9, True
+
+
+class Clock:
+    """The rate of a column of time, and a check that the column has no gaps.
+
+    Args:
+        path: the table.
+        name: the column.
+        head: the first times.
+        is_dates: whether they are seconds of dates.
+        expected_hz: the rate that the user gave; it decides the unit if the column's name has none.
+
+    Attributes:
+        sample_rate_hz: the rate; whole if the times come within a thousandth of it. None for a single sample.
+
+    Raises:
+        ValueError: naming the file, if the times are irregular or contradict `expected_hz`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        head: Float64[np.ndarray, " n"],
+        is_dates: bool,
+        expected_hz: float | None,
+    ) -> None:
+        self._path, self._name = path, name
+        self.sample_rate_hz: float | None = None
+        if len(head) < 2:
+            return
+        self._mean_step = float(head[-1] - head[0]) / (len(head) - 1)
+        self.check(head, 0, None)
+        unit = 1.0 if is_dates else self._unit(head, expected_hz)
+        rate = 1 / (self._mean_step * unit)
+        whole = float(max(1, round(rate)))
+        self.sample_rate_hz = whole if abs(rate / whole - 1) < _ROUNDING else float(f"{rate:.6g}")
+        if expected_hz is not None and abs(rate / expected_hz - 1) > RATE_TOLERANCE:
+            raise ValueError(
+                f"{path}: the column {name!r} has a step of {self._mean_step:.6g}, a rate of {rate:.6g} Hz if it is in "
+                f"units of {unit:g} s, but `sample_rate_hz` is {expected_hz:g}: leave the option out, or add the "
+                "column's unit to its name (time_s, time_ms, time_us)"
+            )
+
+    def check(self, times: Float64[np.ndarray, " n"], first: int, previous: float | None) -> None:
+        """Refuse times that go backwards or have a gap.
+
+        Args:
+            times: consecutive times.
+            first: index of the first of them in the recording.
+            previous: the time before them; None at the start.
+
+        Raises:
+            ValueError: naming the file and the sample.
+        """
+        if self._mean_step is None:
+            return
+        steps = np.diff(times) if previous is None else np.diff(times, prepend=previous)
+        bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))
+        if bad.size:
+            sample = first + int(bad[0]) + (previous is None)
+            raise ValueError(
+                f"{self._path}: the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}, on average "
+                f"by {self._mean_step:.6g}; a recording has equal steps: cut it there, resample it, or remove the "
+                "column and set `sample_rate_hz`"
+            )
+
+    _mean_step: float | None = None
+
+    def _unit(self, head: np.ndarray, expected_hz: float | None) -> float:
+        """Return the unit of the column in seconds: by its name, the expected rate, or the size of an epoch."""
+        match = _NAME.fullmatch(self._name.lower())
+        word = match[1] or match[2] if match else None
+        if word:
+            return _UNITS[word]
+        if expected_hz is not None:
+            for unit in (1.0, 1e-3, 1e-6, 1e-9):
+                if abs(1 / (self._mean_step * unit) / expected_hz - 1) <= RATE_TOLERANCE:
+                    return unit
+        # Times since 1970: 1e9 in seconds, 1e12 in milliseconds ...
+        return next((unit for unit, least in ((1e-9, 1e17), (1e-6, 1e14), (1e-3, 1e11)) if head[0] > least), 1.0)
