@@ -1,0 +1,1 @@
+"""Signals: recordings of time by channels, their labels, packs."""
