@@ -24,6 +24,7 @@ _MODULES = {
     "SameGroupBatches": "streams.same_group",
     "Segment": "audio.alignments",
     "Sentences": "sentences.modality",
+    "Signals": "signals.modality",
     "Text": "text.modality",
     "UniformBatches": "streams.uniform",
     "WindowDataset": "audio.windows",

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from cpc.data.batch import Batch
 
 Precision = Literal["float32", "bfloat16"]
-Pool = Literal["frames", "mean"]
 # (row, `FeatureExtractor.times`, first sample, T) -> `[T]` int64 classes, `UNLABELLED` for a vector without a label
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
 
@@ -62,11 +61,13 @@ class FeatureExtractor(ABC):
         dims: D of each feature.
         dtypes: dtype in which a feature is stored; float32 for features that are missing here.
         times: the times of the vectors, for labels that vary within an observation.
+        is_pooled: True if each observation has a single vector, whatever the pooling of the task.
     """
 
     dims: Mapping[str, int]
     dtypes: Mapping[str, str] = {}
     times: Any = None
+    is_pooled: bool = False
 
     @property
     def num_workers(self) -> int:
@@ -192,8 +193,8 @@ class ProbeData(ABC):
         """
         return None, num_folds
 
-    def default_pool(self, task: str) -> Pool:
-        """Return whether every vector of an observation is probed (`frames`) or their `mean`."""
+    def default_pool(self, task: str) -> str:
+        """Return whether every vector of an observation is probed (`frames`), or what pools them (`cpc.data.pooling`)."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:

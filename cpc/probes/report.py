@@ -13,7 +13,7 @@ import numpy as np
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
-from cpc.data.probe_data import Pool, ProbeData
+from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
@@ -41,7 +41,7 @@ def probe(
     features: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
     label_shares: Sequence[Annotated[float, Range(0, 1, is_open=True)]] | None = None,
-    pool: Pool | None = None,
+    pool: str | None = None,
     train_split: str | None = None,
     test_split: str | None = None,
     folds: str | None = None,
@@ -72,7 +72,8 @@ def probe(
             hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
             supervised, and for images pixels too.
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
-        pool: probe every frame, or the mean over a file; depends on the task if not given.
+        pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on the
+            task if not given.
         train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
             not given.
         test_split: split for testing; valid for speaker, else test, if not given.
@@ -314,7 +315,9 @@ def format_report(report: Mapping[str, Any]) -> str:
     for name, task in report["tasks"].items():
         protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
         units = f"{protocol['unit']}s"
-        pool = {"frames": ", every frame", "mean": f", mean over the {protocol['unit']}", None: ""}[protocol["pool"]]
+        pool = {None: "", "frames": ", every frame"}.get(
+            protocol["pool"], f", {protocol['pool']} over the {protocol['unit']}"
+        )
         parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
         parts += f"({protocol['num_test']})"
         if protocol["folds"] is not None:

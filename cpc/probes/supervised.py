@@ -206,7 +206,7 @@ def _loss(
     is_valid: Bool[Tensor, "B T"],
     pool: str | None,
 ) -> Tensor:
-    if pool == "mean":
+    if pool not in (None, "frames"):
         weights = is_valid / is_valid.sum(1, keepdim=True).clamp(min=1)
         return F.cross_entropy(head(torch.einsum("btd,bt->bd", vectors, weights)), labels[:, 0])
     labels = torch.where(is_valid, labels, UNLABELLED)

@@ -6,11 +6,12 @@ R stored vectors, n examples, D feature dim.
 import math
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from cpc.data.probe_data import UNLABELLED, Pool, ProbeData
+from cpc.data.pooling import check_pool, pool_vectors
+from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.probes.store import FeatureStore
 
 UNSEEN = -1  # code of a test label that no training example has
@@ -44,8 +45,9 @@ class Task:
     Args:
         name: a label of the modality's `ProbeData.labels`.
         probe_data: the corpus, as probes read it.
-        pool: `frames` labels every vector of an observation, `mean` labels the mean of its vectors; the modality's
-            default if not given. It must not be given if an observation has one vector.
+        pool: `frames` labels every vector of an observation; `mean`, `mean_std` and `segments:N` label one vector, pooled
+            from its vectors (`cpc.data.pooling`); the modality's default if not given. It must not be given if an
+            observation has one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
         folds: column for cross-validation, in place of the two splits: the groups of the column are distributed over
@@ -70,18 +72,18 @@ class Task:
         name: str,
         probe_data: ProbeData,
         *,
-        pool: Pool | None = None,
+        pool: str | None = None,
         test_split: str | None = None,
         folds: str | None = None,
         num_folds: int | None = None,
     ) -> None:
-        if pool is not None and pool not in get_args(Pool):
-            raise ValueError(f"pool={pool!r} is not one of {', '.join(get_args(Pool))}")
+        if pool is not None:
+            check_pool(pool)
         if pool is not None and not probe_data.several_vectors:
             raise ValueError(f"`pool` is {pool!r}, but each {probe_data.unit} gives a single vector: leave it out")
         self.name = name
         self.probe_data = probe_data
-        self.pool: Pool | None = (pool or probe_data.default_pool(name)) if probe_data.several_vectors else None
+        self.pool: str | None = (pool or probe_data.default_pool(name)) if probe_data.several_vectors else None
         if folds is None and test_split is None:
             folds, num_folds = probe_data.default_folds(name, num_folds)
         if folds is None and num_folds is not None:
@@ -97,7 +99,7 @@ class Task:
                 )
             parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
         self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
-        if self._labels.vary_within and self.pool == "mean":
+        if self._labels.vary_within and self.pool != "frames":
             raise ValueError(f"{name} change within a {probe_data.unit}: pool='frames' is the only way to probe them")
         labelled = {
             part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
@@ -203,14 +205,15 @@ class Task:
             ValueError: if no vector of the part is labelled.
         """
         values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
-        means, rows, labels, clusters, groups = [], [], [], [], []
+        is_pooled = self.pool not in (None, "frames") and not store.extractor.is_pooled
+        pooled, rows, labels, clusters, groups = [], [], [], [], []
         for row in (self.train if part == "train" else self.test).tolist():
             span = store.span(row)
             if span.start == span.stop:
                 continue
-            if self.pool == "mean":
-                means.append(values[span].mean(0, dtype=np.float64).astype(np.float32))
-                codes, indices = self.labels(row, store.extractor.times, 0, 1), np.array([len(means) - 1])
+            if is_pooled:
+                pooled.append(pool_vectors(values[span], self.pool))
+                codes, indices = self.labels(row, store.extractor.times, 0, 1), np.array([len(pooled) - 1])
             else:
                 codes = self.labels(row, store.extractor.times, 0, span.stop - span.start)
                 indices = span.start + np.flatnonzero(codes != UNLABELLED)
@@ -225,7 +228,7 @@ class Task:
                 "the times of the alignments fit the audio, and are the files long enough for a frame?"
             )
         return Examples(
-            values=np.stack(means) if self.pool == "mean" else values,
+            values=np.stack(pooled) if is_pooled else values,
             rows=np.concatenate(rows),
             labels=np.concatenate(labels),
             clusters=np.concatenate(clusters),

@@ -99,7 +99,8 @@ class Features:
         self.sample_rate_hz: int = self._encoder.sample_rate_hz
         # A latent closer than this to the start of a chunk depends on the padding there.
         half_field = (self._encoder.receptive_field_samples - 1) / 2
-        self._margin_latents = max(0, math.ceil((half_field - self.first_centre_samples) / self.hop_samples))
+        past_samples = getattr(self._encoder, "past_samples", half_field - self.first_centre_samples)
+        self._margin_latents = max(0, math.ceil(past_samples / self.hop_samples))
         self._shortest_samples = self._encoder.shortest_samples
         self._last_offset = math.ceil(self.first_centre_samples + half_field)
         self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))
@@ -174,10 +175,10 @@ class Features:
 
     def _latents(self, blocks: Iterable[np.ndarray]) -> Iterator[Float[Tensor, "1 t Z"]]:
         """Yield a file's latents in pieces; no latent depends on the edge of a chunk."""
-        pending = np.zeros(0, np.float32)
+        pending: np.ndarray | None = None
         num_done = 0  # latents of `pending` that were yielded already, or that depend on its cut edge
         for block in self._chunks(blocks):
-            pending = np.concatenate([pending, block])
+            pending = block if pending is None else np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
             if num_final <= num_done or len(pending) < self._shortest_samples:
                 continue
@@ -187,12 +188,12 @@ class Features:
             num_dropped = max(min(num_final - self._margin_latents, num_droppable), 0)
             pending = pending[num_dropped * self.hop_samples :]
             num_done = num_final - num_dropped
-        if self._encoder.num_latents(len(pending)) > num_done:
+        if pending is not None and self._encoder.num_latents(len(pending)) > num_done:
             yield self._encode(pending)[:, num_done:]
 
     @torch.inference_mode()
     def _encode(self, x: np.ndarray) -> Float[Tensor, "1 t Z"]:
-        samples = rearrange(torch.from_numpy(x), "s -> 1 s").to(self.device)
+        samples = rearrange(torch.from_numpy(x), "... -> 1 ...").to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
 

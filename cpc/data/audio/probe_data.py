@@ -27,7 +27,7 @@ from cpc.data.audio.windows import (
     window_draws,
 )
 from cpc.data.batch import Batch
-from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Pool, ProbeData
+from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
@@ -205,7 +205,7 @@ class AudioProbeData(ProbeData):
         """Return `valid` for speakers, `test` for other tasks."""
         return "valid" if task == "speaker" else "test"
 
-    def default_pool(self, task: str) -> Pool:
+    def default_pool(self, task: str) -> str:
         """Return `frames` for phones and speakers, `mean` for other tasks."""
         return "frames" if task in ("phones", "speaker") else "mean"
 

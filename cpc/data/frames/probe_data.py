@@ -21,7 +21,7 @@ from cpc.data.batch import Batch
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
 from cpc.data.frames.recording import stacked
-from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Pool, Precision, ProbeData
+from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -179,7 +179,7 @@ class FrameProbeData(ProbeData):
         """Return the numpy files of a folder, one episode per file."""
         return find_files(folder, {".npy"}, "episode")
 
-    def default_pool(self, task: str) -> Pool:
+    def default_pool(self, task: str) -> str:
         """Return `frames`, since the state changes with every frame."""
         return "frames"
 

@@ -1,9 +1,11 @@
 """The recordings of a source as a corpus: windows, subjects and labels by split."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from cpc.data.drawn import DrawnCorpus
 from cpc.data.signals.in_memory import ArraySignals
@@ -13,6 +15,7 @@ from cpc.data.signals.statistics import SignalStatistics, signal_statistics
 from cpc.data.signals.windows import SignalWindows, WindowLabels
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.stream import naming
+from cpc.data.streams.uniform import UniformBatches
 
 
 class SignalCorpus(DrawnCorpus):
@@ -102,6 +105,17 @@ class SignalCorpus(DrawnCorpus):
     def num_samples(self, row: int) -> int:
         """Return the length of a recording; 0 if it was left out."""
         return int(self.signals.lengths[row])
+
+    def initialisation_windows(self, split: str | None, num_windows: int, seed: int) -> Tensor:
+        """Return windows of a split without padding, for the data-dependent initialisation: `[n, S, C]`."""
+        windows = self.windows(split)
+        median = int(np.median(windows.lengths[windows.lengths > 0]))
+        windows = replace(windows, window_samples=min(self.window_samples, median), labels=None)
+        long_enough = windows.lengths >= windows.window_samples
+        draws = windows.draws
+        draws["num_slots"] = np.where(long_enough, draws["num_slots"], 0)
+        stream = UniformBatches(**draws, batch_size=num_windows, num_batches=1, seed=seed)
+        return windows.__getitems__(stream.batch(0)).x
 
     def frame_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> np.ndarray:
         """Return the class at the centre of each latent, `[T]` int64; -1 without a label."""

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpc.data.model_features import Features
+from cpc.data.audio.features import Features
 from cpc.data.probe_data import FeatureExtractor
 from cpc.data.signals.hand_features import hand_features
-from cpc.data.signals.minirocket import MiniRocket
-from cpc.data.signals.recordings import read_signal_file
+from cpc.data.signals.minirocket import fit_minirocket
+from cpc.data.signals.recordings import read_recordings
 
 _WINDOWS_AT_ONCE = 256
 
@@ -74,8 +74,13 @@ class SignalFeatureExtractor(FeatureExtractor):
     def file_features(self, path: Path) -> np.ndarray:
         """Return the features `[T, D]` of a whole file, whose channels and rate must be those of the encoder."""
         (name,) = self.dims
-        signal = read_signal_file(path, self.model.encoder)
-        return self._reader(signal)[:, self._parts[name[0]]]
+        recordings = read_recordings(path, sample_rate_hz=self.model.encoder.sample_rate_hz, missing="mask")
+        if len(recordings.names) != 1 or len(recordings.channels) != self.model.encoder.channels:
+            raise ValueError(
+                f"{path}: {len(recordings.names)} recordings of {len(recordings.channels)} channels, but one of "
+                f"{self.model.encoder.channels} is read: choose with `channels`, or write one file per recording"
+            )
+        return np.concatenate(list(self._reader.stream(recordings.read(0))))[:, self._parts[name[0]]]
 
     @torch.inference_mode()
     def _encode(self, windows: np.ndarray) -> np.ndarray:
@@ -101,7 +106,7 @@ class HandMadeFeatures(FeatureExtractor):
         if name == "minirocket":
             splits = np.array(probe_data.splits)
             rows = np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
-            self._minirocket = MiniRocket.fit(self._windows(rows))
+            self._minirocket = fit_minirocket(self._windows(rows))
         dim = self._features(np.array([0])).shape[1]
         self.dims = {name: dim}
 
@@ -116,7 +121,7 @@ class HandMadeFeatures(FeatureExtractor):
 
     def _features(self, rows: np.ndarray) -> np.ndarray:
         if self._name == "minirocket":
-            return self._minirocket.transform(self._windows(rows))
+            return self._minirocket(self._windows(rows))
         rate = self._data.corpus.encoder.sample_rate_hz
         now = hand_features(self._windows(rows), rate)
         if self._name == "hand":

@@ -4,12 +4,16 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from torch import Tensor
+
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.data.signals.recordings import read_recordings
+
+NUM_INITIALISATION_WINDOWS = 32
 
 
 @dataclass(kw_only=True)
@@ -53,7 +57,6 @@ class Signals(Drawn):
         "test_share",
     )
     probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
-    num_initialisation: ClassVar[int] = 32
 
     source: str
     sample_rate_hz: Positive | None = None
@@ -147,6 +150,10 @@ class Signals(Drawn):
                 f" set data.labels to {task}, or leave the probe out with --trainer.callbacks null"
             )
         return corpus.recordings.labels[task].classes
+
+    def initialisation_batch(self, corpus: SignalCorpus) -> Tensor:
+        """Return windows of the training split without padding."""
+        return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Return the training batches; refuse a split whose recordings all end before the furthest prediction."""

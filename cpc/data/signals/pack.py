@@ -15,10 +15,8 @@ from jaxtyping import Float32
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
-from cpc.data.store.statistics import ChannelStatistics
 
 _VERSION = 1  # raise it whenever the same recordings are written differently
-_BLOCK_SAMPLES = 1 << 18
 _OTHER_SCALE = 100.0  # ratio of ranges between recordings
 
 
@@ -33,39 +31,13 @@ class PackedSignals(PackedRows):
         ValueError: if the folder holds no complete pack.
     """
 
-    def read(self, row: int, start: int, num_samples: int) -> Float32[np.ndarray, "T C"]:
-        """Return a copy of `num_samples` samples of one recording from `start` on; fewer only at its end."""
-        if start < 0:
-            raise ValueError(f"start={start}, but a recording's first sample is number 0")
-        stop = min(start + num_samples, int(self.lengths[row]))
+    def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t C"]:
+        """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
+        stop = int(self.lengths[row])
+        if num_samples is not None:
+            stop = min(start + num_samples, stop)
         offset = int(self._offsets[row])
-        return np.array(self.elements[offset + start : offset + max(start, stop)])
-
-    def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return mean and standard deviation of each channel over these recordings, without missing samples.
-
-        Raises:
-            ValueError: naming a channel that has no sample there.
-        """
-        num = np.zeros(len(self.channels))
-        total = np.zeros(len(self.channels))
-        for block in self._blocks(rows):
-            num += np.isfinite(block).sum(axis=0)
-            total += np.nansum(block, axis=0)
-        if not num.all():
-            raise ValueError(
-                f"the channel {self.channels[int(np.argmin(num))]} has no sample in {len(rows)} recordings, so it has no "
-                "statistics: choose other `channels`"
-            )
-        mean, squares = total / num, np.zeros(len(self.channels))
-        for block in self._blocks(rows):
-            squares += np.nansum(np.square(block - mean), axis=0)
-        return ChannelStatistics(mean, np.sqrt(squares / num))
-
-    def _blocks(self, rows: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
-        for row in np.asarray(rows).tolist():
-            for start in range(0, int(self.lengths[row]), _BLOCK_SAMPLES):
-                yield self.read(row, start, _BLOCK_SAMPLES).astype(np.float64)
+        return self.elements[offset + start : offset + max(start, stop)]
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.signals.corpus import SignalCorpus
-from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor, read_signal
-from cpc.data.signals.recordings import SIGNAL_SUFFIXES
+from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor
+from cpc.data.signals.folder import OPENERS
+from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.windows import SignalWindows
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
@@ -83,8 +84,10 @@ class SignalProbeData(ProbeData):
         self.window_samples = max(1, round(window_seconds * rate))
         if hop_seconds is None:
             self.recording, self.start = np.arange(num_rows), np.zeros(num_rows, np.int64)
+            self.rows_per_window = 1
         else:
             hop = max(1, round(hop_seconds * rate))
+            self.rows_per_window = -(-self.window_samples // hop)  # windows that start before a window has ended
             starts = [np.arange(0, max(corpus.num_samples(row) - self.window_samples, 0) + 1, hop) for row in range(num_rows)]
             self.recording = np.repeat(np.arange(num_rows), list(map(len, starts)))
             self.start = np.concatenate(starts)
@@ -111,7 +114,7 @@ class SignalProbeData(ProbeData):
             known = ", ".join(["group", *recordings.labels])
             raise ValueError(f"`task` {task!r} is not among the labels of the recordings: {known}")
         labels = recordings.labels[task]
-        if labels.vary_within and not self.is_windowed:
+        if not isinstance(labels, RecordingLabels) and not self.is_windowed:
             return LatentLabels(self.corpus, task, rows)
         classes: dict[int, str] = {}
         for row in rows.tolist():
@@ -131,7 +134,7 @@ class SignalProbeData(ProbeData):
         return SignalFeatureExtractor(features, model, None if self._corpus is None else self, self.device)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
-        return find_files(folder, SIGNAL_SUFFIXES, "signal")
+        return find_files(folder, {*OPENERS, ".npz"}, "signal")
 
     def name(self, row: int) -> str:
         """Return the name of the recording, and the time of the window."""
@@ -148,7 +151,8 @@ class SignalProbeData(ProbeData):
     def default_pool(self, task: str) -> str:
         """Return `frames` for labels that vary within recordings, otherwise `mean_std`."""
         labels = self.corpus.recordings.labels
-        return "frames" if not self.is_windowed and task in labels and labels[task].vary_within else "mean_std"
+        varies = task in labels and not isinstance(labels[task], RecordingLabels)
+        return "frames" if varies and not self.is_windowed else "mean_std"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
         """Return subjects if the test part has at least five, none of whom was trained on; else recordings."""
