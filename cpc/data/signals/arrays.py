@@ -63,10 +63,10 @@ class ArrayRecordings:
             return self._array
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "_member": self._member, "_spans": self._spans}
+        return self.__dict__ | {"_array": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_path"], state["_member"], state["_spans"])  # type: ignore[misc]
+        self.__dict__ |= state | {"_lock": Lock()}
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -263,8 +263,8 @@ def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str
     names = _column(path, "classes", classes, classes.size)
     if int(codes.max()) >= len(names) or len(set(names)) < len(names):
         raise ValueError(
-            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of the labels "
-            "0, 1, ... once"
+            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of "
+            "the labels 0, 1, ... once"
         )
     return names
 

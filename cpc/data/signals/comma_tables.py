@@ -72,6 +72,6 @@ class CommaTable(SignalTable):
             return float(cell)
         except ValueError:
             raise ValueError(
-                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose other "
-                "columns by `channels`, or name a column of labels `label`"
+                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose "
+                "other columns by `channels`, or name a column of labels `label`"
             ) from None

@@ -54,8 +54,8 @@ class PackedSignals(PackedRows):
             total += np.nansum(block, axis=0)
         if not num.all():
             raise ValueError(
-                f"the channel {self.channels[int(np.argmin(num))]} has no sample in {len(rows)} recordings, so it has no "
-                "statistics: choose other `channels`"
+                f"the channel {self.channels[int(np.argmin(num))]} has no sample in {len(rows)} recordings, so it "
+                "has no statistics: choose other `channels`"
             )
         mean, squares = total / num, np.zeros(len(self.channels))
         for block in self._blocks(rows):
@@ -173,8 +173,8 @@ class _Samples(RowSource):
             return ""
         titles = [self._recordings.title(rows[index]) for index in (large, small)]
         return (
-            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: are "
-            "they counts of a converter of another scale? Convert all to one unit"
+            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: "
+            "are they counts of a converter of another scale? Convert all to one unit"
         )
 
 
