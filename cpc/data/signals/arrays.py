@@ -21,7 +21,6 @@ from cpc.data.store.untrusted import reading
 BLOCK_SAMPLES = 1 << 16
 _SIGNALS = ("x", "X", "data")  # names of the signals, if the file has other arrays too
 _KNOWN = ("length", "split", "channels", "classes", "sample_rate_hz")
-_LIST_CHANNELS = "if the layout is right, list all of them by `channels`"
 
 
 class ArrayRecordings:
@@ -151,7 +150,7 @@ def transposed(file: Path | str, num_samples: int, num_channels: int) -> str:
         return ""
     return (
         f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
-        f"[n, T, C]: transpose it, or {_LIST_CHANNELS}"
+        "[n, T, C]: transpose it; if the layout is right, list all channels by `channels`"
     )
 
 

@@ -42,8 +42,12 @@ class SignalFile(Protocol):
     parts: list[Path]
     channels: list[str]
     num_samples: int
-    sample_labels: Sequence[str]
     intervals: dict[str, list[Interval]]
+
+    @property
+    def sample_labels(self) -> Sequence[str]:
+        """Names of the columns of labels."""
+        ...
 
     @property
     def sample_rate_hz(self) -> float | None:
@@ -168,7 +172,8 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 
     `manifest.csv` has a column `path`, optional columns `split` and `group` (or `user`, `subject`), and any number of
     further columns, each a task with one label per recording. Without it, every file below the folder in a known format
-    is a recording. `labels.csv`, optional, has the columns path, start, end (in seconds) and label, and perhaps task.
+    is a recording. `labels.csv`, optional, has the columns path, start, end (seconds
+    from the recording's first sample) and label, and perhaps task.
 
     Raises:
         ValueError: naming the table or the file, if it is not legal.

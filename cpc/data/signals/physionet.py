@@ -55,7 +55,7 @@ class WfdbRecord:
         self.intervals: dict[str, list[Interval]] = {}
         for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*")):
             if file not in self.parts and file.suffix[1:].lower() not in _OTHER_FILES.split() and file.is_file():
-                self._read_annotations(wfdb, file)
+                self._read_annotations(wfdb, file, float(header.fs))
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels in physical units; NaN where the record marks samples as invalid."""
@@ -72,7 +72,7 @@ class WfdbRecord:
         """Raise, since a record has no labels per sample."""
         raise ValueError(f"{self.path} holds no labels {name!r}")
 
-    def _read_annotations(self, wfdb: Any, file: Path) -> None:
+    def _read_annotations(self, wfdb: Any, file: Path, header_rate: float) -> None:
         annotator = file.suffix[1:]
         try:
             with reading(file, "cannot be read as WFDB annotations"):
@@ -84,9 +84,9 @@ class WfdbRecord:
             if annotator in _KNOWN_ANNOTATIONS:
                 raise
             return  # a file of another kind beside the record
-        rate = float(found.fs or self.sample_rate_hz)
+        rate = float(found.fs or header_rate)
         marks, rhythms = annotation_intervals(samples.tolist(), found.symbol, found.aux_note, rate)
-        end_seconds = self.num_samples / (self.sample_rate_hz or rate)
+        end_seconds = self.num_samples / header_rate
         closed = [
             each if each.end_seconds < np.inf else Interval(each.start_seconds, end_seconds, each.label)
             for each in rhythms
@@ -98,7 +98,8 @@ def annotation_intervals(
     samples: Sequence[int], symbols: Sequence[str], notes: Sequence[str], sample_rate_hz: float
 ) -> tuple[list[Interval], list[Interval]]:
     """Return the intervals and marks of annotations, and the rhythms, of which the last has no end."""
-    marks, rhythms = [], []
+    marks: list[Interval] = []
+    rhythms: list[Interval] = []
     opened, inside = None, ""
     for sample, symbol, note in zip(samples, symbols, notes, strict=True):
         seconds = sample / sample_rate_hz
