@@ -86,6 +86,7 @@ USES = {  # of each extra, what a user of it alone would do; by what it ends oth
     "datasets": ("import cpc.interop.hub_datasets, datasets", "datasets"),
     "ray": ("import cpc.on_ray.launch; from cpc.on_ray.places import import_ray; import_ray()", "ray"),
     "hub": ("import cpc.interop.hub; cpc.interop.hub.hub()", "huggingface_hub"),
+    "signals": ("import cpc.data.signals.recordings, aeon.datasets, edfio, pyarrow.parquet, seglearn, wfdb", "edfio"),
 }
 
 

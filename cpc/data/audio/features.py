@@ -178,7 +178,7 @@ class Features:
         pending: np.ndarray | None = None
         num_done = 0  # latents of `pending` that were yielded already, or that depend on its cut edge
         for block in self._chunks(blocks):
-            pending = block if pending is None else np.concatenate([pending, block])
+            pending = np.array(block) if pending is None else np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
             if num_final <= num_done or len(pending) < self._shortest_samples:
                 continue

@@ -21,7 +21,6 @@ from cpc.data.store.untrusted import reading
 BLOCK_SAMPLES = 1 << 16
 _SIGNALS = ("x", "X", "data")  # names of the signals, if the file has other arrays too
 _KNOWN = ("length", "split", "channels", "classes", "sample_rate_hz")
-_LIST_CHANNELS = "if the layout is right, list all of them by `channels`"
 
 
 class ArrayRecordings:
@@ -63,10 +62,10 @@ class ArrayRecordings:
             return self._array
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_path": self._path, "_member": self._member, "_spans": self._spans}
+        return self.__dict__ | {"_array": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["_path"], state["_member"], state["_spans"])  # type: ignore[misc]
+        self.__dict__ |= state | {"_lock": Lock()}
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -151,7 +150,7 @@ def transposed(file: Path | str, num_samples: int, num_channels: int) -> str:
         return ""
     return (
         f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
-        f"[n, T, C]: transpose it, or {_LIST_CHANNELS}"
+        "[n, T, C]: transpose it; if the layout is right, list all channels by `channels`"
     )
 
 
@@ -263,8 +262,8 @@ def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str
     names = _column(path, "classes", classes, classes.size)
     if int(codes.max()) >= len(names) or len(set(names)) < len(names):
         raise ValueError(
-            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of the labels "
-            "0, 1, ... once"
+            f"{path}: labels go up to {codes.max()}, classes are {', '.join(names)}; classes must name each of "
+            "the labels 0, 1, ... once"
         )
     return names
 

@@ -23,12 +23,13 @@ class CommaTable(SignalTable):
 
     def _open(self) -> tuple[list[str], int]:
         names, _ = read_table(self.path)
-        num_breaks = {b"\n": 0, b"\r": 0}
+        num_breaks, last = {b"\n": 0, b"\r": 0}, b""
         with self.path.open("rb") as stream:
             while content := stream.read(1 << 20):
                 for character in num_breaks:
                     num_breaks[character] += content.count(character)
-        return names, max(num_breaks.values())  # the header has one line break, the last row may have none
+                last = content[-1:]
+        return names, max(num_breaks.values()) - (last in num_breaks)
 
     def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
         columns = [self.names.index(name) for name in numbers]
@@ -72,6 +73,6 @@ class CommaTable(SignalTable):
             return float(cell)
         except ValueError:
             raise ValueError(
-                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose other "
-                "columns by `channels`, or name a column of labels `label`"
+                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose "
+                "other columns by `channels`, or name a column of labels `label`"
             ) from None

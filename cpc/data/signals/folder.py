@@ -11,7 +11,10 @@ import numpy as np
 from cpc.data.signals.arrays import ArrayRecordings, list_npy, transposed
 from cpc.data.signals.comma_tables import CommaTable
 from cpc.data.signals.labels import Interval, Labels, RecordingLabels, SampleLabels, encode_names, sort_names
-from cpc.data.signals.listing import GROUP_NAMES, Listing
+from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions
+from cpc.data.signals.parquet import ParquetTable
+from cpc.data.signals.physionet import WfdbRecord
+from cpc.data.signals.polysomnograms import EdfFile
 from cpc.data.signals.rates import choose_channels, common_channels, common_rate
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import split_called
@@ -30,15 +33,21 @@ class SignalFile(Protocol):
         channels: names of its channels.
         sample_rate_hz: None if the file does not say.
         num_samples: upper bound.
+        parts: all files that the samples depend on.
         sample_labels: names of its columns of labels per sample.
         intervals: task -> intervals that the file itself holds.
     """
 
     path: Path
+    parts: list[Path]
     channels: list[str]
     num_samples: int
-    sample_labels: list[str]
     intervals: dict[str, list[Interval]]
+
+    @property
+    def sample_labels(self) -> Sequence[str]:
+        """Names of the columns of labels."""
+        ...
 
     @property
     def sample_rate_hz(self) -> float | None:
@@ -57,7 +66,10 @@ class SignalFile(Protocol):
 class ArrayFile:
     """An npy file of one recording."""
 
-    def __init__(self, path: Path, label_columns: Sequence[str], expected_hz: float | None) -> None:
+    sample_rate_hz: float | None = None
+    sample_labels: Sequence[str] = ()
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         listing = list_npy(path)
         if len(listing.names) > 1:
             raise ValueError(
@@ -65,8 +77,7 @@ class ArrayFile:
                 "the source, or write one file per recording"
             )
         self.path, self.channels, self.num_samples = path, listing.channels, listing.num_samples[0]
-        self.sample_rate_hz = None
-        self.sample_labels: list[str] = []
+        self.parts = [path]
         self.intervals: dict[str, list[Interval]] = {}
         self._recording = ArrayRecordings(path, "", np.array([[0, self.num_samples]]))
 
@@ -79,10 +90,14 @@ class ArrayFile:
         raise ValueError(f"{self.path} holds no labels {name!r}")
 
 
-OPENERS: dict[str, Callable[[Path, Sequence[str], float | None], SignalFile]] = {
+OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
     ".csv": CommaTable,
     ".tsv": CommaTable,
+    ".parquet": ParquetTable,
     ".npy": ArrayFile,
+    ".edf": EdfFile,
+    ".bdf": EdfFile,
+    ".hea": WfdbRecord,
 }
 
 
@@ -109,22 +124,13 @@ class FileRecordings:
         return nullcontext()
 
 
-def list_files(
-    root: Path,
-    names: Sequence[str],
-    *,
-    sample_rate_hz: float | None,
-    channels: Sequence[str | int] | None,
-    label_columns: Sequence[str],
-) -> Listing:
+def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
     """List the files of a folder as recordings.
 
     Args:
         root: the folder.
         names: paths relative to it.
-        sample_rate_hz: the rate that the user gave.
-        channels: the channels that the user chose, which all files must have; files may differ in others.
-        label_columns: names of columns that hold labels per sample.
+        options: all files must have the chosen channels, and may differ in others.
 
     Raises:
         ValueError: naming a file that cannot be read, or two files of different channels or rates.
@@ -135,24 +141,24 @@ def list_files(
         opener = OPENERS.get(path.suffix.lower())
         if opener is None:
             raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
-        files.append(opener(path, label_columns, sample_rate_hz))
-    if channels is None:
+        files.append(opener(path, options))
+    if options.channels is None:
         shared = common_channels([file.channels for file in files], names, root)
     else:
-        chosen = [choose_channels(channels, file.channels, file.path)[0] for file in files]
+        chosen = [choose_channels(options.channels, file.channels, file.path)[0] for file in files]
         common_channels(chosen, names, root)
         shared = files[0].channels
     problems = [transposed(file.path, file.num_samples, len(file.channels)) for file in files]
     tasks = sorted({task for file in files for task in file.intervals})
     labelled = sorted({task for file in files for task in file.sample_labels})
-    status = [file.path.stat() for file in files]
+    parts = [(part.name, part.stat()) for file in files for part in file.parts]
     return Listing(
         names=list(names),
         channels=shared,
         sample_rate_hz=common_rate([file.sample_rate_hz for file in files], names, root),
         num_samples=[file.num_samples for file in files],
         reader=FileRecordings(files, shared),
-        version=[(name, each.st_size, each.st_mtime_ns) for name, each in zip(names, status, strict=True)],
+        version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
         splits=[""] * len(files),
         groups=[""] * len(files),
         labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
@@ -161,23 +167,17 @@ def list_files(
     )
 
 
-def list_folder(
-    root: Path,
-    *,
-    sample_rate_hz: float | None,
-    channels: Sequence[str | int] | None,
-    label_columns: Sequence[str],
-) -> Listing:
+def list_folder(root: Path, options: ReadOptions) -> Listing:
     """List the recordings of a folder.
 
     `manifest.csv` has a column `path`, optional columns `split` and `group` (or `user`, `subject`), and any number of
     further columns, each a task with one label per recording. Without it, every file below the folder in a known format
-    is a recording. `labels.csv`, optional, has the columns path, start, end (in seconds) and label, and perhaps task.
+    is a recording. `labels.csv`, optional, has the columns path, start, end (seconds
+    from the recording's first sample) and label, and perhaps task.
 
     Raises:
         ValueError: naming the table or the file, if it is not legal.
     """
-    options = {"sample_rate_hz": sample_rate_hz, "channels": channels, "label_columns": label_columns}
     manifest = root / MANIFEST_NAME
     columns: dict[str, list[str]] = {}
     if manifest.is_file():
@@ -192,7 +192,7 @@ def list_folder(
         if not names:
             raise ValueError(f"no recordings below {root}, only {', '.join(found)}")
     refuse_doubles(root, names)
-    listing = list_files(root, names, **options)  # type: ignore[arg-type]
+    listing = list_files(root, names, options)
     if "split" in columns:
         listing.splits = [split_called(split) or split for split in columns.pop("split")]
     for name in GROUP_NAMES:

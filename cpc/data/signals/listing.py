@@ -6,13 +6,27 @@ T samples, C channels.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from cpc.data.signals.labels import Interval, Labels
 
 GROUP_NAMES = ("group", "user", "subject")
+
+
+class ReadOptions(NamedTuple):
+    """What the user says about the files of a source.
+
+    Attributes:
+        sample_rate_hz: rate of all files; None: theirs.
+        channels: the chosen channels; None: all.
+        label_columns: names of columns of tables that hold labels per sample.
+    """
+
+    sample_rate_hz: float | None
+    channels: Sequence[str | int] | None
+    label_columns: Sequence[str]
 
 
 @runtime_checkable
@@ -47,7 +61,7 @@ class Listing:
         groups: "" where unknown.
         labels: task -> labels per recording or per sample.
         intervals: task -> intervals of each recording.
-        layout_problem: message if the array seems to be transposed, which is refused unless the user lists all channels.
+        layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
     """
 
     names: list[str]

@@ -106,17 +106,17 @@ class _Samples(RowSource):
 
     def decode(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
         lowest, highest = np.full(self.shape, np.inf), np.full(self.shape, -np.inf)
-        num_samples, is_whole = 0, True
+        num_known, is_whole = np.zeros(self.shape, np.int64), True
         for block in self._recordings.read(row):
             lowest, highest = np.fmin(lowest, _extreme(np.fmin, block)), np.fmax(highest, _extreme(np.fmax, block))
             is_whole = is_whole and not np.nanmax(np.abs(block - np.rint(block)), initial=0)
-            num_samples += len(block)
+            num_known += np.isfinite(block).sum(axis=0)
             yield block
-        if num_samples > 1:
-            self._constant |= {(channel, row) for channel in np.flatnonzero(lowest == highest).tolist()}
-            self._ranges[row] = highest - lowest
-            if is_whole:
-                self._whole.add(row)
+        is_constant = (lowest == highest) & (num_known > 1)
+        self._constant |= {(channel, row) for channel in np.flatnonzero(is_constant).tolist()}
+        self._ranges[row] = highest - lowest
+        if is_whole:
+            self._whole.add(row)
 
     def _constant_channels(self) -> str:
         """Return a warning that names the channels which are constant in a recording; "" if none is."""
@@ -145,8 +145,8 @@ class _Samples(RowSource):
             return ""
         titles = [self._recordings.title(rows[index]) for index in (large, small)]
         return (
-            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: are "
-            "they counts of a converter of another scale? Convert all to one unit"
+            f"the values of {titles[0]} span {ratio:.3g} times the range of {titles[1]}, and some are whole numbers: "
+            "are they counts of a converter of another scale? Convert all to one unit"
         )
 
 

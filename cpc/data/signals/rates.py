@@ -30,8 +30,8 @@ def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], sou
     for other, name in zip(channels[1:], names[1:], strict=True):
         if list(other) != list(channels[0]):
             raise ValueError(
-                f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; choose "
-                "those that all files have by `channels`"
+                f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; "
+                "choose those that all files have by `channels`"
             )
     return list(channels[0])
 

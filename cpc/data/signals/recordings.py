@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32
 
+from cpc.data.signals.archives import is_ts, list_ts, ts_files
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.labels import IntervalLabels, Labels
-from cpc.data.signals.listing import Listing, Reader
+from cpc.data.signals.listing import Listing, Reader, ReadOptions
 from cpc.data.signals.rates import RATE_TOLERANCE, choose_channels
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say_contents
@@ -125,8 +126,9 @@ def read_recordings(
         source: one of
 
             - an npz file (see `cpc.data.signals.arrays.list_npz`) or an npy file, `[T, C]` or `[n, T, C]`;
-            - a folder of csv, tsv and npy files, with or without `manifest.csv` and `labels.csv` (see
-              `cpc.data.signals.folder.list_folder`), or one such file.
+            - a folder of csv, tsv, parquet, npy, EDF, BDF or WFDB (`.hea`) files, with or without `manifest.csv` and
+              `labels.csv` (see `cpc.data.signals.folder.list_folder`), or one such file;
+            - a `.ts` file of the UEA archive, or a folder with `NAME_TRAIN.ts` and `NAME_TEST.ts`, its splits.
         sample_rate_hz: rate of all recordings; required if the source does not say, and else equal to what it says
             within a hundredth.
         channels: channels to read, by name or number, in this order; None: all.
@@ -150,7 +152,7 @@ def read_recordings(
     channels = [channels] if isinstance(channels, str) else channels
     if missing not in ("refuse", "mask"):
         raise ValueError(f"`missing`={missing!r} is not one of 'refuse', 'mask'")
-    listing = _list(path, sample_rate_hz, channels, label_columns)
+    listing = _list(path, ReadOptions(sample_rate_hz, channels, label_columns))
     if listing.layout_problem and (channels is None or len(channels) != len(listing.channels)):
         raise ValueError(listing.layout_problem)
     names, columns = choose_channels(channels, listing.channels, path)
@@ -175,24 +177,24 @@ def read_recordings(
     )
 
 
-def _list(
-    path: Path, sample_rate_hz: float | None, channels: Sequence[str | int] | None, label_columns: Sequence[str]
-) -> Listing:
-    suffix = path.suffix.lower()
+def _list(path: Path, options: ReadOptions) -> Listing:
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
+    if path.is_dir() or path.name == MANIFEST_NAME:
+        folder = path if path.is_dir() else path.parent
+        archive = [] if (folder / MANIFEST_NAME).is_file() else ts_files(folder)
+        return list_ts(archive) if archive else list_folder(folder, options)
+    if is_ts(path):
+        return list_ts(ts_files(path))
+    suffix = path.suffix.lower()
     if suffix == ".npz":
         return list_npz(path)
     if suffix == ".npy":
         return list_npy(path)
-    if path.is_dir() or path.name == MANIFEST_NAME:
-        folder = path if path.is_dir() else path.parent
-        return list_folder(folder, sample_rate_hz=sample_rate_hz, channels=channels, label_columns=label_columns)
     if suffix not in OPENERS:
-        raise ValueError(f"{path} is of no known format: known are folders and files {' '.join(['.npz', *OPENERS])}")
-    return list_files(
-        path.parent, [path.name], sample_rate_hz=sample_rate_hz, channels=channels, label_columns=label_columns
-    )
+        known = " ".join([".npz", ".ts", *OPENERS])
+        raise ValueError(f"{path} is of no known format: known are folders, and files {known}")
+    return list_files(path.parent, [path.name], options)
 
 
 def _agreed_rate(path: Path, own: float | None, given: float | None) -> float:

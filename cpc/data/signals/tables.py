@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data.signals.labels import Interval
+from cpc.data.signals.listing import ReadOptions
 from cpc.data.signals.times import NUM_HEAD, Clock, find_time_column
 
 
@@ -28,8 +29,7 @@ class SignalTable(ABC):
 
     Args:
         path: the file.
-        label_columns: names of columns that hold labels per sample.
-        expected_hz: the rate that the user gave.
+        options: the rate and the columns of labels.
 
     Attributes:
         names: names of all columns.
@@ -39,13 +39,13 @@ class SignalTable(ABC):
         ValueError: naming the file, if its header cannot be read.
     """
 
-    intervals: dict[str, list[Interval]] = {}
-
-    def __init__(self, path: Path, label_columns: Sequence[str], expected_hz: float | None) -> None:
-        self.path, self._expected_hz = path, expected_hz
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.path, self._expected_hz = path, options.sample_rate_hz
+        self.parts = [path]
+        self.intervals: dict[str, list[Interval]] = {}
         self.names, self.num_samples = self._open()
         self.time_column = find_time_column(self.names)
-        self.sample_labels = [name for name in self.names if name in label_columns]
+        self.sample_labels = [name for name in self.names if name in options.label_columns]
         others = {self.time_column, *self.sample_labels}
         self.channels = [name for name in self.names if name not in others]
         if not self.channels:

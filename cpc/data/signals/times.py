@@ -11,7 +11,7 @@ from cpc.data.signals.rates import RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_NAME = re.compile(r"(?:time|timestamps?|datetime|date|t|epoch)(?:[ _.\[(]*(s|sec|seconds|ms|us|ns)[\])]?)?|(seconds)")
+_NAME = re.compile(r"(?:time|timestamps?|datetime|t|epoch)(?:[ _.\[(]*(s|sec|seconds|ms|us|ns)[\])]?)?|(seconds)")
 _ZONE = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 _LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
 _ROUNDING = 1e-3  # of a rate: nearer whole numbers are meant
@@ -40,7 +40,7 @@ class Clock:
 
     Args:
         path: the table.
-        name: the column.
+        name: the column, whose name may end with a unit.
         head: the first times.
         is_dates: whether they are seconds of dates.
         expected_hz: the rate that the user gave; it decides the unit if the column's name has none.
@@ -63,7 +63,7 @@ class Clock:
         self._path, self._name = path, name
         self.sample_rate_hz: float | None = None
         if len(head) < 2:
-            return
+            return  # one sample, which has no steps either
         self._mean_step = float(head[-1] - head[0]) / (len(head) - 1)
         self.check(head, 0, None)
         unit = 1.0 if is_dates else self._unit(head, expected_hz)
@@ -88,19 +88,15 @@ class Clock:
         Raises:
             ValueError: naming the file and the sample.
         """
-        if self._mean_step is None:
-            return
         steps = np.diff(times) if previous is None else np.diff(times, prepend=previous)
         bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))
         if bad.size:
             sample = first + int(bad[0]) + (previous is None)
             raise ValueError(
-                f"{self._path}: the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}, on average "
-                f"by {self._mean_step:.6g}; a recording has equal steps: cut it there, resample it, or remove the "
-                "column and set `sample_rate_hz`"
+                f"{self._path}: the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}, on "
+                f"average by {self._mean_step:.6g}; a recording has equal steps: cut it there, resample it, or "
+                "remove the column and set `sample_rate_hz`"
             )
-
-    _mean_step: float | None = None
 
     def _unit(self, head: np.ndarray, expected_hz: float | None) -> float:
         """Return the unit of the column in seconds: by its name, the expected rate, or the size of an epoch."""

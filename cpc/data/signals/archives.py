@@ -1,0 +1,155 @@
+"""Recordings of the UEA and UCR archives: `.ts` files, read by aeon, also compressed (`.ts.gz`).
+
+T samples, C channels.
+"""
+
+import gzip
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from cpc.config.extras import install_hint
+from cpc.data.signals.labels import RecordingLabels
+from cpc.data.signals.listing import Listing
+from cpc.data.store.splits import SPLIT_OF
+from cpc.data.store.untrusted import reading
+
+SUFFIXES = (".ts", ".ts.gz")
+
+
+def is_ts(path: Path) -> bool:
+    """Return whether the name of a path is that of a `.ts` file."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def ts_files(path: Path) -> list[Path]:
+    """Return the `.ts` files of a folder, or the file together with the one of its name for the other split.
+
+    `NAME_TRAIN.ts` and `NAME_TEST.ts` are the splits of one archive.
+
+    Raises:
+        ValueError: if a folder holds several archives.
+    """
+    folder = path if path.is_dir() else path.parent
+    files = sorted(file for file in folder.iterdir() if is_ts(file) and not file.name.startswith("."))
+    if path.is_dir():
+        if len(files) > 1 and len({_archive(file)[0] for file in files}) > 1:
+            raise ValueError(
+                f"{path} holds {', '.join(file.name for file in files)}: name the file of one archive as the source"
+            )
+        return files
+    name, split = _archive(path)
+    return [file for file in files if split and _archive(file)[0] == name and _archive(file)[1]] or [path]
+
+
+def list_ts(paths: Sequence[Path]) -> Listing:
+    """List the recordings of `.ts` files; the name of a file (`_TRAIN`, `_TEST`) is the split of its recordings.
+
+    Raises:
+        ValueError: naming the file, if it is damaged, has timestamps, or differs from the others in channels.
+    """
+    reader = TsRecordings(paths)
+    with reader.loaded():
+        cases = reader.cases
+    names, splits, classes = [], [], []
+    for path, (recordings, labels) in zip(paths, cases, strict=True):
+        split = _archive(path)[1]
+        prefix = f"{split} " if split else ""
+        names += [f"{prefix}recording {index}" for index in range(len(recordings))]
+        splits += [split] * len(recordings)
+        classes += labels
+    everything = [
+        (recording, path) for path, (recordings, _) in zip(paths, cases, strict=True) for recording in recordings
+    ]
+    if not everything:
+        raise ValueError(f"{paths[0]} holds no recordings")
+    for recording, path in everything:
+        if len(recording) != len(everything[0][0]):
+            raise ValueError(
+                f"{everything[0][1]} has {len(everything[0][0])} channels, {path} {len(recording)}; all recordings of "
+                "a source have the same channels"
+            )
+    status = [path.stat() for path in paths]
+    return Listing(
+        names=names,
+        channels=[str(channel) for channel in range(len(everything[0][0]))],
+        sample_rate_hz=None,
+        num_samples=[recording.shape[1] for recording, _ in everything],
+        reader=reader,
+        version=[(path.name, each.st_size, each.st_mtime_ns) for path, each in zip(paths, status, strict=True)],
+        splits=splits,
+        groups=[""] * len(names),
+        labels={"label": RecordingLabels(classes)} if any(classes) else {},
+    )
+
+
+class TsRecordings:
+    """The recordings of `.ts` files, one file after the other.
+
+    Attributes:
+        cases: of each file, its recordings, `[C, T]` float64, and their labels ("" without).
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = list(paths)
+        self._cases: list[tuple[list[np.ndarray], list[str]]] | None = None
+        self._lock = Lock()
+
+    @property
+    def cases(self) -> list[tuple[list[np.ndarray], list[str]]]:
+        """The content of the files; it is kept until the end of `loaded`."""
+        with self._lock:
+            if self._cases is None:
+                self._cases = [_read(path) for path in self._paths]
+            return self._cases
+
+    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen channels of one recording."""
+        for recordings, _ in self.cases:
+            if row < len(recordings):
+                yield recordings[row][list(columns)].T
+                return
+            row -= len(recordings)
+
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Hold the files in memory while the block runs."""
+        yield
+        self._cases = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_cases": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": Lock()}
+
+
+def _archive(path: Path) -> tuple[str, str]:
+    """Return the name of an archive and the split of its file; "" if the name has none."""
+    stem = path.name[: -len(".ts.gz")] if path.name.lower().endswith(".gz") else path.stem
+    name, _, word = stem.rpartition("_")
+    return (name, SPLIT_OF[word.lower()]) if name and word.lower() in SPLIT_OF else (stem, "")
+
+
+def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
+    try:
+        from aeon.datasets import load_from_ts_file
+    except ImportError as error:
+        raise ValueError(f"{path}: .ts files need the package `aeon`: {install_hint('signals')}") from error
+    with reading(path, "cannot be read as a .ts file"), tempfile.TemporaryDirectory() as folder:
+        plain = path
+        if path.suffix.lower() == ".gz":
+            plain = Path(folder) / "archive.ts"
+            with gzip.open(path) as packed, plain.open("wb") as stream:
+                shutil.copyfileobj(packed, stream)
+        data, labels, about = load_from_ts_file(str(plain), return_meta_data=True)
+        if about["timestamps"]:
+            raise ValueError("it has timestamps, which its reader aeon strips together with the signs of values")
+    has_classes = about["classlabel"] and len(labels) == len(data)
+    return [np.asarray(case) for case in data], [str(label) for label in labels] if has_classes else [""] * len(data)

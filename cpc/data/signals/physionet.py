@@ -1,0 +1,128 @@
+"""Recordings of PhysioNet: WFDB headers (`.hea`) with their signals and annotations, read by wfdb."""
+
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.config.extras import install_hint
+from cpc.data.signals.labels import Interval
+from cpc.data.signals.listing import ReadOptions
+from cpc.data.store.untrusted import reading
+
+_BLOCK_SAMPLES = 1 << 16
+_KNOWN_ANNOTATIONS = ("atr", "ann", "ecg", "qrs", "qrsc", "rhy", "ari", "apn", "st")
+_OTHER_FILES = "hea dat txt csv tsv json xml xws html pdf png jpg svg edf bdf npy npz mat parquet md zip gz"
+
+
+class WfdbRecord:
+    """A WFDB record of one segment, in physical units.
+
+    Annotation files have the record's name and, as suffix, the annotator's, which names the task. `(`, a symbol and `)`
+    are an interval from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
+    `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
+
+    Raises:
+        ValueError: naming the file, if the header is damaged or has several segments, or a file of signals is absent.
+    """
+
+    sample_labels: Sequence[str] = ()
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.path = path
+        self._record = str(path.with_suffix(""))
+        wfdb = _wfdb(path)
+        with reading(path, "cannot be read as a WFDB header"):
+            header = wfdb.rdheader(self._record)
+            if isinstance(header, wfdb.MultiRecord):
+                raise ValueError("it has several segments; name the segments' headers instead, in a manifest.csv")
+            if not header.n_sig:
+                raise ValueError("it has no signals")
+        names = list(header.sig_name or [None] * header.n_sig)
+        self.channels = [name or str(number) for number, name in enumerate(names)]
+        self.sample_rate_hz: float | None = float(header.fs)
+        data = [path.parent / name for name in dict.fromkeys(header.file_name)]
+        absent = [str(file) for file in data if not file.is_file()]
+        if absent:
+            raise ValueError(f"{path} names the signals {', '.join(absent)}, which are absent")
+        if header.sig_len is None:
+            with reading(path, "its signals cannot be read"):
+                header.sig_len = wfdb.rdrecord(self._record).sig_len
+        self.num_samples = int(header.sig_len)
+        self.parts = [path, *data]
+        self.intervals: dict[str, list[Interval]] = {}
+        for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*")):
+            if file not in self.parts and file.suffix[1:].lower() not in _OTHER_FILES.split() and file.is_file():
+                self._read_annotations(wfdb, file, float(header.fs))
+
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen channels in physical units; NaN where the record marks samples as invalid."""
+        wfdb = _wfdb(self.path)
+        for first in range(0, self.num_samples, _BLOCK_SAMPLES):
+            end = min(first + _BLOCK_SAMPLES, self.num_samples)
+            with reading(self.path, "its signals cannot be read"):
+                record = wfdb.rdrecord(self._record, sampfrom=first, sampto=end, channels=list(columns))
+                if len(record.p_signal) != end - first:
+                    raise ValueError(f"samples {first} to {end} are incomplete")
+            yield record.p_signal
+
+    def texts(self, name: str) -> list[str]:
+        """Raise, since a record has no labels per sample."""
+        raise ValueError(f"{self.path} holds no labels {name!r}")
+
+    def _read_annotations(self, wfdb: Any, file: Path, header_rate: float) -> None:
+        annotator = file.suffix[1:]
+        try:
+            with reading(file, "cannot be read as WFDB annotations"):
+                found = wfdb.rdann(self._record, annotator)
+                samples = np.asarray(found.sample)
+                if samples.size and (np.diff(samples).min(initial=0) < 0 or not 0 <= samples[0] <= self.num_samples):
+                    raise ValueError("its times are not in order")
+        except ValueError:
+            if annotator in _KNOWN_ANNOTATIONS:
+                raise
+            return  # a file of another kind beside the record
+        rate = float(found.fs or header_rate)
+        marks, rhythms = annotation_intervals(samples.tolist(), found.symbol, found.aux_note, rate)
+        end_seconds = self.num_samples / header_rate
+        closed = [
+            each if each.end_seconds < np.inf else Interval(each.start_seconds, end_seconds, each.label)
+            for each in rhythms
+        ]
+        self.intervals |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", closed)) if each}
+
+
+def annotation_intervals(
+    samples: Sequence[int], symbols: Sequence[str], notes: Sequence[str], sample_rate_hz: float
+) -> tuple[list[Interval], list[Interval]]:
+    """Return the intervals and marks of annotations, and the rhythms, of which the last has no end."""
+    marks: list[Interval] = []
+    rhythms: list[Interval] = []
+    opened, inside = None, ""
+    for sample, symbol, note in zip(samples, symbols, notes, strict=True):
+        seconds = sample / sample_rate_hz
+        if symbol == "+" and note.startswith("("):
+            if rhythms:
+                rhythms[-1] = Interval(rhythms[-1].start_seconds, seconds, rhythms[-1].label)
+            rhythms.append(Interval(seconds, np.inf, note.strip("(\0 ")))
+        elif symbol == "(":
+            opened, inside = seconds, ""
+        elif symbol == ")":
+            if opened is not None and inside:
+                marks.append(Interval(opened, seconds, inside))
+            opened = None
+        elif opened is not None:
+            inside = inside or symbol
+        else:
+            marks.append(Interval(seconds, seconds, symbol))
+    return marks, rhythms
+
+
+def _wfdb(path: Path) -> Any:
+    try:
+        import wfdb
+    except ImportError as error:
+        raise ValueError(f"{path}: WFDB records need the package `wfdb`: {install_hint('signals')}") from error
+    return wfdb

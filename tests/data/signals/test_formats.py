@@ -1,0 +1,144 @@
+"""Files that are written with the library of their format, or with another one than the reader's."""
+
+import gzip
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.data.signals.pack import pack_signals
+from cpc.data.signals.recordings import Recordings, read_recordings
+
+RNG = np.random.default_rng(0)
+
+
+def decode(recordings: Recordings, row: int = 0) -> np.ndarray:
+    return np.concatenate(list(pickle.loads(pickle.dumps(recordings)).read(row)))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    start = np.datetime64("2024-03-01T12:00:00", "us")
+    counts = RNG.integers(-1000, 1000, 100_000)
+    volts = RNG.normal(size=100_000)
+    columns = {
+        "timestamp": pa.array(start + np.arange(100_000) * np.timedelta64(4000, "us")),
+        "counts": pa.array(counts, pa.int16()),
+        "volts": pa.array(volts),
+        "label": pa.array([None if index % 3 else "beat" for index in range(100_000)]),
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=30_000)
+    recordings = read_recordings(tmp_path / "a.parquet")
+    assert recordings.names == ["a.parquet"]
+    assert recordings.channels == ["counts", "volts"]
+    assert recordings.sample_rate_hz == 250
+    np.testing.assert_array_equal(decode(recordings), np.stack([counts, volts], axis=1).astype(np.float32))
+    assert recordings.labels["label"].codes(0, 2, 5).tolist() == [-1, 0, -1, -1, 0]
+    assert decode(read_recordings(tmp_path, channels=["volts"])).shape == (100_000, 1)
+    parquet.write_table(pa.table({"x": pa.array([1.0, None, 3.0]), "y": ["a", "b", "c"]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.parquet, line 1: the column 'y' holds string, no numbers"):
+        decode(read_recordings(tmp_path, sample_rate_hz=1))
+    masked = decode(read_recordings(tmp_path, sample_rate_hz=1, channels=["x"], missing="mask"))
+    np.testing.assert_array_equal(masked[:, 0], [1, np.nan, 3])
+
+
+@pytest.mark.parametrize("suffix", ["edf", "bdf"])
+def test_edf_and_bdf(tmp_path: Path, suffix: str) -> None:
+    edfio = pytest.importorskip("edfio")
+    file_class, signal_class = {"edf": (edfio.Edf, edfio.EdfSignal), "bdf": (edfio.Bdf, edfio.BdfSignal)}[suffix]
+    values = {"Fp1": RNG.normal(size=256 * 300), "Cz": 50 * RNG.normal(size=256 * 300), "Temp": RNG.normal(size=300)}
+    signals = [signal_class(each, 1 if name == "Temp" else 256, label=name) for name, each in values.items()]
+    notes = [edfio.EdfAnnotation(10, 2.5, "seizure"), edfio.EdfAnnotation(20.001, None, "blink")]
+    path = tmp_path / f"night.{suffix}"
+    file_class(signals, annotations=notes).write(path)
+    with pytest.raises(ValueError, match=r"different rates: Fp1 256 Hz, Cz 256 Hz, Temp 1 Hz; choose"):
+        read_recordings(path)
+    with pytest.raises(ValueError, match=r"has no channel 'Pz', only Fp1, Cz, Temp"):
+        read_recordings(path, channels=["Pz"])
+    recordings = read_recordings(tmp_path, channels=["Cz", "Fp1"])
+    assert recordings.sample_rate_hz == 256
+    packed = pack_signals(recordings, progress=False)
+    for column, name in enumerate(["Cz", "Fp1"]):  # a step of the converter of 16 or 24 bits
+        step = np.ptp(values[name]) / (65535 if suffix == "edf" else 2**24 - 1)
+        own = packed.read(0, 0, 10**9)[:, column]
+        np.testing.assert_allclose(own, values[name], atol=0.6 * step, rtol=1e-6)
+    labels = recordings.labels["annotation"]
+    assert labels.classes == ["blink", "seizure"]
+    codes = labels.codes(0, 0, 256 * 300)
+    assert np.flatnonzero(codes == 1).tolist() == list(range(2560, 3200))
+    assert np.flatnonzero(codes == 0).tolist() == [5120]
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the record
+def test_wfdb(tmp_path: Path) -> None:
+    wfdb = pytest.importorskip("wfdb")
+    values = RNG.normal(size=(70_000, 2))
+    wfdb.wrsamp("p1", 360, ["mV", "uV"], ["MLII", "V5"], p_signal=values, fmt=["212", "212"], write_dir=str(tmp_path))
+    symbols, samples = ["+", "N", "(", "p", ")", "V", "+"], [5, 7, 20, 25, 30, 400, 36_000]
+    notes = ["(N", "", "", "", "", "", "(AFIB"]
+    wfdb.wrann("p1", "atr", np.array(samples), symbols, aux_note=notes, write_dir=str(tmp_path))
+    (tmp_path / "p1.notes").write_text("no annotations, but words of a person")
+    recordings = read_recordings(tmp_path)
+    assert recordings.names == ["p1.hea"]
+    assert recordings.channels == ["MLII", "V5"]
+    assert recordings.sample_rate_hz == 360
+    np.testing.assert_allclose(decode(recordings), values, atol=0.002)  # 12 bits of a range of about 8
+    assert sorted(recordings.labels) == ["atr", "atr_rhythm"]
+    beats = recordings.labels["atr"]
+    assert beats.classes == ["N", "V", "p"]
+    expected = np.full(70_000, -1)
+    expected[7], expected[20:30], expected[400] = 0, 2, 1
+    np.testing.assert_array_equal(beats.codes(0, 0, 70_000), expected)
+    rhythm = recordings.labels["atr_rhythm"]
+    assert rhythm.classes == ["AFIB", "N"]
+    expected = np.full(70_000, -1)
+    expected[5:36_000], expected[36_000:] = 1, 0
+    np.testing.assert_array_equal(rhythm.codes(0, 0, 70_000), expected)
+    (tmp_path / "p1.dat").unlink()
+    with pytest.raises(ValueError, match=r"p1.hea names the signals .*p1.dat, which are absent"):
+        read_recordings(tmp_path)
+
+
+def write_ts(path: Path, values: np.ndarray, labels: list[str], header: str = "@equalLength true\n") -> None:
+    about = f"@problemName P\n@timeStamps false\n@univariate false\n{header}@classLabel true up down\n@data\n"
+    cases = [
+        ":".join([*(",".join(map(str, channel)) for channel in case), label])
+        for case, label in zip(values, labels, strict=True)
+    ]
+    path.write_text(about + "\n".join(cases) + "\n")
+
+
+def test_ts(tmp_path: Path) -> None:
+    pytest.importorskip("aeon")
+    train, test = np.round(RNG.normal(size=(3, 2, 40)), 4), np.round(RNG.normal(size=(2, 2, 40)), 4)
+    write_ts(tmp_path / "P_TRAIN.ts", train, ["up", "down", "up"])
+    write_ts(tmp_path / "P_TEST.ts", test, ["down", "down"])
+    (tmp_path / "P_TRAIN.ts.gz").write_bytes(gzip.compress((tmp_path / "P_TRAIN.ts").read_bytes()))
+    (tmp_path / "P_TRAIN.ts").unlink()
+    for source in (tmp_path, tmp_path / "P_TEST.ts"):
+        recordings = read_recordings(source, sample_rate_hz=10)
+        order = [split == "test" for split in recordings.splits]
+        assert sorted(order) == [False] * 3 + [True] * 2
+        labels = [recordings.labels["label"].classes[code] for code in recordings.labels["label"].recording_codes]
+        assert labels == ["down", "down", "up", "down", "up"]
+        np.testing.assert_array_equal(decode(recordings, 1), test[1].T.astype(np.float32))
+        np.testing.assert_array_equal(decode(recordings, 4), train[2].T.astype(np.float32))
+    packed = pack_signals(recordings, progress=False)
+    np.testing.assert_array_equal(packed.read(2, 0, 40), train[0].T.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [("a.parquet", "pyarrow"), ("a.edf", "edfio"), ("a.hea", "wfdb"), ("a.ts", "aeon")],
+)
+def test_a_missing_package_is_named(tmp_path: Path, file: str, package: str) -> None:
+    (tmp_path / file).write_bytes(b"anything")
+    script = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"from cpc.data.signals.recordings import read_recordings\nread_recordings({str(tmp_path / file)!r})"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert f"`{package}`: install it with `uv sync --extra signals`" in result.stderr.splitlines()[-1], result.stderr
