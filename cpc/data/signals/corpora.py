@@ -1,4 +1,4 @@
-"""Helpers of the scripts of public corpora of signals (`datasets/NAME/prepare.py`): one npz file with splits and labels.
+"""Helpers of the scripts of public corpora of signals (`datasets/NAME/prepare.py`): an npz file with splits, labels.
 
 n recordings of T samples in all, C channels.
 """
@@ -61,7 +61,7 @@ def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArra
 
 
 def describe(written: tuple[Path, SignalArrays], published: dict[str, int] | None = None) -> str:
-    """Return a table of the splits: recordings, people, seconds, share of labels; `published` numbers if they differ."""
+    """Return a table of the splits: recordings, people, seconds, labelled share; `published` numbers if they differ."""
     path, arrays = written
     num = len(arrays.length)
     splits = np.array(["all"] * num if arrays.split is None else arrays.split)

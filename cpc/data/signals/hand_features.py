@@ -23,7 +23,7 @@ _PER_CHANNEL = (
 _LARGEST = float(np.finfo(np.float32).max)
 _VALUES_AT_ONCE = 2**20
 
-Windows = Shaped[np.ndarray, "n T C"]
+Windows = Shaped[np.ndarray, "..."]  # [n, T, C], checked by `hand_features`
 
 
 def hand_features(windows: Windows, sample_rate_hz: float) -> Float32[np.ndarray, "n F"]:
@@ -69,19 +69,27 @@ def hand_feature_names(channels: Sequence[object], sample_rate_hz: float) -> lis
 
 
 def with_window_before(
-    features: Shaped[np.ndarray, "n F"], recordings: Int[np.ndarray, " n"]
+    features: Shaped[np.ndarray, "n F"], recordings: Int[np.ndarray, " n"], hops: int = 1
 ) -> Shaped[np.ndarray, "n 2*F"]:
-    """Return the features of each window beside those of the window before it.
+    """Return the features of each window beside those of an earlier window of its recording.
 
-    The first window of a recording stands beside itself.
+    A window without such an earlier window stands beside the first one of its recording.
 
     Args:
         features: features of windows, in the order of time within each recording.
         recordings: the recording of each window; windows of one recording follow one another.
+        hops: how many windows earlier. Windows of 128 samples that start every 64 samples overlap those of one hop
+            earlier; those of two hops earlier end where they begin.
+
+    Raises:
+        ValueError: if `hops` is less than 1.
     """
-    before = np.arange(len(features)) - 1
-    before[np.flatnonzero(np.diff(recordings, prepend=np.nan))] += 1
-    return np.concatenate([features, features[before]], axis=1)
+    if hops < 1:
+        raise ValueError(f"`hops` is {hops}, but must be at least 1")
+    index = np.arange(len(features))
+    starts = np.diff(recordings, prepend=recordings[:1] - 1) != 0
+    first = np.maximum.accumulate(np.where(starts, index, 0))
+    return np.concatenate([features, features[np.maximum(index - hops, first)]], axis=1)
 
 
 def band_edges_hz(sample_rate_hz: float) -> list[float]:

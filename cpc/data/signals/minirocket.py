@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 from einops import rearrange
-from jaxtyping import Float, Float32, Shaped
+from jaxtyping import Float32, Shaped
 
 from cpc.config.extras import install_hint
 
 NUM_KERNELS = 84  # every set of three of nine weights; aeon rounds the number of features down to a multiple
 FEWEST_SAMPLES = 9  # length of a kernel
 
-Transform = Callable[[Shaped[np.ndarray, "n T C"]], Float32[np.ndarray, "n F"]]
+Transform = Callable[[np.ndarray], np.ndarray]  # [m, T, C] to [m, F]
 
 
 def fit_minirocket(
-    windows: Float[np.ndarray, "n T C"], *, num_features: int = 9996, seed: int = 0, num_threads: int = 1
+    windows: Shaped[np.ndarray, "..."], *, num_features: int = 9996, seed: int = 0, num_threads: int = 1
 ) -> Transform:
     """Fit MiniRocket on training windows, and return the function from windows to features.
 
@@ -47,7 +47,7 @@ def fit_minirocket(
     try:
         from aeon.transformations.collection.convolution_based import MiniRocket
     except ImportError as error:
-        raise ValueError(f"MiniRocket needs the package aeon: {install_hint('signals')}") from error
+        raise ValueError(f"MiniRocket needs the package aeon ({error}): {install_hint('signals')}") from error
     if num_features < NUM_KERNELS:
         raise ValueError(f"`num_features` is {num_features}, but MiniRocket has at least {NUM_KERNELS}")
     _check(windows, windows.shape)
@@ -55,16 +55,11 @@ def fit_minirocket(
     with _random_state_kept():
         fitted.fit(_as_aeon(windows))
 
-    def transform(windows: Shaped[np.ndarray, "n T C"]) -> Float32[np.ndarray, "n F"]:
-        _check(windows, shape)
-        return np.asarray(fitted.transform(_as_aeon(windows)), np.float32)
-
-    shape = windows.shape
-    return transform
+    return _Transform(fitted, windows.shape)
 
 
 def minirocket_features(
-    training_windows: Float[np.ndarray, "n T C"], *others: Float[np.ndarray, "_ T C"], **options: Any
+    training_windows: Shaped[np.ndarray, "..."], *others: Shaped[np.ndarray, "..."], **options: Any
 ) -> list[Float32[np.ndarray, "_ F"]]:
     """Fit MiniRocket on training windows; return their features and those of the other windows.
 
@@ -78,6 +73,17 @@ def minirocket_features(
     """
     transform = fit_minirocket(training_windows, **options)
     return [transform(windows) for windows in (training_windows, *others)]
+
+
+class _Transform:
+    """Features of windows by a fitted MiniRocket; can be pickled."""
+
+    def __init__(self, fitted: Any, shape: tuple[int, ...]) -> None:
+        self._fitted, self._shape = fitted, shape
+
+    def __call__(self, windows: np.ndarray) -> Float32[np.ndarray, "n F"]:
+        _check(windows, self._shape)
+        return np.asarray(self._fitted.transform(_as_aeon(windows)), np.float32)
 
 
 def _as_aeon(windows: np.ndarray) -> Float32[np.ndarray, "n C T"]:
