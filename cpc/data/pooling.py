@@ -1,5 +1,6 @@
 """Pooling of the vectors of an observation into one vector. T vectors, D feature dim, P segments."""
 
+import itertools
 import re
 
 import numpy as np
@@ -30,5 +31,6 @@ def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " 
         return np.concatenate([x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)]).astype(np.float32)
     num_segments = int(pool.removeprefix("segments:"))
     edges = np.arange(num_segments + 1) * len(x) // num_segments
-    means = [x[first : max(end, first + 1)].mean(0, dtype=np.float64) for first, end in zip(edges, edges[1:], strict=False)]
+    segments = [x[first : max(end, first + 1)] for first, end in itertools.pairwise(edges)]
+    means = [segment.mean(0, dtype=np.float64) for segment in segments]
     return np.concatenate(means).astype(np.float32)

@@ -194,7 +194,7 @@ class ProbeData(ABC):
         return None, num_folds
 
     def default_pool(self, task: str) -> str:
-        """Return whether every vector of an observation is probed (`frames`), or what pools them (`cpc.data.pooling`)."""
+        """Return `frames` if every vector of an observation is probed, else their pooling (`cpc.data.pooling`)."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:

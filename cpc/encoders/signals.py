@@ -107,8 +107,7 @@ class SignalEncoder(nn.Module):
 
         widths = [channels * (1 if front == "raw" else 2)] + [dim] * len(kernels)
         self.layers = nn.ModuleList(
-            SignalLayer(widths[i], dim, kernels[i], strides[i], causal, norm, norm_epsilon)
-            for i in range(len(kernels))
+            SignalLayer(widths[i], dim, kernels[i], strides[i], causal, norm, norm_epsilon) for i in range(len(kernels))
         )
         for name, value in (("input_mean", 0.0), ("input_std", 1.0), ("input_floor", 1.0)):
             self.register_buffer(name, torch.full((channels,), value))

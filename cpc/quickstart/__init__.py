@@ -28,6 +28,7 @@ class Entry(NamedTuple):
 RECIPES = {
     "audio": Entry("cpc.quickstart.speech", Path("runs/quickstart"), Path("data/quickstart_speech")),
     "image": Entry("cpc.quickstart.images", Path("runs/image_quickstart"), Path("data/embedded_images")),
+    "signals": Entry("cpc.quickstart.signals", Path("runs/signals_quickstart"), Path("data/embedded_signals")),
     "text": Entry("cpc.quickstart.prose", Path("runs/text_quickstart"), Path("data/embedded_prose")),
 }
 
@@ -35,7 +36,7 @@ RECIPES = {
 @checked
 def quickstart(
     *,
-    modality: Literal["audio", "image", "text"] = "audio",
+    modality: Literal["audio", "image", "signals", "text"] = "audio",
     out: Annotated[Path, Writable(is_folder=True)] | None = None,
     corpus: Path | None = None,
     steps: Count | None = None,
@@ -44,11 +45,11 @@ def quickstart(
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 
     Args:
-        modality: which corpus: audio is synthesised speech; image is photographs and digits; text is prose that ships
-            with Python.
-        out: a new folder for runs and report; if not given runs/quickstart, with image_ or text_ before the name.
+        modality: which corpus: audio is synthesised speech; image is photographs and digits; signals is a
+            smartwatch's recordings; text is prose that ships with Python.
+        out: a new folder for runs and report; if not given runs/quickstart, with image_, signals_ or text_ before the name.
         corpus: folder of the corpus, made if it does not exist; if not given data/quickstart_speech,
-            data/embedded_images or data/embedded_prose.
+            data/embedded_images, data/embedded_signals or data/embedded_prose.
         steps: optimiser steps; if not given, chosen by the speed of this machine.
         seed: seed of the model, the batches and the corpus.
 

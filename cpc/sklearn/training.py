@@ -11,7 +11,9 @@ _WARMUP_SHARE = 0.1
 _LARGEST_GRADIENT = 1.0
 
 
-def train(model: CPC, training: Training, *, max_steps: int, learning_rate: float, seed: int, verbose: bool) -> list[float]:
+def train(
+    model: CPC, training: Training, *, max_steps: int, learning_rate: float, seed: int, verbose: bool
+) -> list[float]:
     """Train a model by AdamW with a warm-up and a linear decay; return the loss of each step in nats.
 
     Args:

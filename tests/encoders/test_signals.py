@@ -104,7 +104,9 @@ def test_overlapping_steps_are_the_latents_that_share_samples(kernels: tuple[int
     made = encoder(front="raw", kernels=kernels, strides=(4, 2))
     x = torch.randn(1, 200, 3, dtype=torch.float64, requires_grad=True)
     latents = made(x)
-    reads = [torch.autograd.grad(latents[0, t].sum(), x, retain_graph=True)[0].abs().sum((0, 2)) > 1e-12 for t in range(25)]
+    reads = [
+        torch.autograd.grad(latents[0, t].sum(), x, retain_graph=True)[0].abs().sum((0, 2)) > 1e-12 for t in range(25)
+    ]
     shared = [k for k in range(1, 8) if (reads[10] & reads[10 + k]).any()]
     assert made.overlapping_steps == overlapping == len(shared)
 

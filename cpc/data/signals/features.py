@@ -93,7 +93,7 @@ class HandMadeFeatures(FeatureExtractor):
 
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
-            window itself if it is the first; `minirocket`, random convolutions (Dempster et al. 2021, arXiv:2012.08791).
+            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791).
         probe_data: the rows.
     """
 
@@ -105,7 +105,9 @@ class HandMadeFeatures(FeatureExtractor):
         self._name, self._data = name, probe_data
         if name == "minirocket":
             splits = np.array(probe_data.splits)
-            rows = np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
+            rows = (
+                np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
+            )
             self._minirocket = fit_minirocket(self._windows(rows))
         dim = self._features(np.array([0])).shape[1]
         self.dims = {name: dim}
@@ -131,7 +133,7 @@ class HandMadeFeatures(FeatureExtractor):
         return np.concatenate([now, hand_features(self._windows(np.where(is_same, hop_rows, rows)), rate)], 1)
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
-        """Return windows `[n, S, C]`; missing samples, and those after the end of a recording, are the channel's mean."""
+        """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean."""
         mean = self._data.corpus.statistics(self._data.train_split).mean
         x = np.empty((len(rows), self._data.window_samples, len(mean)), np.float32)
         x[:] = mean

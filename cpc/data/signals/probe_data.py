@@ -88,7 +88,9 @@ class SignalProbeData(ProbeData):
         else:
             hop = max(1, round(hop_seconds * rate))
             self.rows_per_window = -(-self.window_samples // hop)  # windows that start before a window has ended
-            starts = [np.arange(0, max(corpus.num_samples(row) - self.window_samples, 0) + 1, hop) for row in range(num_rows)]
+            starts = [
+                np.arange(0, max(corpus.num_samples(row) - self.window_samples, 0) + 1, hop) for row in range(num_rows)
+            ]
             self.recording = np.repeat(np.arange(num_rows), list(map(len, starts)))
             self.start = np.concatenate(starts)
 

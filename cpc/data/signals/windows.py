@@ -76,4 +76,3 @@ class SignalWindows:
         """Return the number of samples of each window before the padding, without reading any."""
         lengths = self.lengths[[recording for recording, _ in indices]]
         return torch.from_numpy(np.minimum(lengths, self.window_samples))
-

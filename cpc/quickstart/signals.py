@@ -1,0 +1,150 @@
+"""The signals quickstart: exercises recorded by a smartwatch, probed for the exercise of people nothing was trained on."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cpc.data.batch import Batch
+from cpc.data.signals.corpora import write_recordings
+from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
+from cpc.data.store.splits import draw_splits
+from cpc.pages.charts import probe_chart
+from cpc.pages.palette import BLUE
+from cpc.probes import report
+from cpc.probes.store import Extraction
+from cpc.quickstart.page import ACCURACY, CEILING
+from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.time_budget import Precision
+
+LATENT_DIM, CONTEXT_DIM = 64, 64
+BATCH_SIZE, WINDOW_SECONDS = 32, 10.24
+PROBE_WINDOW_SECONDS, PROBE_HOP_SECONDS = 4.0, 2.0
+SUPERVISED_SECONDS = 15.0
+VALID_SHARE, TEST_SHARE = 0.1, 0.4
+RECIPE_CHOSEN_ON = (
+    "The recipe was chosen on another corpus, recordings of a smartphone (HAPT); nothing was chosen on these people."
+)
+TASK = "label"
+REPRESENTATIONS = {
+    "majority": "majority",
+    "hand": "hand-made",
+    "random_stream": "random",
+    "cpc": "CPC isolated",
+    "cpc_stream": "CPC stream",
+    "supervised": "supervised",
+}
+PROBE_CAPTION = (
+    f"Windows of {PROBE_WINDOW_SECONDS:g} s of people whom nothing was trained on; a window is encoded alone (isolated) "
+    "or within its recording (stream), and its vectors are pooled to mean and deviation. Intervals resample people."
+)
+HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
+<p>The accuracy of a linear probe of seven exercises on the pretrained features, with baselines; and how much of the
+latents ahead the contexts predict, during training and at its end.</p>
+"""
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own window
+(<code>mixed</code>) the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
+<code>mixed_excluding</code> takes its candidates only from other recordings, and is a lower bound as far as these are
+independent.</p>
+"""
+BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
+statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data
+and never trained, within its recording: on signals it is strong. <i>Supervised</i> is the same architecture trained on
+the labels. <i>CPC</i> is the model pretrained here, which has seen no label.</p>
+"""
+
+
+def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Write the recordings that ship with seglearn, with splits by person."""
+    source = corpus / "smartwatch.npz"
+    arrays = read_installed_smartwatch()
+    people = [str(person) for person in arrays.group.tolist()]
+    arrays = replace(arrays, split=draw_splits(people, valid_share=VALID_SHARE, test_share=TEST_SHARE, seed=seed))
+    if not source.exists():
+        corpus.mkdir(parents=True, exist_ok=True)
+        write_recordings(source, arrays)
+    return {"smartwatch": source}, {
+        "recipe_chosen_on": RECIPE_CHOSEN_ON,
+        "corpus_minutes": round(float(np.sum(arrays.length)) / RATE_HZ / 60, 1),
+        "num_people": len(set(people)),
+        "num_classes": len(CLASSES),
+        "latent_dim": LATENT_DIM,
+        "context_dim": CONTEXT_DIM,
+    }
+
+
+def config(source: Path, seed: int, precision: Precision) -> Config:
+    """Return the config of configs/signals/activity.yaml for this corpus."""
+    encoder = {"channels": len(CHANNELS), "dim": LATENT_DIM, "sample_rate_hz": RATE_HZ}
+    return {
+        "record_every_steps": 20,
+        "eval_every_steps": 100,
+        "checkpoint_every_steps": 500,
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
+            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": CONTEXT_DIM}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 8}},
+            "loss": {
+                "class_path": "cpc.losses.Contrastive",
+                "init_args": {"negatives": "mixed", "skip_steps": 2, "compute": precision.loss},
+            },
+            "learning_rate": 2e-3,
+            "warmup_steps": 50,
+            "schedule": "cosine",
+        },
+        "data": {
+            "class_path": "cpc.data.Signals",
+            "init_args": {
+                "source": str(source),
+                "window_seconds": WINDOW_SECONDS,
+                "batch_size": BATCH_SIZE,
+                "eval_batches": 4,
+                "seed": seed,
+            },
+        },
+    }
+
+
+def probe(run: Run) -> ProbeResults:
+    """Probe the exercise of every window of the test people."""
+    probed = report.probe(
+        run.folder,
+        run.source,
+        TASK,
+        features=("c", "c_stream"),
+        baselines=("majority", "hand", "random", "supervised"),
+        supervised_seconds=SUPERVISED_SECONDS,
+        extraction=Extraction(precision=run.precision.probes),
+        held_out=run.measured["bounds"],
+        window_seconds=PROBE_WINDOW_SECONDS,
+        hop_seconds=PROBE_HOP_SECONDS,
+    )
+    results = probed["tasks"][TASK]["results"]
+    return ProbeResults(accuracies(TASK, results, {name: name for name in REPRESENTATIONS}), {})
+
+
+RECIPE = Recipe(
+    extras={"seglearn": "signals", "plotly.offline": "dashboard"},
+    making="recordings",
+    make=make,
+    studies={
+        "smartwatch": Study(
+            config,
+            noise=lambda: Batch.of(torch.randn(BATCH_SIZE, round(WINDOW_SECONDS * RATE_HZ), len(CHANNELS))),
+            seconds=90.0,
+            most_steps=600,
+            probe=probe,
+        )
+    },
+    heading=HEADING,
+    facts={
+        "corpus_minutes": "{:.0f} minutes of exercises",
+        "num_people": "{} people",
+        "num_classes": "{} exercises",
+    },
+    comparison=partial(probe_chart, tasks={TASK: BLUE}, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+)
