@@ -6,6 +6,7 @@ T samples, C channels.
 import gzip
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,8 +68,6 @@ def list_ts(paths: Sequence[Path]) -> Listing:
     everything = [
         (recording, path) for path, (recordings, _) in zip(paths, cases, strict=True) for recording in recordings
     ]
-    if not everything:
-        raise ValueError(f"{paths[0]} holds no recordings")
     for recording, path in everything:
         if len(recording) != len(everything[0][0]):
             raise ValueError(
@@ -149,7 +148,11 @@ def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
             with gzip.open(path) as packed, plain.open("wb") as stream:
                 shutil.copyfileobj(packed, stream)
         data, labels, about = load_from_ts_file(str(plain), return_meta_data=True)
+        if not len(data) or not all(np.size(case) for case in data):
+            raise ValueError("it has no recordings, or recordings without samples")
         if about["timestamps"]:
             raise ValueError("it has timestamps, which its reader aeon strips together with the signs of values")
+    if about["targetlabel"]:
+        warnings.warn(f"{path}: ignored the targets, which are numbers; labels are classes", stacklevel=2)
     has_classes = about["classlabel"] and len(labels) == len(data)
     return [np.asarray(case) for case in data], [str(label) for label in labels] if has_classes else [""] * len(data)

@@ -71,7 +71,7 @@ class ArrayRecordings:
 def open_npy(path: Path) -> np.ndarray:
     """Open an array as a memory map; raise a ValueError that names the file if it is damaged or holds objects."""
     with reading(path, "cannot be read as an npy file"):
-        array: np.ndarray = np.load(path, mmap_mode="r")
+        array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
         return array
 
 

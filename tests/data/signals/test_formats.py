@@ -130,6 +130,23 @@ def test_ts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(packed.read(2, 0, 40), train[0].T.astype(np.float32))
 
 
+def test_ts_with_targets_or_timestamps(tmp_path: Path) -> None:
+    pytest.importorskip("aeon")
+    path = tmp_path / "a.ts"
+    path.write_text("@problemName P\n@univariate true\n@targetLabel true\n@data\n1,2,3:0.5\n4,5,6:1.5\n")
+    with pytest.warns(UserWarning, match=r"a.ts: ignored the targets, which are numbers"):
+        recordings = read_recordings(path, sample_rate_hz=1)
+    assert recordings.labels == {}
+    path.write_text(
+        "@problemName P\n@timeStamps true\n@univariate true\n@classLabel true a\n@data\n(0,-1.5),(1,2.5):a\n"
+    )
+    with pytest.raises(ValueError, match=r"a.ts: cannot be read as a .ts file"):
+        read_recordings(path, sample_rate_hz=1)
+    path.write_text("@problemName P\n@data\nwords\n")
+    with pytest.raises(ValueError, match=r"a.ts: .*recordings without samples"):
+        read_recordings(path, sample_rate_hz=1)
+
+
 @pytest.mark.parametrize(
     ("file", "package"),
     [("a.parquet", "pyarrow"), ("a.edf", "edfio"), ("a.hea", "wfdb"), ("a.ts", "aeon")],

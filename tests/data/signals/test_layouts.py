@@ -225,7 +225,7 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
         return pack_signals(recordings, progress=False)
 
     values = RNG.normal(size=(1000, 2)).astype(np.float32)
-    changed_values = (values + [[0, 1e-6]]).astype(np.float32)
+    changed_values = np.add(values, [0, 1e-6], dtype=np.float32)
     first, same, other = packed("a", values, 1000), packed("b", values, 7), packed("c", changed_values, 1000)
     np.testing.assert_array_equal(first.content([0]), same.content([0]))
     changed = first.content([0]) != other.content([0])
