@@ -133,7 +133,7 @@ class ClassTableLoss(Loss):
             self._check_scores(sampler)
 
     @property
-    def meets_all_ranks(self) -> bool:  # type: ignore[override]
+    def uses_all_ranks(self) -> bool:  # type: ignore[override]
         """Whether the rows of all ranks share one draw, which then uses one seed, as in a single process."""
         return getattr(self.sampler, "shared", False)
 

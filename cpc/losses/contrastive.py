@@ -94,7 +94,7 @@ class Contrastive(Loss):
             negative `skip_steps`, shared draws without draws, or draws or the reference with a ring.
     """
 
-    meets_all_ranks = True
+    uses_all_ranks = True
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ def check_batches(
 def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
     """Check one pass of training batches, at most `NUM_CHECKED_BATCHES`, for the training strategies."""
     encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
-    batch_indices = batches.of_all_ranks if model.loss_part.meets_all_ranks else batches.batch
+    batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
     for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(batch_indices(0))))):
         batch_ids = identities(encoder, training.dataset, batch_indices(index))
         for strategy in strategies:
@@ -48,7 +48,7 @@ def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> Non
 
 def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
     """Check all held-out batches now, so that no strategy fails at the first evaluation."""
-    batch_indices = held_out.draws_of_all_ranks if model.loss_part.meets_all_ranks else held_out.draws
+    batch_indices = held_out.draws_of_all_ranks if model.loss_part.uses_all_ranks else held_out.draws
     for strategy in strategies:
         try:
             for indices in batch_indices(strategy):

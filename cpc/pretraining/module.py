@@ -113,7 +113,7 @@ class Pretraining(pl.LightningModule):
                 f"model.num_chunks={self.num_chunks}, but contexts of {self.data.name} go on from batch to batch, "
                 "which takes whole batches: lower data.batch_size instead"
             )
-        self.generator.manual_seed(self.seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
+        self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
@@ -263,7 +263,7 @@ class Pretraining(pl.LightningModule):
         num_ranks = self.trainer.world_size
         if len(ranks) == num_ranks:
             return ranks[self.global_rank]
-        draws = ranks[0]["draws"] if self.model.loss_part.meets_all_ranks else self.generator.get_state()
+        draws = ranks[0]["draws"] if self.model.loss_part.uses_all_ranks else self.generator.get_state()
         own = ranks[self.global_rank] if self.global_rank < len(ranks) else {"draws": draws}
         parts = (
             torch.cat(batch, 2).chunk(num_ranks, 2) for batch in zip(*(each["tally"] for each in ranks), strict=True)
