@@ -51,7 +51,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.targets(batch.x)
-        kept = is_signal(z, model.in_latents(batch).num_valid)
+        kept = is_signal(z, model.lengths_in_latents(batch).num_valid)
         latents.append(z[kept].float().cpu())
         sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
@@ -76,7 +76,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
         output = model(batch.x)
         by_direction = [
             bank_contrast(each, bank, model.loss_part.skip_steps)
-            for each in predictions(output, model.in_latents(batch))
+            for each in predictions(output, model.lengths_in_latents(batch))
         ]
         tally.update(concatenate_directions(by_direction, len(batch.x)))
     return tally

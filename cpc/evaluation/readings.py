@@ -66,7 +66,7 @@ class HeldOutReadings:
         """Add the model's output for a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         needs_baseline = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
-        for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
+        for direction, predicted in enumerate(predictions(output, self.model.lengths_in_latents(batch))):
             for has_baseline in sorted(set(needs_baseline.values())):
                 for step_index, rows in scored_rows(
                     *predicted,

@@ -92,7 +92,7 @@ class Loss(nn.Module):
 
         Args:
             output: of the model.
-            batch: its observations; `num_valid` counts latents here (`CPC.in_latents`).
+            batch: its observations; `num_valid` counts latents here (`CPC.lengths_in_latents`).
             generator: source of the draws.
             measure: a strategy and a number of negatives to measure with; None: those of training.
         """

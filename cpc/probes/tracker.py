@@ -99,7 +99,7 @@ class Tracker(pl.Callback):
         }
         collapsed = []
         for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
-            num_valid = module.model.in_latents(batch).num_valid  # type: ignore[operator, union-attr]
+            num_valid = module.model.lengths_in_latents(batch).num_valid  # type: ignore[operator, union-attr]
             x = features[is_signal(features, num_valid)]
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)

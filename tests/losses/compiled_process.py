@@ -54,7 +54,7 @@ def ragged_batches_share_a_graph_of_the_loss(strategy: str, options: dict) -> No
         batch, draws = ragged(seed), torch.Generator().manual_seed(seed)
         eager = model.loss(batch, draws)
         output = model(batch.x)
-        candidate_sets = part.candidate_sets(gather_batch(output, model.in_latents(batch)))
+        candidate_sets = part.candidate_sets(gather_batch(output, model.lengths_in_latents(batch)))
         candidate_sets = part.draw_negatives(candidate_sets, output.latents.device, draws.manual_seed(seed))
         found = loss(output, candidate_sets)
         for ours, expected in zip(found, eager, strict=True):
