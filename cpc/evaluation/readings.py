@@ -73,7 +73,7 @@ class HeldOutReadings:
                     strategy=protocol.strategy,
                     num_negatives=protocol.num_negatives,
                     skip_steps=self.model.loss_part.skip_steps,
-                    with_baseline=has_baseline,
+                    has_baseline=has_baseline,
                     generator=self.generators[protocol],
                 ):
                     step = direction * len(predicted.queries) + step_index

@@ -58,7 +58,7 @@ def test_drawn_negatives_count_once_and_are_never_the_positive(batch: tuple[Tens
 def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], num_negatives: int | None) -> None:
     """Sequences 2 and 3 are windows of one file: three files, two others for each row."""
     generator = torch.Generator().manual_seed(0)
-    options = {"strategy": "mixed_excluding", "with_baseline": True}
+    options = {"strategy": "mixed_excluding", "has_baseline": True}
     for _, rows in scored_rows(*batch, SEQUENCES, num_negatives=num_negatives, generator=generator, **options):
         for i, positive in enumerate(rows.positives.tolist()):
             read, kept = ({int(IDS[n // 6]) for n in each[i].nonzero()} for each in (rows.candidates, rows.baseline))
@@ -69,7 +69,7 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
 
 def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="half of the sequences that candidates come from, here 1"):
-        next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", with_baseline=True))
+        next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
 
 
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
