@@ -12,7 +12,8 @@ import torch
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.readings import Reading, ReadingTally, pooled
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
-from cpc.candidates import bounds_information, reading_of
+from cpc.candidates import bounds_information
+from cpc.candidates import interpretation as strategy_interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
@@ -124,7 +125,7 @@ def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:
         strategy: strategy of the negatives.
         is_grid: whether latents are patches.
     """
-    text = reading_of(strategy, is_grid)
+    text = strategy_interpretation(strategy, is_grid)
     return text.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else text
 
 
