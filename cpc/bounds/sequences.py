@@ -32,7 +32,7 @@ class ScoredRows(NamedTuple):
     baseline: Tensor
 
     @property
-    def num_met(self) -> int:
+    def num_candidates(self) -> int:
         """The number of candidates of all rows, positives included."""
         is_candidate = self.candidates.scatter(1, rearrange(self.positives, "m -> m 1"), True)
         return int(is_candidate.sum())

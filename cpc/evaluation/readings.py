@@ -80,7 +80,7 @@ class HeldOutReadings:
                     step = direction * len(predicted.queries) + step_index
                     for name in (name for name, needs in needs_baseline.items() if needs == has_baseline):
                         readings.setdefault((name, step), []).append(_read(name, rows))
-                        self.num_candidates[protocol, name][step] += rows.num_met
+                        self.num_candidates[protocol, name][step] += rows.num_candidates
         for (name, step), parts in readings.items():
             self.tallies[protocol, name][step].update(pooled(parts))
 

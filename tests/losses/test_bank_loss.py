@@ -104,8 +104,8 @@ def test_rows_that_met_nobody_are_no_reading() -> None:
     ids[0] = torch.tensor([0, 6])  # of sequence 0
     draw = Draw(ids, torch.full((M, 2), math.log(2 / N)), torch.zeros(M))
     found = bank_loss(queries, positives, bank, draw, sequence_id=OWN)
-    assert found.num_met[0] == 0
-    assert (found.num_met[1:] > 0).all()
+    assert found.num_negatives[0] == 0
+    assert (found.num_negatives[1:] > 0).all()
     assert found.accuracy.isnan().tolist() == [True] + 4 * [False]
     rest = bank_loss(
         queries[1:],
