@@ -31,7 +31,7 @@ class Bound:
     Attributes:
         steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
         directions: directions of time, such as `down` in grids; empty for sequences.
-        strategy: strategy of the negatives; `cpc.candidates.interpretation` explains the resulting number. For losses of
+        strategy: strategy of the negatives; `cpc.candidates.interpretation` explains the number. For losses of
             classes, the objective: a name in `cpc.losses.OBJECTIVES`.
         split: split of the corpus.
         num_batches: number of batches.

@@ -6,23 +6,22 @@ N pairs, M rows, D dimensions (Dx and Dy if x and y differ), S letters of an alp
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, lambertw, xlogy
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_power, spiral
+
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
-_MAX_NATS_PER_DIM = (
-    12  # here 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; beyond, the error grows fast
-)
-SPIRAL_TURN = 1.0  # radians at the mean of |x|^2 / D
+_MAX_NATS_PER_DIM = 12  # here 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64, which then grows fast
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
 
@@ -246,13 +245,6 @@ class DiscreteChannel:
         return torch.xlogy(num_equal, equal) + torch.xlogy(self.dim - num_equal, different)
 
 
-class Bijection(NamedTuple):
-    """An invertible map of vectors `[N, D]` and its inverse."""
-
-    forward: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
-
-
 @dataclass(frozen=True)
 class Transformed:
     """A task whose x and y are mapped by invertible functions, which makes the critic harder to learn.
@@ -281,42 +273,6 @@ class Transformed:
     def log_density_ratio(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"]) -> Float[Tensor, "M N"]:
         """Return the scores of the base task at the inverse images."""
         return self.base.log_density_ratio(self.x_map.inverse(x), self.y_map.inverse(y))
-
-
-def signed_power(exponent: int | float) -> Bijection:
-    """Return the map x -> sign(x) |x|^exponent.
-
-    Exponent 3 is the cubic of Poole et al. 2019, 3/2 the half-cube of Czyz et al. 2023.
-    """
-
-    def power(values: Tensor, exponent: int | float) -> Tensor:
-        return values.sign() * values.abs() ** exponent
-
-    return Bijection(lambda x: power(x, exponent), lambda x: power(x, 1 / exponent))
-
-
-def spiral(turn: int | float = SPIRAL_TURN) -> Bijection:
-    """Return the map that rotates pairs of coordinates by an angle proportional to |x|^2.
-
-    This is the spiral of Czyz et al. 2023, appendix B. The length of x does not change, so the inverse rotates by the
-    same angle. If D is odd, the last coordinate stays.
-
-    Args:
-        turn: angle in radians where |x|^2 / D is 1, its mean under standard normal x.
-    """
-
-    def rotate(values: Tensor, turn: int | float) -> Tensor:
-        num_pairs = values.shape[1] // 2
-        angle = turn * reduce(values.square(), "n d -> n 1", "mean")
-        first, second = rearrange(values[:, : 2 * num_pairs], "n (two p) -> two n p", two=2)
-        rotated = [first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()]
-        return torch.cat([*rotated, values[:, 2 * num_pairs :]], 1)
-
-    return Bijection(lambda x: rotate(x, turn), lambda x: rotate(x, -turn))
-
-
-IDENTITY = Bijection(lambda x: x, lambda x: x)
-INVERSE_SINH = Bijection(torch.asinh, torch.sinh)  # shortens heavy tails (Czyz et al. 2023)
 
 
 TaskMaker = Callable[[int | float, int], Task]  # (information_nats, dim) -> task

@@ -12,10 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from cpc.encoders.encoder import Encoder
 from cpc.encoders.patch_grid import PatchGrid
 
 
-class PatchEncoder(nn.Module):
+class PatchEncoder(Encoder):
     """An encoder of a grid of patches; a latent is the spatial mean of the features of a trunk.
 
     This is the encoder of section 3.2 of van den Oord et al. 2018. Patches are encoded separately, so a latent depends

@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.encoders.convolution import Norm, check_norm, receptive_field, standardising_affine
 
 _STEMS = ("imagenet", "small")
@@ -90,8 +91,7 @@ class ResNetTrunk(nn.Module):
         check_norm(norm)
         if stem not in _STEMS:
             raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
-        if min(num_channels, width) < 1:
-            raise ValueError(f"num_channels={num_channels} and width={width} must each be at least 1")
+        check_sizes(num_channels=num_channels, width=width)
         self.depth = depth
         self.norm = norm
         self.num_channels = num_channels

@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, receptive_field
 
 
@@ -50,11 +51,7 @@ class TinyTrunk(nn.Module):
             raise ValueError(
                 f"strides and widths describe one layer each, got {len(strides)} and {len(widths)} of them"
             )
-        if min((dim, num_channels, *strides, *widths)) < 1:
-            raise ValueError(
-                f"dim={dim}, num_channels={num_channels}, strides={tuple(strides)} and widths={tuple(widths)} must all "
-                "be at least 1"
-            )
+        check_sizes(dim=dim, num_channels=num_channels, strides=strides, widths=widths)
         check_norm(norm)
         self.dim = dim
         self.num_channels = num_channels

@@ -14,7 +14,6 @@ from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
 from cpc.losses.engine import (
     Block,
-    Blocks,
     ScoreCorrections,
     divide_by_temperature,
     mask_unused,
@@ -188,9 +187,8 @@ def candidate_loss(
     )
     corrections = corrections._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    own_block = Blocks.pack([Block(positives=own)])
     loss, loss_nats, accuracy = tiled_loss(
-        *(queries, candidates, own_block, weight),
+        *(queries, candidates, [Block(positives=own)], weight),
         form=form,
         bias=bias,
         target_scores=target_scores,

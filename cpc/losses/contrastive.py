@@ -206,7 +206,7 @@ class Contrastive(Loss):
         return sets
 
     def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
-        """Return the losses of all rows; nothing depends on values of tensors, so that it compiles as one graph."""
+        """Return the losses of all rows; no shape depends on values of tensors, so the host waits for no GPU."""
         targets = _targets(output)
         vectors = {
             direction: (

@@ -21,7 +21,7 @@ class RowLosses(NamedTuple):
         num_candidates: `[M]`, N of each row, the positive included; with draws from a bank, N of the whole bank.
         accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N. nan for a row without
             a negative among its draws from a bank.
-        num_negatives: `[M]`, number of negatives of each row among its draws from a bank; None without such draws: N - 1.
+        num_negatives: `[M]`, negatives of each row among its draws from a bank; None without such draws: N - 1.
         num_sampled: number of draws from a bank; None: every candidate was scored.
         objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """

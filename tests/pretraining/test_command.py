@@ -34,7 +34,8 @@ from cpc.evaluation import evaluate
 from cpc.pretraining.command import _worker_error, parse, pretrain
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
-from cpc.pretraining.run_folder import lock_run, step_of
+from cpc.pretraining.run_folder import step_of
+from cpc.pretraining.run_lock import lock_run
 from cpc.probes.tracker import Tracker
 
 SMALL = {
@@ -893,7 +894,7 @@ def test_the_lock_of_a_process_that_is_gone_is_told_and_taken(
     (finished / "lock").write_text("process 7 on elsewhere, begun at noon,")  # what a kill -9 leaves
     run("--ckpt_path=last", "--trainer.max_steps=6")
     told = capsys.readouterr().err
-    assert f"process 7 on elsewhere, begun at noon, was training in {finished} and did not end by itself" in told
+    assert f"process 7 on elsewhere, begun at noon, was training in {finished} and crashed" in told
     assert event_names(finished) == ["started", "finished", "resumed", "finished"]
     assert not (finished / "lock").exists()
 

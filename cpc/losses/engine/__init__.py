@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
-from cpc.losses.engine.blocks import Block, Blocks, split_scores
+from cpc.losses.engine.blocks import Block, split_scores
 from cpc.losses.engine.partition import partition_sums
 from cpc.losses.engine.ring import RingState, ring_loss
 from cpc.losses.engine.score_gradients import (
@@ -41,7 +41,6 @@ __all__ = [
     "COMPUTE",
     "REFERENCE",
     "Block",
-    "Blocks",
     "RingState",
     "ScoreCorrections",
     "accuracy_of",
@@ -95,7 +94,7 @@ def info_nce_rows(
     loss, loss_nats, accuracy = tiled_loss(
         queries,
         mask_unused(candidates.to(dtype), is_used),
-        rows.layout,
+        rows.blocks,
         rows.weight.to(dtype),
         query_index=rows.query_index,
         negatives=negatives,

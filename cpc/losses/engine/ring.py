@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine.blocks import Block, Blocks
+from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import (
     TWO_FACTORS,
     accuracy_of,
@@ -58,9 +58,9 @@ class RingState(NamedTuple):
             device: where the latents are.
         """
         is_valid = torch.arange(candidate_set.size[2]) < rearrange(num_valid, "b -> b 1")
-        blocks = candidate_set.layout.unpack()
         by_rank = [
-            Blocks.pack(list(_blocks_of_rank(blocks, nums, rank))).on(device).unpack() for rank in range(len(nums))
+            [block.on(device) for block in _blocks_of_rank(candidate_set.blocks, nums, rank)]
+            for rank in range(len(nums))
         ]
         return cls(nums, by_rank, is_valid.flatten().to(device, non_blocking=True))
 
