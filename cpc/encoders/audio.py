@@ -114,8 +114,6 @@ class AudioEncoder(WaveformEncoder):
 
         Layers are set one after the other.
 
-        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
-
         Raises:
             ValueError: as `forward`; if the audio is constant or not finite.
         """

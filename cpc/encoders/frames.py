@@ -13,7 +13,7 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_sizes
-from cpc.encoders.convolution import Norm, check_norm
+from cpc.encoders.convolution import Norm, check_norm, initialise_layers
 from cpc.encoders.encoder import Encoder
 from cpc.encoders.tiny import TinyLayer
 
@@ -64,9 +64,11 @@ class FrameEncoder(Encoder):
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]
-        self.layers = nn.ModuleList(
-            FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
-            for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
+        self.layers = nn.Sequential(
+            *(
+                FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
+                for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
+            )
         )
         height, width = self.frame_size
         for kernel, stride in zip(kernels, strides, strict=True):
@@ -95,10 +97,7 @@ class FrameEncoder(Encoder):
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
         """Return the latents, and the outputs of the last layer at the P positions, flattened row by row."""
-        hidden = self._pixels(x)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        places = rearrange(hidden, "(b t) h w d -> b t (h w d)", b=len(x))
+        places = rearrange(self.layers(self._pixels(x)), "(b t) h w d -> b t (h w d)", b=len(x))
         return self.projection(places), places
 
     def set_statistics(self, mean: float, std: float) -> None:
@@ -108,13 +107,9 @@ class FrameEncoder(Encoder):
         self.pixel_mean.fill_(mean)
         self.pixel_std.fill_(std)
 
-    @torch.no_grad()
     def initialise_from(self, x: Num[Tensor, "B T S H W"]) -> None:
         """Set scale and bias of each layer to give mean 0 and deviation 1 on these frames (norm `affine` only)."""
-        hidden = self._pixels(x)
-        for layer in self.layers:
-            layer.initialise_from(hidden)  # type: ignore[operator]
-            hidden = layer(hidden)
+        initialise_layers(self.layers, self._pixels(x))
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
         """Return the standardised stacks with channels last, as the layers need them."""

@@ -127,8 +127,6 @@ class ResNetTrunk(nn.Module):
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Set norms to give the input of every ReLU zero mean and unit deviation on these patches (norm `affine` only).
 
-        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
-
         Raises:
             ValueError: if the pixels are constant or not finite.
         """

@@ -107,8 +107,14 @@ class Contrastive(Loss):
         exchange: Literal["gather", "ring"] = "gather",
     ) -> None:
         super().__init__(skip_steps)
-        if negatives not in STRATEGIES:
-            raise ValueError(f"model.loss.init_args.negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+        choices = {
+            "negatives": (negatives, STRATEGIES),
+            "compute": (compute, COMPUTE),
+            "exchange": (exchange, EXCHANGES),
+        }
+        for name, (value, known) in choices.items():
+            if value not in known:
+                raise ValueError(f"model.loss.init_args.{name}={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None:
             check_count("model.loss.init_args.num_negatives", num_negatives, 1)
@@ -117,10 +123,6 @@ class Contrastive(Loss):
                 "model.loss.init_args.shared_across_steps is about negatives that are drawn: set num_negatives, or "
                 "leave it out"
             )
-        if compute not in COMPUTE:
-            raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
-        if exchange not in EXCHANGES:
-            raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
                 f"model.loss.init_args.exchange=ring scores every candidate, but num_negatives={num_negatives} "
