@@ -58,11 +58,7 @@ class CorrelatedGaussians:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
-        """Return the task with this information and a positive rho.
-
-        Raises:
-            ValueError: if the information is not positive.
-        """
+        """Return the task with this information and a positive rho."""
         _check_range("gaussian", information_nats, dim, 0, _MAX_NATS_PER_DIM * dim)
         return cls(math.sqrt(-math.expm1(-2 * information_nats / dim)), dim)
 
@@ -103,11 +99,7 @@ class StudentT:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "StudentT":
-        """Return the task with this information and a correlation that is not negative.
-
-        Raises:
-            ValueError: if the common divisor by itself gives more information.
-        """
+        """Return the task with this information, more than that of the common divisor, and a rho of at least 0."""
         divisor_nats = cls(0.0, dim).mutual_information_nats
         _check_range("student", information_nats, dim, divisor_nats, divisor_nats + _MAX_NATS_PER_DIM * dim)
         return cls(CorrelatedGaussians.make(information_nats - divisor_nats, dim).correlation, dim)
@@ -160,11 +152,7 @@ class AdditiveUniform:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
-        """Return the task with this information.
-
-        Raises:
-            ValueError: if the information is not positive.
-        """
+        """Return the task with this information."""
         _check_range("uniform", information_nats, dim, 0, _MAX_NATS_PER_DIM * dim)
         nats = information_nats / dim
         # The solution of e - ln 2e = i is e = -W(-exp(-i) / 2) with Lambert's W.
@@ -208,11 +196,7 @@ class DiscreteChannel:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
-        """Return the task with this information.
-
-        Raises:
-            ValueError: if the information is not positive, or D letters cannot hold it.
-        """
+        """Return the task with this information, which D letters must be able to hold."""
         _check_range("discrete", information_nats, dim, 0, dim * math.log(NUM_LETTERS))
         no_information = 1 - 1 / NUM_LETTERS  # at this error y does not depend on x
         error = brentq(lambda p: cls(p, dim).mutual_information_nats - information_nats, 0, no_information, xtol=1e-15)
@@ -295,12 +279,9 @@ TASKS: dict[str, TaskMaker] = {
 
 
 def make_task(name: str, information_nats: int | float, dim: int) -> Task:
-    """Return the task of this name with this information.
+    """Return the task of a name in `TASKS` with this information I(x; y).
 
-    Args:
-        name: a name in `TASKS`.
-        information_nats: I(x; y).
-        dim: dimensions of x and of y; letters of the discrete channel.
+    `dim` counts the dimensions of x and of y, or the letters of the discrete channel.
 
     Raises:
         ValueError: if the name is unknown, or the task cannot have this information.
@@ -313,6 +294,7 @@ def make_task(name: str, information_nats: int | float, dim: int) -> Task:
 
 
 def _check_range(name: str, information_nats: int | float, dim: int, low: int | float, high: int | float) -> None:
+    """Raise ValueError unless the information lies between the limits of the task."""
     if dim < 1:
         raise ValueError(f"dim={dim} must be at least 1")
     if not low < information_nats < high:

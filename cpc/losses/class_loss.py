@@ -153,7 +153,7 @@ def candidate_loss(
         bias: biases of the candidates.
         targets: vectors of each row's targets and their biases; or their indices, if they are among the candidates.
         corrections: what is subtracted from scores, and which candidates do not exist.
-        form: `softmax`, `softmax_of_odds` or `logistic`.
+        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         weight: weight of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)

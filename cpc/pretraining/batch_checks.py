@@ -19,16 +19,8 @@ def check_batches(
 ) -> None:
     """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
 
-    Args:
-        modality: the data and their options.
-        model: the model to train.
-        training: the stream of training batches.
-        held_out: the held-out batches.
-        strategies: strategies of the held-out bound.
-        device: device of the steps.
-
     Raises:
-        ValueError: naming the option.
+        ValueError: naming the option. `strategies` are those of the held-out bound.
     """
     _check_memory(modality, model, training, device)
     _check_training_rows(modality, model, training)
