@@ -44,11 +44,7 @@ class PixelCNN(Context):
     latents = "grids"
 
     def __init__(
-        self,
-        width: int = 256,
-        num_blocks: int = 5,
-        hidden_dim: int = 256,
-        directions: tuple[str, ...] = ("down",),
+        self, width: int = 256, num_blocks: int = 5, hidden_dim: int = 256, directions: tuple[str, ...] = ("down",)
     ) -> None:
         super().__init__()
         directions = tuple(directions)

@@ -45,11 +45,7 @@ class Backbone(nn.Module):
     network: str | nn.Module
 
     def __init__(
-        self,
-        network: str | nn.Module,
-        layer: str | None = None,
-        num_channels: int = 3,
-        allow_batch_norm: bool = False,
+        self, network: str | nn.Module, layer: str | None = None, num_channels: int = 3, allow_batch_norm: bool = False
     ) -> None:
         super().__init__()
         check_sizes(num_channels=num_channels)

@@ -106,13 +106,7 @@ def _exact(
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
-def _check(
-    queries: Tensor,
-    positives: Tensor,
-    bank: LatentBank,
-    draw: Draw | None,
-    sequence_id: Tensor | None,
-) -> None:
+def _check(queries: Tensor, positives: Tensor, bank: LatentBank, draw: Draw | None, sequence_id: Tensor | None) -> None:
     check_tensor("queries", queries, "floats", ("M", bank.dim))
     if len(queries) == 0:
         raise ValueError("no queries: give at least one row")
