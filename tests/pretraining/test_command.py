@@ -44,10 +44,7 @@ SMALL = {
         "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
         "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 3}},
     },
-    "data": {
-        "class_path": "cpc.data.Audio",
-        "init_args": {"window_samples": 3200, "batch_size": 4, "eval_batches": 2},
-    },
+    "data": {"class_path": "cpc.data.Audio", "init_args": {"window_samples": 3200, "batch_size": 4, "eval_batches": 2}},
     "trainer": {"max_steps": 4, "accelerator": "cpu"},
     "record_every_steps": 2,
     "eval_every_steps": 2,
@@ -216,10 +213,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
         (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
-        (
-            ["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"],
-            "without a single negative",
-        ),
+        (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a single negative"),
         (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives names 'nobody'"),
         (
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
@@ -335,11 +329,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     "options",
     [
-        [
-            "--data.sampler=same_speaker",
-            "--model.loss.negatives=same_speaker_excluding",
-            "--data.speakers_per_batch=2",
-        ],
+        ["--data.sampler=same_speaker", "--model.loss.negatives=same_speaker_excluding", "--data.speakers_per_batch=2"],
         [
             "--trainer.accumulate_grad_batches=3",
             "--model.loss.num_negatives=7",
@@ -473,9 +463,7 @@ def test_predictions_that_are_not_finite_are_named(
 
 
 def test_a_broken_gradient_reaches_no_checkpoint(
-    refused: Callable[..., str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss of the third step is finite, its gradient is not, and the checkpoint comes right behind it."""
 
@@ -585,10 +573,7 @@ def test_a_run_that_has_its_steps_says_so(
     ],
 )
 def test_a_step_that_cannot_fit_is_refused_before_it_takes_memory(
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    message: str,
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
 ) -> None:
     monkeypatch.setattr("cpc.pretraining.batch_checks.memory_bytes", lambda: 2**33)
     assert message in refused(*options)
@@ -749,9 +734,7 @@ def start_waiting(tmp_path: Path, manifest: Path) -> Iterator[Callable[..., subp
 
 
 def test_one_process_trains_in_a_folder_and_a_scheduler_that_ends_its_group_finds_the_step_saved(
-    refused: Callable[..., str],
-    start_waiting: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
+    refused: Callable[..., str], start_waiting: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """Loader workers are of the group too, and the signal comes twice, as torchrun sends it on."""
     process = start_waiting("--data.num_workers=1")

@@ -445,10 +445,7 @@ def test_one_held_out_image_has_no_other_images(refused: Callable[..., str], tmp
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ("data: [image]", "data"),
-        ("model: {encoder: [", "while parsing a flow"),
-    ],
+    [("data: [image]", "data"), ("model: {encoder: [", "while parsing a flow")],
     ids=["a list", "no YAML"],
 )
 def test_a_config_that_is_none_is_named(
