@@ -19,8 +19,10 @@ def check_batches(
 ) -> None:
     """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
 
+    `strategies` are those of the held-out bound.
+
     Raises:
-        ValueError: naming the option. `strategies` are those of the held-out bound.
+        ValueError: naming the option.
     """
     _check_memory(modality, model, training, device)
     _check_training_rows(modality, model, training)

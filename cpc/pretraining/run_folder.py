@@ -86,16 +86,6 @@ class RunFolder(Checkpoint):
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
 
-    @property
-    def last_checkpoint(self) -> Path:
-        """The checkpoint to resume from."""
-        return self.folder / "checkpoints" / "last.ckpt"
-
-    @property
-    def best_checkpoint(self) -> Path:
-        """The checkpoint with the best held-out bound."""
-        return self.folder / "checkpoints" / "best.ckpt"
-
     def state_dict(self) -> dict[str, Any]:
         """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
         return {
@@ -170,7 +160,7 @@ class RunFolder(Checkpoint):
         if should_evaluate:
             self._evaluate(trainer, pl_module, step)
         if should_save:
-            self._save(trainer, self.last_checkpoint)
+            self._save(trainer, "last")
         if should_evaluate or should_save:
             for tracker in trackers:
                 tracker.restart_clock()
@@ -242,7 +232,7 @@ class RunFolder(Checkpoint):
                 append_record(self.folder / "probe.jsonl", record)
         if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:
             self.best_bound_nats = bounds[0].mean("mi_bound_nats")
-            self._save(trainer, self.best_checkpoint)
+            self._save(trainer, "best")
             self._export(trainer, module, bounds)
 
     def _record(self, trainer: pl.Trainer, bound: Bound, step: int) -> None:
@@ -297,8 +287,9 @@ class RunFolder(Checkpoint):
             logger.log_metrics(metrics, step)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
 
-    def _save(self, trainer: pl.Trainer, path: Path) -> None:
+    def _save(self, trainer: pl.Trainer, name: str) -> None:
         """Write a new file, then rename it, so that a kill or a full disk does not damage the old checkpoint."""
+        path = self.folder / "checkpoints" / f"{name}.ckpt"
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
         try:
@@ -327,11 +318,7 @@ class RunFolder(Checkpoint):
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of optimiser steps of a checkpoint.
-
-    Raises:
-        ValueError: as `read_checkpoint`.
-    """
+    """Return the number of optimiser steps of a checkpoint; raises the errors of `read_checkpoint`."""
     return read_checkpoint(checkpoint)["global_step"]
 
 
