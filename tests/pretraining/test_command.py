@@ -96,12 +96,6 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory, manifest: Path) -> P
     return pretrain_small(tmp_path_factory.mktemp("finished"), manifest)
 
 
-@pytest.fixture
-def finished(finished_once: Path, tmp_path: Path) -> Path:
-    """What `run` without options leaves where it runs, to continue or to spoil."""
-    return shutil.copytree(finished_once, tmp_path / "run")
-
-
 def records(run_dir: Path) -> list[dict]:
     return [json.loads(line) for line in (run_dir / "bound.jsonl").read_text().splitlines()]
 
@@ -299,24 +293,6 @@ def test_logger_and_progress_bar_can_be_left_out(run: Callable[..., Path], capsy
     run("--ckpt_path=last", "--trainer.max_steps=6")
     assert list((folder / "tensorboard").glob("events*"))
     assert "6/6" in capsys.readouterr().err
-
-
-@pytest.fixture
-def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes training fail at a step, once."""
-
-    def arrange(step: int) -> None:
-        training_step = Pretraining.training_step
-
-        def breaking(self: Pretraining, batch: object, index: int) -> object:
-            if self.global_step == step:
-                monkeypatch.setattr(Pretraining, "training_step", training_step)
-                raise ValueError("broken on purpose")
-            return training_step(self, batch, index)
-
-        monkeypatch.setattr(Pretraining, "training_step", breaking)
-
-    return arrange
 
 
 @pytest.mark.parametrize(

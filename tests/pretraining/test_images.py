@@ -1,7 +1,6 @@
 """`cpc pretrain` and `cpc evaluate` in-process on a handful of small images: what they write and what they refuse."""
 
 import json
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.images.dataset import ImageDataset
 from cpc.evaluation import evaluate, recorded_data
-from cpc.pretraining.module import Pretraining
 
 DIRECTIONS = ["down", "up", "right", "left"]
 PROBE = "--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class, learning_rate: 0.05}}]"
@@ -107,12 +105,6 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Pat
     return pretrain_small(tmp_path_factory.mktemp("finished"), source)
 
 
-@pytest.fixture
-def finished(finished_once: Path, tmp_path: Path) -> Path:
-    """What `run` without options leaves where it runs, to continue or to spoil."""
-    return shutil.copytree(finished_once, tmp_path / "run")
-
-
 def records(run_dir: Path, name: str = "bound.jsonl") -> list[dict]:
     return [json.loads(line) for line in (run_dir / name).read_text().splitlines()]
 
@@ -190,24 +182,6 @@ def test_training_changes_images_and_evaluation_does_not(
     assert chances.count("patches") == 1 + 4  # the initialisation, and a batch for every step
     assert chances.count("none") == 2 * 2 * 1  # evaluations, batches; both strategies share them
     assert all(has_keys for chance, _, has_keys in seen if chance == "patches")
-
-
-@pytest.fixture
-def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Makes training fail at a step, once."""
-
-    def arrange(step: int) -> None:
-        training_step = Pretraining.training_step
-
-        def breaking(self: Pretraining, batch: object, index: int) -> object:
-            if self.global_step == step:
-                monkeypatch.setattr(Pretraining, "training_step", training_step)
-                raise ValueError("broken on purpose")
-            return training_step(self, batch, index)
-
-        monkeypatch.setattr(Pretraining, "training_step", breaking)
-
-    return arrange
 
 
 @pytest.mark.parametrize(
