@@ -23,7 +23,7 @@ class Encoder(nn.Module):
     @property
     def geometry(self) -> dict[str, Any]:
         """Positions of latents in the observation, for config.json."""
-        raise NotImplementedError
+        return {}
 
     def num_latents(self, num_samples: Count) -> Count:
         """Return the number of latents of observations of `num_samples` steps; elementwise on tensors."""

@@ -118,7 +118,7 @@ class PatchEncoder(Encoder):
         latents = reduce(features, "n d p q -> n d", "mean")
         return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
-    def num_latents(self, num_valid: Any) -> None:
+    def num_latents(self, num_samples: Any) -> Any:
         """Return None: images have no padding, so all latents are valid."""
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:

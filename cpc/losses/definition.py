@@ -63,9 +63,11 @@ class CandidateSet(NamedTuple):
         """Return the same set on a device; the host does not wait for the copies."""
         if device.type == "cpu":
             return self
-        tensors = {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
-        moved = {name: value.to(device, non_blocking=True) for name, value in tensors.items()}
-        return self._replace(blocks=[block.on(device) for block in self.blocks], **moved)
+        moved: dict[str, Any] = {"blocks": [block.on(device) for block in self.blocks]}
+        for name, value in self._asdict().items():
+            if isinstance(value, Tensor):
+                moved[name] = value.to(device, non_blocking=True)
+        return self._replace(**moved)
 
 
 def info_nce_rows(

@@ -574,11 +574,12 @@ def test_torchrun_reports_the_message_as_the_cause(
 
 
 def test_a_folder_that_cannot_be_written_to_is_named_before_anything_starts(
-    refused: Callable[..., str], capfd: pytest.CaptureFixture[str], tmp_path: Path
+    run: Callable[..., Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A file is in the way: the superuser may write to a read-only folder."""
     (tmp_path / "run").write_text("")
-    refused()
+    with pytest.raises(SystemExit):
+        run()
     told = capfd.readouterr().err
     assert f"--run_dir {tmp_path / 'run'} cannot be written to" in told
     assert "Traceback" not in told
