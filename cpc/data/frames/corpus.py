@@ -13,15 +13,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import DrawnCorpus
 from cpc.data.frames.recording import Recording
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.contents import say_contents
 from cpc.data.streams.stream import Draw, digest
 
 NUM_INITIALISATION_WINDOWS = 16
 
 
-class FrameCorpus(DrawnCorpus):
+class FrameCorpus(MapStyleCorpus):
     """The episodes of a recording.
 
     Args:

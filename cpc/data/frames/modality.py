@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count
-from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
 from cpc.data.frames.probe_data import FrameProbeData
+from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 
 
 @dataclass(kw_only=True)
-class Frames(Drawn):
+class Frames(MapStyleModality):
     """Windows of recorded episodes; an observation is a stack of a frame and the frames before it.
 
     Args:

@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cpc.data.drawn import DrawnCorpus
 from cpc.data.images.dataset import Chance, ImageDataset
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
 from cpc.data.streams.stream import BatchStream
 
 
 @dataclass(eq=False)
-class ImageCorpus(DrawnCorpus):
+class ImageCorpus(MapStyleCorpus):
     """Images by split. Pixels are read by the first access to `images`; `check` reads none.
 
     Args:

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count, Positive, Share
-from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.pictures import draw_pictures
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
+from cpc.data.map_style import MapStyleModality
 from cpc.data.store.shards import is_sharded
 
 
 @dataclass(kw_only=True)
-class Images(Drawn):
+class Images(MapStyleModality):
     """Images as grids of patches.
 
     Args:
@@ -45,7 +45,7 @@ class Images(Drawn):
     name = "image"
     unit = "images"
     size_option = "image_size"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
 
     source: str

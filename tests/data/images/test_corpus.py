@@ -15,11 +15,11 @@ import torch
 from PIL import Image
 
 from cpc.data import Images
-from cpc.data.drawn import HeldOut
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.map_style import HeldOut
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 

@@ -51,7 +51,7 @@ class Observations(Protocol):
         ...
 
 
-class DrawnCorpus(ABC):
+class MapStyleCorpus(ABC):
     """An opened source, whose observations are found by an index.
 
     Attributes:
@@ -124,8 +124,8 @@ class DrawnCorpus(ABC):
 
 
 @dataclass(kw_only=True)
-class Drawn(Modality):
-    """A modality whose observations come in random order; see `Modality`. Its corpus is a `DrawnCorpus`.
+class MapStyleModality(Modality):
+    """A modality whose observations come in random order; see `Modality`. Its corpus is a `MapStyleCorpus`.
 
     Args:
         train_split: split to train on.
@@ -152,17 +152,17 @@ class Drawn(Modality):
     num_workers: Natural = 0
     seed: Seed = 0
 
-    def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
+    def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set the encoder's mean and standard deviation to those of the training split."""
         encoder.set_statistics(*corpus.statistics(self.train_split))
 
-    def initialisation_batch(self, corpus: DrawnCorpus) -> Tensor:
+    def initialisation_batch(self, corpus: MapStyleCorpus) -> Tensor:
         """Return observations of the training split, augmented as in training."""
         windows = corpus.windows(self.train_split, is_training=True)
         num_windows = min(self.num_initialisation, len(windows.sequence_ids))
         return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, 1, self.seed).batch(0)).x
 
-    def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
+    def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that is missing, or lacks the speakers or the sequences that sampler or strategies need."""
         needs_speakers = any(
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
@@ -196,7 +196,7 @@ class Drawn(Modality):
             f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
         )
 
-    def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
+    def training(self, corpus: MapStyleCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Return an endless stream over the training split."""
         windows = corpus.windows(self.train_split, is_training=True)
         batches = corpus.batches(
@@ -214,7 +214,7 @@ class Drawn(Modality):
 
     def held_out(
         self,
-        corpus: DrawnCorpus,
+        corpus: MapStyleCorpus,
         model: Any,
         *,
         num_batches: int | None = None,
@@ -253,8 +253,8 @@ class HeldOut:
 
     def __init__(
         self,
-        corpus: DrawnCorpus,
-        options: Drawn,
+        corpus: MapStyleCorpus,
+        options: MapStyleModality,
         negatives: str,
         num_batches: int,
         seed: int = EVALUATION_SEED,
