@@ -46,7 +46,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
         )
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
-    stream = corpus.batches(windows, "uniform", size, 1, seed)
+    stream = corpus.batches(windows, "uniform", size, seed)
     latents, sequences, num_stored = [], [], 0
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)

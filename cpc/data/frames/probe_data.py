@@ -187,7 +187,7 @@ class FrameProbeData(ProbeData):
         """Initialise by the pixel statistics of the training split and by some of its windows."""
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = self.corpus.windows(self.train_split)
-        indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, 1, seed).batch(0)
+        indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, seed).batch(0)
         model.initialise_from(windows.__getitems__(indices).x)
 
     def trained(self, model: Any) -> list[nn.Module]:
@@ -197,7 +197,7 @@ class FrameProbeData(ProbeData):
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of uniformly random windows."""
         windows = FrameWindows(self.corpus, rows, self.train_split, protocol.window_latents)
-        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
         for step in itertools.count():
             indices = stream.batch(step)
             batch = windows.__getitems__(indices)

@@ -17,7 +17,6 @@ from cpc.data.images.table import ImageTable
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
-from cpc.data.streams.stream import BatchStream
 
 
 @dataclass(eq=False)
@@ -102,12 +101,6 @@ class ImageCorpus(MapStyleCorpus):
             split,
             self.num_latents,
         )
-
-    def batches(self, windows: ImageDataset, sampler: str, *args: Any, **options: Any) -> BatchStream:
-        """Return a stream of every image once per pass, with the images of a sequence far apart."""
-        if sampler != "uniform":
-            raise ValueError(f"sampler={sampler!r} needs speakers, and images have none: images are drawn uniformly")
-        return super().batches(windows, sampler, *args, **options)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """Return the batch size of all ranks, at most one pass: a repeated image would be its own negative."""

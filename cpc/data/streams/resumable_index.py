@@ -67,4 +67,4 @@ class ResumableIndex:
             ValueError: if the state belongs to another stream, naming the differences.
         """
         check_same_batches(state["fingerprint"], self.fingerprint)
-        self.position = state["position"]
+        self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds
