@@ -4,7 +4,6 @@ B windows, T frames, S frames in a stack, H W a frame's rows and columns of pixe
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +14,12 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, UInt8
 from scipy.stats import entropy
-from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
 from cpc.data.frames.recording import stacked
-from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Pool, Precision, ProbeData
+from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Pool, Precision, ProbeData, autocast
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -95,17 +93,15 @@ class FrameFeatureExtractor(FeatureExtractor):
                 f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"
             )
         starts, stack = range(0, len(frames), _FRAMES_AT_ONCE), self.model.encoder.num_frames
-        features = self._encode(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
-        return np.concatenate([next(iter(piece.values())) for piece in features])
+        (feature,) = self.dims
+        pieces = self._encode(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
+        return np.concatenate([piece[feature] for piece in pieces])
 
     def _encode(self, pieces: Iterator[UInt8[np.ndarray, "T S H W"]]) -> Iterator[dict[str, Float[np.ndarray, "T D"]]]:
         state = None
         for frames in pieces:
             x = rearrange(torch.from_numpy(frames).to(self.device), "t s h w -> 1 t s h w")
-            with (
-                torch.inference_mode(),
-                torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"),
-            ):
+            with torch.inference_mode(), autocast(x, self.precision):
                 latents, contexts, state = self.model.encode(x, state)
             yield {name: {"z": latents, "c": contexts}[name][0].float().cpu().numpy() for name in self.dims}
 
@@ -190,31 +186,17 @@ class FrameProbeData(ProbeData):
         indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, seed).batch(0)
         model.initialise_from(windows.__getitems__(indices).x)
 
-    def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder and the context."""
-        return [model.encoder, model.context]
-
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of uniformly random windows."""
         windows = FrameWindows(self.corpus, rows, self.train_split, protocol.window_latents)
         stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
-        for step in itertools.count():
-            indices = stream.batch(step)
+        for indices in stream:
             batch = windows.__getitems__(indices)
             classes = np.full(batch.x.shape[:2], UNLABELLED)
             lengths = windows.num_valid(indices).tolist()
             for window_classes, (episode, start), length in zip(classes, indices, lengths, strict=True):
                 window_classes[:length] = labels(int(rows[episode]), None, start, length)
             yield batch._replace(labels=torch.from_numpy(classes))
-
-    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the contexts `[B, T, C]`, and a mask `[B, T]` that excludes padding."""
-        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            latents = model.encoder(batch.x)
-        contexts, _ = model.context(latents.float())
-        assert batch.num_valid is not None
-        num_valid = rearrange(batch.num_valid, "b -> b 1")
-        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
         """Return how the episodes were recorded, and how many frames are not used for tests."""

@@ -116,13 +116,13 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
             raise ValueError(
                 f"{root}: {named[0].name} and {array.name} disagree about classes: {classes} and {array.classes}"
             )
+    names: list[str] = []
+    sequences = []
+    for array in arrays:
+        rows = np.arange(len(array.labels))
+        sequences.append(len(names) + (rows if array.sequences is None else array.sequences))
+        names += [f"{array.name}:{row}" for row in rows]
     splits = [split for array in arrays for split in array.splits]
-    names = [f"{array.name}:{row}" for array in arrays for row in range(len(array.labels))]
-    first_rows = np.cumsum([0, *(len(array.labels) for array in arrays[:-1])])
-    sequences = [
-        first_row + (np.arange(len(array.labels)) if array.sequences is None else array.sequences)
-        for first_row, array in zip(first_rows, arrays, strict=True)
-    ]
     return ImageTable(names, splits, labels, classes, ArrayImages(root, arrays), np.concatenate(sequences))
 
 
