@@ -59,7 +59,8 @@ class FrameFeatureExtractor(FeatureExtractor):
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision
     ) -> None:
         self.model, self.corpus, self.device, self.precision = model, corpus, device, precision
-        self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name] for name in features}
+        dims = {"z": model.encoder.dim, "c": model.context.dim}
+        self.dims = {name: dims[name] for name in features}
 
     @property
     def num_workers(self) -> int:
@@ -236,7 +237,7 @@ class FrameProbeData(ProbeData):
                 for frame in recording.read(row, 0, int(recording.lengths[row]), 1)
             ]
 
-        trained = set(recording.rows(self.train_split).tolist()) if self.train_split else set(range(len(recording)))
-        seen = {digest for row in trained for digest in hashes(row)} if len(trained) < len(recording) else set()
-        others = (row for row in range(len(recording)) if row not in trained)
+        trained = recording.rows(self.train_split).tolist()
+        others = sorted(set(range(len(recording))) - set(trained))
+        seen = {digest for row in trained for digest in hashes(row)} if others else set()
         return {row: np.array([digest in seen for digest in hashes(row)]) for row in others}

@@ -77,22 +77,18 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         _remove_abandoned(folder)
         with named(folder):
             yield unfinished
-        _move(unfinished, folder, is_complete)
+        for path in filter(Path.is_file, unfinished.iterdir()):
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if folder.exists() and not is_complete(folder):
+            shutil.rmtree(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not is_complete(folder):  # if it is, another process was faster
+                raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -> None:
-    for path in filter(Path.is_file, unfinished.iterdir()):
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    if folder.exists() and not is_complete(folder):
-        shutil.rmtree(folder)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not is_complete(folder):  # if it is, another process was faster
-            raise
 
 
 def _remove_abandoned(folder: Path) -> None:
