@@ -18,12 +18,6 @@ class Frames(MapStyleModality):
         source: a folder that `cpc data record` wrote.
         window_frames: length of a window. Windows and predictions lie in one episode.
         stack: frames in a stack, of which the last is the current one; equal to `model.encoder.init_args.num_frames`.
-        batch_size: windows per batch and device.
-        train_split: split to train on.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
-        num_workers: loader processes; 0 loads in the training process.
-        seed: seed of the batches.
     """
 
     name = "frames"

@@ -45,15 +45,7 @@ class StateLabels(Labels):
 
 
 class FrameFeatureExtractor(FeatureExtractor):
-    """Latents and contexts of episodes, from their first frame on.
-
-    Args:
-        features: `c`, `z` or both.
-        model: the model in eval mode.
-        corpus: the episodes; None if only `file_features` is called.
-        device: device of the model.
-        precision: precision of the model's matrix products.
-    """
+    """Latents `z` and contexts `c` of episodes, from their first frame on; without a corpus only of files."""
 
     def __init__(
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision

@@ -56,12 +56,7 @@ class ImageArray:
 
 
 class ArrayImages(FolderImages):
-    """Images in arrays, named `array:row`. Pickling sends no pixels; another process loads them again.
-
-    Args:
-        root: folder of the arrays' files.
-        arrays: the arrays, with different names.
-    """
+    """Images in arrays of different names, named `array:row`. Pickling sends no pixels; another process loads them."""
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
         super().__init__(root)

@@ -28,17 +28,12 @@ class Images(MapStyleModality):
         load_size: side of decoded images, from which training cuts random squares; null: `image_size`.
         augmentation: augmentation of each patch: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
-        batch_size: images per batch and device.
         train_split: split to train on: `train`, or `unlabelled` if the source has it.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         valid_share: share of `train_split` that is held out as split `valid` if the source has none.
-        num_workers: loader processes; 0 loads in the training process.
         packed: decode all images once into a uint8 memory map; false decodes images at every read.
         cache_dir: folder for the map; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so it should
             be enough for all of them.
-        skip_bad: leave out files that cannot be used, and print how many.
         seed: seed of the batches and of all augmentation.
     """
 

@@ -74,25 +74,12 @@ def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any
 
 
 def picture_neighbours(
-    model: Any,
-    shown: ImageDataset,
-    others: ImageDataset,
-    seed: int = 0,
-    num_queries: int = 8,
-    num_neighbours: int = 8,
+    model: Any, shown: ImageDataset, others: ImageDataset, seed: int = 0, num_queries: int = 8, num_neighbours: int = 8
 ) -> Any:
     """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
 
-    Patches of little contrast are no queries. Neighbours with the same pixels as the query or as an earlier neighbour
-    are left out, since overlapping crops hold equal patches.
-
-    Args:
-        model: a model in eval mode.
-        shown: images of the queries, of different classes as far as possible.
-        others: images of the neighbours.
-        seed: seed of the queries.
-        num_queries: number of queries.
-        num_neighbours: neighbours per query.
+    Queries come from different classes as far as possible; patches of little contrast are no queries. Neighbours with
+    the same pixels as the query or as an earlier neighbour are left out, since overlapping crops hold equal patches.
     """
     from matplotlib.patches import Rectangle
 
@@ -170,18 +157,15 @@ def nearest_patches(
     is_other: np.ndarray,
     num: int,
 ) -> list[tuple[int, int, float]]:
-    """Return the nearest patches of other images in z whose pixels differ from each other and from the query.
+    """Return (image, position, cosine) of the nearest patches, whose pixels differ from each other and from the query.
 
     Args:
         query: latent of the query patch, of unit length.
-        bank: latents of the candidates, L of each image, of unit length.
+        bank: latents of the candidates, of unit length.
         candidates: pixels of the candidates.
         pixels: pixels of the query patch.
         is_other: `[n]` whether an image's patches are candidates.
         num: largest number of patches.
-
-    Returns:
-        (image, position, cosine) of each patch, the nearest first.
     """
     cosines = torch.where(torch.from_numpy(is_other)[:, None], bank @ query, -torch.inf).flatten()
     seen = [pixels]

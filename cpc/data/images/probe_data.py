@@ -114,10 +114,6 @@ class LearntImageFeatures(ImageFeatureExtractor):
 class HandMadeImageFeatures(ImageFeatureExtractor):
     """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
 
-    Args:
-        feature: `pixels` or `hog`.
-        corpus: the images.
-
     Raises:
         ValueError: if `hog` is given without scikit-image, or for images smaller than a block of cells.
     """

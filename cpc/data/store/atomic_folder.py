@@ -18,12 +18,8 @@ _ABANDONED_AFTER_SECONDS = 3600
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
     """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
 
-    If that process fails or is killed, the next one builds. On file systems without locks every process builds.
-
-    Args:
-        folder: the folder that `build` makes.
-        is_complete: whether a folder has everything that `build` makes.
-        build: makes the folder by `build_atomically`.
+    If that process fails or is killed, the next one builds. On file systems without locks every process builds, so
+    `build` makes the folder by `build_atomically`.
     """
     if not is_complete(folder):
         with _locked(folder):

@@ -12,12 +12,7 @@ _INCREMENT = np.uint64(INCREMENT)
 
 
 def keyed_uniforms(keys: Int[np.ndarray, " B"], num: int) -> Float[np.ndarray, "B n"]:
-    """Return `num` numbers in [0, 1) for every key, by SplitMix64 (`cpc.native.splitmix64`).
-
-    Args:
-        keys: any 64-bit integers; equal keys give equal numbers.
-        num: numbers per key.
-    """
+    """Return `num` numbers in [0, 1) for every key, a 64-bit integer, by SplitMix64 (`cpc.native.splitmix64`)."""
     with np.errstate(over="ignore"):  # the method computes modulo 2^64
         streams = _mix(keys.astype(np.uint64) * _INCREMENT + _INCREMENT)
         bits = _mix(streams[:, None] + _INCREMENT * np.arange(1, num + 1, dtype=np.uint64))

@@ -7,11 +7,7 @@ ENDLESS = 2**62  # batches
 
 
 def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to resume from the state of another stream.
-
-    Args:
-        saved: fingerprint in the state: everything that the batches depend on, by option.
-        here: fingerprint of this stream.
+    """Refuse to resume from the state of another stream, by the fingerprints of the state and of this stream.
 
     Raises:
         ValueError: if the fingerprints differ, naming the entries.
