@@ -100,7 +100,7 @@ class MapStyleCorpus(ABC):
         Raises:
             ValueError: if the split has no such batches; the message names it.
         """
-        stream = {"batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size}
+        stream: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size}
         with naming(windows.split):
             if sampler == "uniform":
                 return self.uniform(**windows.draws, **stream)
