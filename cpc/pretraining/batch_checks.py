@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from cpc.data.drawn import Drawn, identities
+from cpc.data.map_style import MapStyleModality, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
@@ -15,7 +15,12 @@ NUM_CHECKED_BATCHES = 1000  # they take a quarter of a second
 
 
 def check_batches(
-    modality: Drawn, model: CPC, training: Training, held_out: Any, strategies: tuple[str, ...], device: torch.device
+    modality: MapStyleModality,
+    model: CPC,
+    training: Training,
+    held_out: Any,
+    strategies: tuple[str, ...],
+    device: torch.device,
 ) -> None:
     """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
 
@@ -29,7 +34,7 @@ def check_batches(
     _check_held_out_rows(model, held_out, strategies)
 
 
-def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
+def _check_training_rows(modality: MapStyleModality, model: CPC, training: Training) -> None:
     """Check one pass of training batches, at most `NUM_CHECKED_BATCHES`, for the training strategies."""
     encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
     batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
@@ -58,7 +63,7 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
             ) from error
 
 
-def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch.device) -> None:
+def _check_memory(modality: MapStyleModality, model: CPC, training: Training, device: torch.device) -> None:
     """Check that the largest tensors of a step fit in memory; with its layers a step takes several times as much."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives

@@ -136,7 +136,7 @@ def test_every_strategy_is_measured_on_the_batches_it_means(run: Callable[..., P
     folder = run("--data.sampler=same_speaker", "--model.loss.negatives=same_speaker")
     same_speaker, mixed_excluding = [r for r in records(folder) if r["step"] == 4 and r["split"] == "valid"]
     assert same_speaker["num_candidates"] == [4 * 20] * 3  # all four windows are of one speaker
-    windows = UniformBatches(np.full(4, 2), 4801, 4, 2, EVALUATION_SEED)
+    windows = UniformBatches(np.full(4, 2), 4801, 4, EVALUATION_SEED)
     files = [[file for file, _ in windows.batch(index)] for index in range(2)]
     others = [sum(other != file for other in batch) for batch in files for file in batch]
     assert mixed_excluding["num_candidates"][0] == pytest.approx(1 + 20 * np.mean(others))

@@ -12,7 +12,7 @@ from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, open_sharded, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
-from cpc.data.drawn import DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.shards import Shards, is_sharded
 from cpc.data.streams.stream import digest, naming
@@ -30,7 +30,7 @@ class Geometry(FrameTimes, Protocol):
 
 
 @dataclass(eq=False)
-class Corpus(DrawnCorpus):
+class Corpus(MapStyleCorpus):
     """The files of a manifest at an encoder's sample rate.
 
     Audio is decoded by the first call of `windows`; `check` decodes nothing.

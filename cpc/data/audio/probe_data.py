@@ -251,7 +251,7 @@ class AudioProbeData(ProbeData):
             num_latents=int(encoder.num_latents(window_samples)),
         )
         draws = window_draws(audio.num_samples, window_samples)
-        stream = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        stream = UniformBatches(**draws, batch_size=protocol.batch_size, seed=protocol.seed)
         return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

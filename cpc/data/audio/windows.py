@@ -176,5 +176,5 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
         window_samples = min(window_samples, int(np.median(num_samples[num_samples > 0])))
     long_enough = np.where(num_samples >= window_samples, num_samples, 0)
     draws = window_draws(long_enough, window_samples)
-    windows = UniformBatches(**draws, batch_size=num_windows, num_batches=1, seed=seed).batch(0)
+    windows = UniformBatches(**draws, batch_size=num_windows, seed=seed).batch(0)
     return WindowDataset(audio, window_samples).__getitems__(windows).x

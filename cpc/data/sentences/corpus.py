@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cpc.data.drawn import DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.windows import Passages, SentenceWindows
 from cpc.data.store.atomic import json_text, write_json
@@ -21,7 +21,7 @@ _FORMAT = 2  # format 1 split sentences and words by English letters and punctua
 _INDEX = "index.json"
 
 
-class SentenceCorpus(DrawnCorpus):
+class SentenceCorpus(MapStyleCorpus):
     """The books of a source, encoded by a vocabulary. Books are read on first use: probes need none.
 
     A passage is a run of consecutive sentences of a book, and corresponds to a file of audio: its windows share a

@@ -18,12 +18,8 @@ _ABANDONED_AFTER_SECONDS = 3600
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
     """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
 
-    If that process fails or is killed, the next one builds. On file systems without locks every process builds.
-
-    Args:
-        folder: the folder that `build` makes.
-        is_complete: whether a folder has everything that `build` makes.
-        build: makes the folder by `build_atomically`.
+    If that process fails or is killed, the next one builds. On file systems without locks every process builds, so
+    `build` makes the folder by `build_atomically`.
     """
     if not is_complete(folder):
         with _locked(folder):
@@ -77,22 +73,18 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         _remove_abandoned(folder)
         with named(folder):
             yield unfinished
-        _move(unfinished, folder, is_complete)
+        for path in filter(Path.is_file, unfinished.iterdir()):
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if folder.exists() and not is_complete(folder):
+            shutil.rmtree(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not is_complete(folder):  # if it is, another process was faster
+                raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -> None:
-    for path in filter(Path.is_file, unfinished.iterdir()):
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    if folder.exists() and not is_complete(folder):
-        shutil.rmtree(folder)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not is_complete(folder):  # if it is, another process was faster
-            raise
 
 
 def _remove_abandoned(folder: Path) -> None:

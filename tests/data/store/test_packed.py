@@ -2,7 +2,6 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -25,9 +24,6 @@ class Tokens(RowSource):
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
         return [5, "row 1: is missing", 17, 4, 20]
-
-    def decoding(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         yield ROWS[row][:2]
