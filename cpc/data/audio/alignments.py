@@ -17,7 +17,7 @@ from cpc.data.audio.alignment_formats import (
     read_ctm,
     read_phn,
 )
-from cpc.data.audio.file_names import bare_path, is_end_of
+from cpc.data.audio.file_names import bare_path, is_end_of, refuse
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.store.folders import name_a_few
@@ -255,13 +255,12 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
         raise ValueError(f"the alignments of {len(files)} audio files hold no label:\n{name_a_few(files.paths)}")
     lengths = files.seconds
     late = np.flatnonzero(ends > lengths + MOST_SECONDS_AFTER_AUDIO).tolist()
-    if late:
-        lines = [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late]
-        raise ValueError(
-            f"the labels of {len(late)} of {len(files)} aligned files end after their audio:\n{name_a_few(lines)}\n"
-            "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the "
-            "alignments that are of other recordings"
-        )
+    refuse(
+        f"of {len(files)} aligned files have labels that end after the audio",
+        [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late],
+        "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the alignments "
+        "that are of other recordings",
+    )
     shares = (ends / lengths)[(ends > 0) & np.isfinite(lengths)]
     if len(shares) and (share := float(np.median(shares))) < LEAST_SHARE_LABELLED:
         warnings.warn(

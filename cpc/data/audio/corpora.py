@@ -5,12 +5,13 @@ They download nothing, and write only the manifest.
 
 import re
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
+from cpc.data.audio.file_names import named_groups, refuse
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
-from cpc.data.store.folders import name_a_few, require_file
+from cpc.data.store.folders import require_file
 from cpc.data.store.text_files import read_text
 
 
@@ -46,11 +47,7 @@ def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
 
 def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[str]]:
     """Match every path; return the values of each named group of the pattern."""
-    matches = [re.search(pattern, path) for path in index.paths]
-    strange = [path for path, match in zip(index.paths, matches, strict=True) if match is None]
-    refuse(f"of {len(index)} audio files are not named like {layout}", strange)
-    groups = re.compile(pattern).groupindex
-    return {name: [match[name] for match in matches if match] for name in groups}
+    return named_groups(index.paths, re.compile(pattern), f"audio files are not named like {layout}")
 
 
 def splits_of(
@@ -78,13 +75,6 @@ def read_list(path: Path) -> list[str]:
     """Return the lines of a text file that are not blank; raise a ValueError if there is no file."""
     require_file(path)
     return [line for line in read_text(path).splitlines() if line.strip()]
-
-
-def refuse(problem: str, culprits: Iterable[str]) -> None:
-    """Raise a ValueError that names the first few culprits, if there are any."""
-    culprits = list(culprits)
-    if culprits:
-        raise ValueError(f"{len(culprits)} {problem}:\n{name_a_few(culprits)}")
 
 
 def write_manifest(

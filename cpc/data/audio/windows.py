@@ -78,9 +78,7 @@ class WindowDataset(Dataset[Batch]):
         if self.window_samples < 1:
             raise ValueError(f"window_samples={self.window_samples}, but a window has at least 1 sample")
         if self.labels is not None and self.num_latents < 1:
-            raise ValueError(
-                f"labels are given with num_latents={self.num_latents}; set the encoder's latents per window"
-            )
+            raise ValueError(f"labels are given with num_latents={self.num_latents}; set the latents of a window")
         num_files = len(self.audio.num_samples)
         for name, default in (("sequence_ids", np.arange(num_files)), ("group_ids", np.full(num_files, -1))):
             ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
@@ -116,8 +114,8 @@ class WindowDataset(Dataset[Batch]):
         draws = window_draws(self.audio.num_samples, self.window_samples)
         draws["made_from"] |= self.made_from
         if self.augmenter is not None:
-            draws["num_starts"] = draws["num_starts"] * NUM_CHANGES
-            draws["made_from"] = draws["made_from"] | {"augmentation": True}
+            draws["num_starts"] *= NUM_CHANGES
+            draws["made_from"]["augmentation"] = True
         if self.windows_at_once is not None:
             draws["slots_at_once"] = self.windows_at_once
         return draws
@@ -142,10 +140,8 @@ def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]
         `num_slots`, `num_starts` and `made_from`, the arguments of `BatchStream`.
 
     Raises:
-        ValueError: if no file holds a sample, or `window_samples` is below 1.
+        ValueError: if no file holds a sample.
     """
-    if window_samples < 1:
-        raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
     num_samples = np.asarray(num_samples, np.int64)
     if not num_samples.any():
         raise ValueError(f"none of the {len(num_samples)} audio files holds a sample, so there is nothing to draw")

@@ -166,11 +166,14 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"speaker_level": 2}, r"speaker_level=2, but 6 of 6 files lie in fewer folders"),
+        ({"speaker_level": 2}, r"6 of 6 files lie in fewer folders than speaker_level=2 needs"),
         ({"split_level": -3}, r"split_level=-3"),
         ({"speaker_pattern": "(?P<speaker>[a-z"}, "not a regular expression"),
         ({"speaker_pattern": "[a-z]+"}, "no named group"),
-        ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"does not match 2 of 6 paths:\n  test/cleo/5"),
+        (
+            {"speaker_pattern": "(?P<speaker>anna|bert)"},
+            r"2 of 6 paths do not match speaker_pattern=.*:\n  test/cleo/5",
+        ),
         ({"speaker_pattern": "(?P<path>.)"}, "names path"),
         ({"speaker_pattern": "(?P<speaker>.)", "speaker_level": 0}, "names speaker"),
         ({"num_workers": 0}, "`num_workers`=0"),
@@ -181,7 +184,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4: .*together less than 1"),
         ({"valid_share": -0.1}, r"`valid_share`=-0\.1"),
-        ({"split_by": "speaker"}, r"split_by='speaker', but 6 of 6 files have no speaker:\n  test/cleo/5"),
+        ({"split_by": "speaker"}, r"6 of 6 files have no speaker, but split_by='speaker':\n  test/cleo/5"),
         ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few for one each in train, valid"),
     ],
 )
