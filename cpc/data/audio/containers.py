@@ -37,11 +37,6 @@ _INFO_BYTES = 64  # of the first frame, which may hold the number of frames (by 
 def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
 
-    Args:
-        path: for messages.
-        stream: the open file.
-        sound: the decoder that reads from it.
-
     Raises:
         ValueError: naming the file, if it is truncated, holds several joined files, or has no known length, so that
             its decoder would end early.
@@ -77,12 +72,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Refuse a file that goes on after its audio; call this after the last sample is read.
-
-    Args:
-        path: for messages.
-        stream: the open file, at the position of the decoder.
-        sound: the decoder.
+    """Refuse a file that goes on after its audio; call this after the last sample is read from `stream`.
 
     Raises:
         ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.

@@ -58,14 +58,11 @@ def splits_of(
     split_of: dict[str, str] = {}
     for split, path in lists.items():
         listed = [line.rpartition(".")[0] if drop_suffix else line for line in read_list(path)]
-        refuse(
-            f"utterances of {path} are in another list too",
-            [utterance for utterance in listed if utterance in split_of],
-        )
+        refuse(f"utterances of {path} are in another list too", [each for each in listed if each in split_of])
         absent = [utterance for utterance in listed if utterance not in present]
         if absent and allow_missing:
             warnings.warn(f"left out {len(absent)} utterances of {path} without audio", stacklevel=3)
-        elif absent:
+        else:
             refuse(f"of {len(listed)} utterances of {path} have no audio", absent)
         split_of |= {utterance: split for utterance in listed if utterance in present}
     return split_of

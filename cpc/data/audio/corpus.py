@@ -73,16 +73,7 @@ class Corpus(DrawnCorpus):
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check the manifest and the alignments before decoding.
-
-        Args:
-            splits: the splits that will be used; None: all rows.
-            needs_speakers: whether every file of these splits must have a speaker.
-
-        Raises:
-            ValueError: if a split has no rows, a speaker is missing, or the alignments do not fit a split (see
-                `check_alignments`).
-        """
+        """Refuse splits without rows, missing speakers, and alignments that do not fit (see `check_alignments`)."""
         for split in splits:
             rows = self.manifest.rows(split)
             if needs_speakers:

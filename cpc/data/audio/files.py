@@ -35,10 +35,7 @@ def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
 def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLOCK_SAMPLES) -> Iterator[np.ndarray]:
     """Yield blocks whose concatenation is `read_audio(path, sample_rate_hz)`, in bounded memory.
 
-    Args:
-        path: the file.
-        sample_rate_hz: rate to resample to.
-        block_samples: samples decoded at a time, at the file's own rate.
+    `block_samples` samples are decoded at a time, at the file's own rate.
     """
     path = Path(path)
     with open_sound(path) as sound:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, decode_text, single_track
+from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, single_track
+from cpc.data.store.text_files import decode
 
 # The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
 _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
@@ -77,7 +78,7 @@ class _Values:
     def __init__(self, file: Path) -> None:
         self.line = 1
         self._file = file
-        self._text = decode_text(file)
+        self._text = decode(file.read_bytes(), file)
         self._matches = _VALUE.finditer(self._text)
         self._position = 0
 

@@ -115,19 +115,16 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
     assert "skip_bad" in str(caught.value)
     assert not (corpus / "manifest.csv").exists()
 
-    reasons = {}
-    for name in ("empty.wav", "text.mp3", "text.wav", "gone.wav", "none.wav", "cut.wav", "cut.aiff", "cut0.999.flac"):
-        with pytest.raises(ValueError, match=name) as caught:
-            read_header(corpus / name)
-        reasons[name] = str(caught.value)
-    assert "is empty" in reasons["empty.wav"]
-    assert "no audio" in reasons["text.mp3"]
-    assert "no audio" in reasons["text.wav"]
-    assert "no such file" in reasons["gone.wav"]
-    assert "no samples" in reasons["none.wav"]
-    assert "truncated" in reasons["cut.wav"]
-    assert "truncated" in reasons["cut.aiff"]
-    assert "truncated" in reasons["cut0.999.flac"]
+    for reason, names in {
+        "is empty": "empty.wav",
+        "no audio": "text.mp3 text.wav",
+        "no such file": "gone.wav",
+        "no samples": "none.wav",
+        "truncated": "cut.wav cut.aiff cut0.999.flac",
+    }.items():
+        for name in names.split():
+            with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
+                read_header(corpus / name)
 
     with pytest.warns(UserWarning, match=r"left out 10 of 16 files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
@@ -145,14 +142,6 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
         index_folder(corpus, progress=False)
     with pytest.warns(UserWarning, match=r"left out 1 of 6 files(.|\n)*4\.mp3"):
         assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
-
-
-def test_a_streamed_wav_with_a_placeholder_for_its_length_is_whole(tmp_path: Path) -> None:
-    path = write_noise(tmp_path / "piped.wav", 1000)
-    data = bytearray(path.read_bytes())
-    data[4:8] = data[40:44] = b"\xff\xff\xff\xff"
-    path.write_bytes(data)
-    assert index_folder(tmp_path, **UNSPLIT, progress=False).num_samples.tolist() == [1000]
 
 
 def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
@@ -199,16 +188,9 @@ def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
     assert set(manifest.column("split")) == {"train", "valid", "test"}
     assert manifest.columns == read_manifest(corpus).columns
     by_speaker = index_folder(corpus, speaker_level=1, split_by="speaker", overwrite=True, progress=False)
-    splits_of = {
-        speaker: {
-            split
-            for split, own in zip(by_speaker.column("split"), by_speaker.column("speaker"), strict=True)
-            if own == speaker
-        }
-        for speaker in ("anna", "bert", "cleo")
-    }
-    assert sorted(len(splits) for splits in splits_of.values()) == [1, 1, 1]
-    assert set.union(*splits_of.values()) == {"train", "valid", "test"}
+    pairs = set(zip(by_speaker.column("split"), by_speaker.column("speaker"), strict=True))
+    assert sorted(speaker for _, speaker in pairs) == ["anna", "bert", "cleo"]
+    assert {split for split, _ in pairs} == {"train", "valid", "test"}
     assert "split" not in index_folder(corpus, **UNSPLIT, overwrite=True, progress=False).columns
 
 
@@ -261,19 +243,6 @@ def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
     assert len(manifest.select("an4_clstk")) == 948
     assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10
     assert manifest.num_samples.sum() / 16000 == pytest.approx(2903, abs=1)
-
-
-def test_a_file_at_an_absurd_rate_is_refused(tmp_path: Path) -> None:
-    write_noise(tmp_path / "good.wav")
-    write_noise(tmp_path / "slow.wav", rate=1)
-    write_noise(tmp_path / "fast.wav", rate=20_000_000)
-    with pytest.raises(
-        ValueError, match=r"fast\.wav: is of 20000000 Hz(?s:.*)slow\.wav: is of 1 Hz, but legal are 1000"
-    ):
-        index_folder(tmp_path, **UNSPLIT, progress=False)
-    with pytest.warns(UserWarning, match="left out 2 of 3"):
-        manifest = index_folder(tmp_path, **UNSPLIT, skip_bad=True, progress=False)
-    assert manifest.paths == ["good.wav"]
 
 
 def test_a_file_and_a_link_to_it_are_refused(tmp_path: Path) -> None:

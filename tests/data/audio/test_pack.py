@@ -2,7 +2,6 @@ import json
 import os
 import pickle
 import resource
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,19 +124,6 @@ def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     assert audio.read(1, 0, 10).any()
     (folder / "index.json").write_text("{")
     assert pack(corpus, 16000, progress=False).folder == folder
-
-
-def test_two_processes_at_once_agree(corpus: Manifest) -> None:
-    """The slower one finds the place taken, and uses what is there."""
-    results: list[PackedAudio] = []
-    threads = [threading.Thread(target=lambda: results.append(pack(corpus, 16000, progress=False))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({audio.folder for audio in results}) == 1
-    assert len(results) == 3
-    assert files_in(results[0].folder.parent) == [results[0].folder.name]
 
 
 def make_nan(path: Path) -> None:
