@@ -101,10 +101,7 @@ class Alignments:
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
-        """Return the segments of a file in order of time; they do not overlap.
-
-        Args:
-            path: path of the file in the manifest.
+        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap.
 
         Raises:
             ValueError: if the file has no or several alignments, or its alignment is malformed.
@@ -228,10 +225,8 @@ def window_labels(
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
     """Refuse alignments that do not fit the files; frames of files without an alignment stay unlabelled.
 
-    Args:
-        alignments: the alignments, of which only these files' are read.
-        manifest: manifest of the audio; lengths come from its counts, or else from the files' headers.
-        rows: rows of the files in the manifest.
+    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the manifest's counts, or
+    else from the files' headers.
 
     Raises:
         ValueError: if no file has an alignment or no alignment a label, or a file has several; if the labels of a file

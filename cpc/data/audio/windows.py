@@ -127,17 +127,10 @@ class WindowDataset(Dataset[Batch]):
 
 
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:
-    """Return the arguments of a batch stream that draws windows from audio files.
+    """Return the arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream` of windows of audio files.
 
     A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty file has
     none.
-
-    Args:
-        num_samples: `[num_files]` length of each file.
-        window_samples: length of a window.
-
-    Returns:
-        `num_slots`, `num_starts` and `made_from`, the arguments of `BatchStream`.
 
     Raises:
         ValueError: if no file holds a sample.
@@ -157,12 +150,6 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
 
     Padding would bias the encoder's channel statistics, which every sample enters. Windows are therefore at most as
     long as the median file, and shorter files are left out: at least half of the files take part.
-
-    Args:
-        audio: the training files.
-        window_samples: S, the length of training windows.
-        num_windows: B.
-        seed: seed of the stream.
 
     Raises:
         ValueError: if no file holds a sample.

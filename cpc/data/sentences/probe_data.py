@@ -109,12 +109,7 @@ class LearntSentences(FeatureExtractor):
 
 
 class BagsOfWords(FeatureExtractor):
-    """Bags of words of labelled sentences (`cpc.data.sentences.bags`).
-
-    Args:
-        kind: `bow` or `tfidf`.
-        labelled: the sentences.
-    """
+    """Bags of words of labelled sentences, `bow` or `tfidf` (`cpc.data.sentences.bags`)."""
 
     dims: Mapping[str, int] = {}
 

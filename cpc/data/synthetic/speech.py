@@ -209,16 +209,10 @@ def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.nda
 
 
 def resample(samples: np.ndarray) -> np.ndarray:
-    """Resample 22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz; sample n is at time n / rate before and after.
+    """Resample S samples at 22 050 Hz to 16 kHz by cutting the spectrum at 8 kHz; sample n stays at time n / rate.
 
     The function uses only numpy, so that workers do not need torch. The spectrum is that of the whole file. A half
-    cosine from 7.6 kHz on prevents ringing at the cut.
-
-    Args:
-        samples: `[num_samples]`.
-
-    Returns:
-        `[ceil(num_samples * 320 / 441)]` float64.
+    cosine from 7.6 kHz on prevents ringing at the cut. The result has ceil(320 / 441 S) samples in float64.
     """
     up, down, granule = 320, 441, 32  # granule: transform lengths without large prime factors
     num_blocks = -(-len(samples) // (down * granule)) * granule

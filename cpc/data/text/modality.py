@@ -119,10 +119,8 @@ class Text(Modality):
 class WholeText:
     """The batches of a whole split, the same in every evaluation; each continues where the previous one ended.
 
-    Attributes:
-        class_entropy_nats: entropy of the split's tokens, from their frequencies in the split. It is low by about
-            (V - 1) / 2n on average, for V tokens that occur and n tokens in all, so that H - L is not too high.
-        num_batches: number of batches, equal on all processes.
+    The entropy of the tokens comes from their frequencies in the split. It is low by about (V - 1) / 2n on average, for
+    V tokens that occur and n tokens in all, so that H - L is not too high.
 
     Raises:
         ValueError: if there is no such split, or it has fewer tokens than lanes.
