@@ -181,6 +181,18 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     return Alignments(tracks, str(path))
 
 
+def read_matching_alignments(
+    manifest: Manifest, rows: Sequence[int] | np.ndarray, source: str | Path | None, tier: str | None, purpose: str
+) -> Alignments:
+    """Read the alignments that `purpose` needs, by default those beside the manifest, and check that they fit `rows`."""
+    source = manifest.root / ALIGNMENTS_NAME if source is None else Path(source)
+    if not source.exists():
+        raise ValueError(f"{purpose} needs alignments, and there is no {source}: name them with `alignments`")
+    alignments = read_alignments(source, tier=tier)
+    check_alignments(alignments, manifest, rows)
+    return alignments
+
+
 @runtime_checkable
 class FrameTimes(Protocol):
     """The times of frames: latents of an encoder, or features of a feature extractor.

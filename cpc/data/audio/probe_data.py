@@ -14,7 +14,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments, window_labels
+from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
@@ -24,7 +24,6 @@ from cpc.data.audio.windows import (
     Audio,
     WindowDataset,
     initialisation_windows,
-    window_draws,
 )
 from cpc.data.batch import Batch
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Pool, ProbeData
@@ -171,11 +170,7 @@ class AudioProbeData(ProbeData):
         if task != "phones":
             values = manifest.column(task)
             return Labels({row: values[row] for row in rows.tolist() if values[row]})
-        source = manifest.root / ALIGNMENTS_NAME if self._alignments is None else Path(self._alignments)
-        if not source.exists():
-            raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
-        alignments = read_alignments(source, tier=self._tier)
-        check_alignments(alignments, manifest, rows)
+        alignments = read_matching_alignments(manifest, rows, self._alignments, self._tier, "task 'phones'")
         paths = {row: manifest.paths[row] for row in rows.tolist()}
         segments = {row: alignments.segments(path) for row, path in paths.items() if path in alignments}
         return SegmentLabels({row: row_segments for row, row_segments in segments.items() if row_segments})
@@ -241,8 +236,7 @@ class AudioProbeData(ProbeData):
             labels=lambda file, start, num_latents: labels(int(rows[file]), encoder, start, num_latents),
             num_latents=int(encoder.num_latents(window_samples)),
         )
-        draws = window_draws(audio.num_samples, window_samples)
-        stream = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
         return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

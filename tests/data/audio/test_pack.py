@@ -17,20 +17,15 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
 
+from .test_index import write_noise
+
 HALF_STEP = 0.5 / 32768
-
-
-def write_noise(path: Path, num_samples: int, rate: int = 16000, channels: int = 1, level: float = 0.1) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    x = level * np.random.default_rng(num_samples).standard_normal((num_samples, channels))
-    soundfile.write(path, x, rate)
-    return path
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Manifest:
     root = tmp_path / "corpus"
-    write_noise(root / "test/d.wav", 3000, level=0.05)
+    write_noise(root / "test/d.wav", 3000)
     write_noise(root / "train/a.wav", 16001)
     write_noise(root / "train/b.flac", 30000, 44100, channels=2)
     write_noise(root / "train/c.mp3", 9000, 22050)
