@@ -7,6 +7,7 @@ blanks and times in seconds. n items.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def read_items(path: str | Path) -> Items:
     return items_of_rows(rows)
 
 
-def items_of_rows(rows: Iterable[tuple[str, float, float, str, str, str, str]]) -> Items:
+def items_of_rows(rows: Iterable[tuple[Any, ...]]) -> Items:
     """Return items, of which each row has the columns of `Items`."""
     files, onsets, offsets, *labels = map(list, zip(*rows, strict=True))
     return Items(files, np.array(onsets), np.array(offsets), *labels)

@@ -256,16 +256,6 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     assert len(pack(corpus, 16000, progress=False)) == 4
 
 
-def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cpc.data.audio.pack, "read_blocks", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pack(corpus, 16000, progress=False)
-    assert files_in(corpus.root / ".cpc_cache") == []
-
-
 def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"name another place with `cache_dir`"):
