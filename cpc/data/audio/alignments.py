@@ -184,7 +184,7 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
 def read_matching_alignments(
     manifest: Manifest, rows: Sequence[int] | np.ndarray, source: str | Path | None, tier: str | None, purpose: str
 ) -> Alignments:
-    """Read the alignments that `purpose` needs, by default those beside the manifest, and check that they fit `rows`."""
+    """Read the alignments that `purpose` needs, by default those beside the manifest, and check them for `rows`."""
     source = manifest.root / ALIGNMENTS_NAME if source is None else Path(source)
     if not source.exists():
         raise ValueError(f"{purpose} needs alignments, and there is no {source}: name them with `alignments`")

@@ -68,11 +68,7 @@ class TokenCorpus:
 
 
 def training_vocabulary(
-    text: Text,
-    num_tokens: int,
-    tokens: Tokens = "words",
-    lower_case: bool = False,
-    cache_dir: str | Path | None = None,
+    text: Text, num_tokens: int, tokens: Tokens = "words", lower_case: bool = False, cache_dir: str | Path | None = None
 ) -> Vocabulary:
     """Return the vocabulary of the training split; it is built once by `build_vocabulary` and cached with the packs.
 
