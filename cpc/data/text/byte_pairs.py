@@ -11,10 +11,7 @@ Pair = tuple[str, str]
 
 
 def chunks(line: str) -> list[str]:
-    """Split a line into words and runs of punctuation, with `▁` for white space before them.
-
-    A symbol is always a part of one chunk.
-    """
+    """Split a line into words and runs of punctuation, with `▁` for white space before them; symbols lie in chunks."""
     return CHUNK.findall("".join(WORD_START + word for word in line.split()))
 
 

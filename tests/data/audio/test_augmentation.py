@@ -336,10 +336,7 @@ def test_options_survive_a_config(speech: Path) -> None:
         ({}, "changes nothing"),
         ({"pitch_cents": 0}, "data.augmentation.pitch_cents=0 must be above 0, at most 1200"),
         ({"pitch_cents": float("nan")}, "pitch_cents=nan must be above 0"),
-        (
-            {"noise_snr_db": (15, 5)},
-            r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first",
-        ),
+        ({"noise_snr_db": (15, 5)}, r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first"),
         ({"reverb_ms": (0, 100)}, r"reverb_ms=\[0, 100\] must be two numbers from 1 to 10000"),
         ({"band_drop_hz": 9000}, "band_drop_hz=9000 must be above 0, at most 8000"),
         ({"time_drop_ms": 300}, "time_drop_ms=300 must be above 0, at most 200"),

@@ -105,9 +105,7 @@ def test_initialisation_windows_are_all_signal_and_come_from_every_file_long_eno
     assert not torch.equal(x, initialisation_windows(audio, WINDOW, 32, seed=4))
 
 
-def test_initialisation_windows_are_drawn_as_training_draws_them_where_every_file_is_long_enough(
-    audio: object,
-) -> None:
+def test_initialisation_windows_are_drawn_as_training_draws_them_where_every_file_is_long_enough(audio: object) -> None:
     windows = UniformBatches(**window_draws(audio.num_samples, 250), batch_size=32, seed=5).batch(0)
     assert torch.equal(
         initialisation_windows(audio, 250, 32, seed=5), WindowDataset(audio, 250).__getitems__(windows).x
