@@ -74,12 +74,12 @@ def _records(library: Library, heading: str, name: str, view: View, names: Seque
     by_run = [chart for chart in names if chart in BY_RUN]
     shared = _grid(library, runs, view, [chart for chart in names if chart not in by_run], name)
     run_view = replace(view, max_points=max(MIN_POINTS, BY_RUN_POINTS // len(runs)))
-    folded = []
+    by_step = []
     for index, run in enumerate(runs):
         grid = _grid(library, [run], run_view, by_run, f"{name}-{index}")
         if grid:
-            folded.append(folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
-    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(folded)}</section>"
+            by_step.append(folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
+    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(by_step)}</section>"
 
 
 def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:

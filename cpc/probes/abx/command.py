@@ -18,6 +18,7 @@ from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
+from cpc.model import CPC
 from cpc.probes.abx.files import locate
 from cpc.probes.abx.protocol import ABXProtocol, abx_errors
 from cpc.probes.abx.spans import frames_of_items
@@ -109,7 +110,9 @@ def abx(
     listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
     learnt = [name for name in features if name in probe_data.features]
     hand_made = [name for name in probe_data.hand_made if name in (*features, *baselines)]
-    passes = [("cpc", learnt, model)] * bool(learnt) + [("", [name], None) for name in hand_made]
+    passes: list[tuple[str, Sequence[str], CPC | None]] = [("", [name], None) for name in hand_made]
+    if learnt:
+        passes.insert(0, ("cpc", learnt, model))
     if "random" in baselines:
         passes.append(("random", probe_data.untrained_names(learnt), build_untrained(config, probe_data, trusted, 0)))
     results: dict[str, Any] = {}
