@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpc.contexts.grid import is_signal
 from cpc.data.batch import Batch
+from cpc.data.store.atomic import finite
 from cpc.probes.health import health
 
 SCHEMA = 1
@@ -117,9 +118,8 @@ class Tracker(pl.Callback):
                     )
         self._collapsed = set(collapsed)
         self._begin_interval()
-        finite = {name: value if math.isfinite(value) else None for name, value in measures.items()}
         dims = {"z_dim": outputs["latents"].shape[-1], "c_dim": outputs["contexts"].shape[-1]}
-        return {"schema": SCHEMA, "step": step, **finite, **dims, "collapsed": collapsed}
+        return {"schema": SCHEMA, "step": step, **finite(measures), **dims, "collapsed": collapsed}
 
     def _begin_interval(self) -> None:
         self._former_norms = []
