@@ -13,7 +13,6 @@ run_dir/
   tensorboard/
 """
 
-import fcntl
 import math
 import os
 import signal
@@ -28,6 +27,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
@@ -351,43 +351,38 @@ def how_to_continue(folder: Path) -> str:
 def lock_run(folder: Path) -> Iterator[None]:
     """Keep a run's folder to this process while the block lasts: two would mix their records.
 
-    The lock is the system's and ends with the process, however that ends; the file `lock` says whose it is. It is not
-    `flock`, which loader workers inherit and hold on to for seconds when training is killed.
+    The system ends the lock with the process, even if it is killed; the file `lock` names the process that holds it.
 
     Raises:
         ValueError: if another process holds it; its number and machine are named.
         OSError: if the folder cannot be written to.
     """
     path = folder / "lock"
+    lock = FileLock(path, fallback_to_soft=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.touch()
     except OSError as error:
         raise OSError(f"--run_dir {folder} cannot be written to: {error}") from error
     try:
-        is_locked = True
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            holder = os.pread(file, 1000, 0).decode() or "another process"
-            raise ValueError(
-                f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
-            ) from error
-        except OSError as error:
-            is_locked = False
-            print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
-        if not os.fstat(file).st_nlink:  # between opening and locking it, whoever held it has removed it
-            raise ValueError(f"another process has just ended its training in {folder}: start again")
-        if (former := os.pread(file, 1000, 0).decode()) and is_locked:
-            print(f"{former} was training in {folder} and did not end by itself: its lock is taken", file=sys.stderr)
-        holder = f"process {os.getpid()} on {socket.gethostname()}, begun at {time.strftime('%Y-%m-%d %H:%M:%S')},"
-        os.ftruncate(file, 0)
-        os.pwrite(file, holder.encode(), 0)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # a run has begun
-                folder.rmdir()
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        holder = "another process"
+        with suppress(FileNotFoundError):  # it has just ended
+            holder = path.read_text() or holder
+        raise ValueError(
+            f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
+        ) from error
+    except OSError as error:
+        print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
+    if lock.is_locked and (former := path.read_text()):
+        print(f"{former} was training in {folder} and did not end by itself: its lock is taken", file=sys.stderr)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    path.write_text(f"process {os.getpid()} on {socket.gethostname()}, begun at {started},")
+    try:
+        yield
     finally:
-        os.close(file)
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a run has begun
+            folder.rmdir()
+        lock.release()
