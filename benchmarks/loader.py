@@ -26,7 +26,7 @@ WINDOW_SAMPLES, BATCH_SIZE, NUM_FILES, FILE_SECONDS = 20480, 8, 360, 10.0
 
 def windows_per_second(corpus: Corpus, sampler: Sampler, seconds: float) -> float:
     windows = corpus.windows("train")
-    batches = corpus.batches(windows, sampler, BATCH_SIZE, 10**9, seed=0, speakers_per_batch=2)
+    batches = corpus.batches(windows, sampler, BATCH_SIZE, seed=0, speakers_per_batch=2)
     loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=lambda whole: whole, num_workers=0))
     for _ in range(200):
         next(loader)
@@ -39,7 +39,7 @@ def windows_per_second(corpus: Corpus, sampler: Sampler, seconds: float) -> floa
 def first_pass(corpus: Corpus) -> float:
     """Times real time of as many windows as fill the corpus, the first that a process reads."""
     windows = corpus.windows("train")
-    batches = corpus.batches(windows, "uniform", BATCH_SIZE, 10**9, seed=0)
+    batches = corpus.batches(windows, "uniform", BATCH_SIZE, seed=0)
     seconds = NUM_FILES * FILE_SECONDS
     start = time.perf_counter()
     for index in range(round(seconds * corpus.geometry.sample_rate_hz / WINDOW_SAMPLES / BATCH_SIZE)):

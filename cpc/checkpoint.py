@@ -64,8 +64,9 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         ValueError: if a number in them is not finite.
     """
     weights = model.state_dict()
-    if any(map(_is_sharded, weights.values())):
-        weights = {name: w.full_tensor() if _is_sharded(w) else w for name, w in weights.items()}
+    sharded = {name for name, weight in weights.items() if hasattr(weight, "full_tensor")}  # DTensor imports slowly
+    if sharded:
+        weights = {name: weight.full_tensor() if name in sharded else weight for name, weight in weights.items()}
         if dist.get_rank() > 0:
             return
     folder = Path(folder)
@@ -84,10 +85,6 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         write_json(content, folder / _CONFIG)
     finally:
         _finish_save(folder)
-
-
-def _is_sharded(weight: Any) -> bool:
-    return hasattr(weight, "full_tensor")  # importing the class DTensor would take two seconds
 
 
 def load_pretrained(
@@ -335,9 +332,8 @@ class _Budget(TorchDispatchMode):
         """Count the numbers that an operation without tensor operands allocates, before it runs."""
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
-            self.num_left -= max(
-                math.prod(size for size in sizes if type(size) is int), 2**14
-            )  # minimum for the cost of a tensor
+            num = math.prod(size for size in sizes if type(size) is int)
+            self.num_left -= max(num, 2**14)  # a tensor has a cost of its own
             if self.num_left < 0:
                 raise ValueError("its sizes ask for far more numbers than the file of its weights holds")
         return func(*args, **(kwargs or {}))

@@ -103,14 +103,14 @@ class CPC(nn.Module):
         """
         if batch.target is not None:
             output = output._replace(targets=self.targets(batch.target))
-        return self.loss_part(output, self.in_latents(batch), generator, measure)
+        return self.loss_part(output, self.lengths_in_latents(batch), generator, measure)
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
         """Return the latents that queries predict: z, unless the loss uses others."""
         latents, targets = self.loss_part.encode(self.encoder, x)
         return latents if targets is None else targets
 
-    def in_latents(self, batch: Batch) -> Batch:
+    def lengths_in_latents(self, batch: Batch) -> Batch:
         """Return the batch for a loss: `num_valid` counts latents, not samples."""
         num_valid = batch.num_valid
         return batch._replace(num_valid=None if num_valid is None else self.encoder.num_latents(num_valid))

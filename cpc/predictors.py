@@ -13,6 +13,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.contexts.transformer import TransformerLayer
 
 
@@ -68,8 +69,7 @@ class Predictor(nn.Module):
 
     def __init__(self, num_steps: int) -> None:
         super().__init__()
-        if num_steps < 1:
-            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        check_sizes(num_steps=num_steps)
         self.num_steps = num_steps
 
     def connect(self, context_dim: int, latent_dim: int) -> None:
@@ -181,9 +181,3 @@ class TransformerPredictor(Predictor):
         )
         self.heads = Bilinear(self.num_steps)
         self.heads.connect(context_dim, latent_dim)
-
-
-def check_dropout(dropout: float) -> None:
-    """Raise ValueError unless `dropout` is a probability below 1."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout={dropout} must be a probability below 1")

@@ -21,16 +21,7 @@ from cpc.candidates.samplers import TwoLevel, Unigram
 from cpc.checkpoint import read_checkpoint
 from cpc.config.description import build, describe
 from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN
-from cpc.encoders import (
-    MFCC,
-    AudioEncoder,
-    LogMel,
-    PatchEncoder,
-    ResNetTrunk,
-    TinyTrunk,
-    TokenEncoder,
-    VectorEncoder,
-)
+from cpc.encoders import MFCC, AudioEncoder, LogMel, PatchEncoder, ResNetTrunk, TinyTrunk, TokenEncoder, VectorEncoder
 from cpc.losses import Contrastive
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.model import CPC
@@ -310,8 +301,7 @@ def test_a_law_may_know_the_logarithm_of_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"no weights at all", bytes(64), b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"],
+    "content", [b"", b"no weights at all", bytes(64), b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"]
 )
 def test_broken_safetensors_are_named(tmp_path: Path, content: bytes) -> None:
     cpc.save_pretrained(small(), tmp_path)

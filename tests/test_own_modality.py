@@ -17,7 +17,7 @@ from torch import Tensor
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.cli import main
 from cpc.data.batch import Batch
-from cpc.data.drawn import Drawn, DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus, MapStyleModality
 from cpc.data.modality import Modality, Training
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.store.folders import find_files
@@ -31,7 +31,7 @@ SPLITS = ["train"] * 40 + ["valid"] * 10 + ["test"] * 10
 
 
 @dataclass(kw_only=True)
-class Walks(Drawn):
+class Walks(MapStyleModality):
     """Random walks that drift up or down.
 
     Args:
@@ -41,7 +41,7 @@ class Walks(Drawn):
 
     name = "vectors"
     unit = "walks"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "noise")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "noise")
 
     source: str
     noise: float = 0.0
@@ -57,7 +57,7 @@ class Walks(Drawn):
         return WalkProbeData(corpus, **where)
 
 
-class WalkCorpus(DrawnCorpus):
+class WalkCorpus(MapStyleCorpus):
     """The walks of a file."""
 
     def __init__(self, source: str, noise: float) -> None:
@@ -162,7 +162,7 @@ class WalkProbeData(ProbeData):
 
 @dataclass(kw_only=True)
 class WalksInOrder(Modality):
-    """The walks of a file in their order. The class does not inherit from `Drawn`, since there is no random order.
+    """The walks of a file in their order, which `MapStyleModality` would shuffle.
 
     Args:
         source: an npz file, see `Walks`.
@@ -194,7 +194,7 @@ class WalksInOrder(Modality):
 
 @dataclass
 class OrderedCorpus:
-    """Walks without the interface of `DrawnCorpus`."""
+    """Walks without the interface of `MapStyleCorpus`."""
 
     walks: WalkCorpus
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.candidates.kernels import KernelMap, Quadratic
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, distinct
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, distinct
 from cpc.native.compiled import call_on_threads, compiled
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -93,15 +93,9 @@ class KernelTree(QuerySampler):
             probability = rearrange(rearrange(probability, "m k -> m k 1") * branches, "m k two -> m (k two)")
         return self._mixed(probability[:, : self.num_classes]).log().float()
 
-    def _sample(
-        self,
-        queries: Float[Tensor, "M D"],
-        num: int,
-        targets: Int[Tensor, "M T"],
-        hits: Hits,
-        generator: torch.Generator | None,
-    ) -> Draw:
+    def _sample_by_query(self, queries: Float[Tensor, "M D"], request: Request) -> Draw:
         """Sample by walks down the tree, with replacement."""
+        _, num, targets, hits, generator = request
         self.check_values(queries, targets)
         excluded = distinct(targets) if hits == "exclude" else torch.full_like(targets, NO_TARGET)
         uniform = torch.rand(self.num_levels + 2, len(queries), num, generator=generator, dtype=torch.float64)

@@ -16,7 +16,7 @@ from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
 from cpc.data.store.untrusted import read_limited_yaml
-from cpc.pretraining.run_folder import lock_run
+from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
 FINAL_SHARE = 0.1  # last share of the steps, whose mean return is the final return

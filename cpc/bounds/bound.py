@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, is_saturated
-from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, reading_of
+from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, interpretation
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
 from cpc.losses.output import ContrastiveOutput
@@ -31,7 +31,7 @@ class Bound:
     Attributes:
         steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
         directions: directions of time, such as `down` in grids; empty for sequences.
-        strategy: strategy of the negatives; `cpc.candidates.reading_of` explains the resulting number. For losses of
+        strategy: strategy of the negatives; `cpc.candidates.interpretation` explains the number. For losses of
             classes, the objective: a name in `cpc.losses.OBJECTIVES`.
         split: split of the corpus.
         num_batches: number of batches.
@@ -99,7 +99,7 @@ class Bound:
             return "entropy of the classes - cross-entropy, lower bound on I(class; c)"
         if self.strategy in OBJECTIVES:
             return f"log N - loss of {self.strategy}, not a bound on I(class; c)"
-        return reading_of(self.strategy, any(self.directions), self._most_draw_excess_nats)
+        return interpretation(self.strategy, any(self.directions), self._most_draw_excess_nats)
 
     @property
     def _most_draw_excess_nats(self) -> float:

@@ -137,11 +137,7 @@ def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidate
 
 
 def smile(
-    scores: ScoreMatrix,
-    positives: Positives = None,
-    candidates: Candidates = None,
-    *,
-    clip: int | float = DEFAULT_CLIP,
+    scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None, *, clip: int | float = DEFAULT_CLIP
 ) -> Reading:
     """Return E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
 

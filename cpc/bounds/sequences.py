@@ -32,7 +32,7 @@ class ScoredRows(NamedTuple):
     baseline: Tensor
 
     @property
-    def num_met(self) -> int:
+    def num_candidates(self) -> int:
         """The number of candidates of all rows, positives included."""
         is_candidate = self.candidates.scatter(1, rearrange(self.positives, "m -> m 1"), True)
         return int(is_candidate.sum())
@@ -46,7 +46,7 @@ def scored_rows(
     strategy: str,
     num_negatives: int | None = None,
     skip_steps: int = 0,
-    with_baseline: bool = False,
+    has_baseline: bool = False,
     generator: torch.Generator | None = None,
 ) -> Iterator[tuple[int, ScoredRows]]:
     """Yield the index of a step and the scores of its rows in one sequence, for all steps and sequences.
@@ -63,7 +63,7 @@ def scored_rows(
         strategy: strategy of the negatives.
         num_negatives: negatives per row; None: all candidates.
         skip_steps: the first step is k = skip_steps + 1.
-        with_baseline: use half of the sequences with candidates for a baseline, and only the others as candidates.
+        has_baseline: use half of the sequences with candidates for a baseline, and only the others as candidates.
         generator: source of random numbers.
 
     Raises:
@@ -74,7 +74,7 @@ def scored_rows(
     assert candidate_set.query_index is not None
     pool, device = candidate_set.candidate_mask, latents.device
     kept = torch.zeros_like(pool)
-    if with_baseline:
+    if has_baseline:
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
     columns = rearrange(latents, "b t d -> (b t) d").double()
     flat = rearrange(queries, "k b t d -> (b t k) d")

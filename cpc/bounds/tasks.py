@@ -6,23 +6,22 @@ N pairs, M rows, D dimensions (Dx and Dy if x and y differ), S letters of an alp
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import digamma, gammaln, lambertw, xlogy
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_power, spiral
+
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
-_MAX_NATS_PER_DIM = (
-    12  # here 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; beyond, the error grows fast
-)
-SPIRAL_TURN = 1.0  # radians at the mean of |x|^2 / D
+_MAX_NATS_PER_DIM = 12  # here 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64, which then grows fast
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
 
@@ -59,11 +58,7 @@ class CorrelatedGaussians:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "CorrelatedGaussians":
-        """Return the task with this information and a positive rho.
-
-        Raises:
-            ValueError: if the information is not positive.
-        """
+        """Return the task with this information and a positive rho."""
         _check_range("gaussian", information_nats, dim, 0, _MAX_NATS_PER_DIM * dim)
         return cls(math.sqrt(-math.expm1(-2 * information_nats / dim)), dim)
 
@@ -104,11 +99,7 @@ class StudentT:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "StudentT":
-        """Return the task with this information and a correlation that is not negative.
-
-        Raises:
-            ValueError: if the common divisor by itself gives more information.
-        """
+        """Return the task with this information, more than that of the common divisor, and a rho of at least 0."""
         divisor_nats = cls(0.0, dim).mutual_information_nats
         _check_range("student", information_nats, dim, divisor_nats, divisor_nats + _MAX_NATS_PER_DIM * dim)
         return cls(CorrelatedGaussians.make(information_nats - divisor_nats, dim).correlation, dim)
@@ -161,11 +152,7 @@ class AdditiveUniform:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "AdditiveUniform":
-        """Return the task with this information.
-
-        Raises:
-            ValueError: if the information is not positive.
-        """
+        """Return the task with this information."""
         _check_range("uniform", information_nats, dim, 0, _MAX_NATS_PER_DIM * dim)
         nats = information_nats / dim
         # The solution of e - ln 2e = i is e = -W(-exp(-i) / 2) with Lambert's W.
@@ -209,11 +196,7 @@ class DiscreteChannel:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
-        """Return the task with this information.
-
-        Raises:
-            ValueError: if the information is not positive, or D letters cannot hold it.
-        """
+        """Return the task with this information, which D letters must be able to hold."""
         _check_range("discrete", information_nats, dim, 0, dim * math.log(NUM_LETTERS))
         no_information = 1 - 1 / NUM_LETTERS  # at this error y does not depend on x
         error = brentq(lambda p: cls(p, dim).mutual_information_nats - information_nats, 0, no_information, xtol=1e-15)
@@ -246,13 +229,6 @@ class DiscreteChannel:
         return torch.xlogy(num_equal, equal) + torch.xlogy(self.dim - num_equal, different)
 
 
-class Bijection(NamedTuple):
-    """An invertible map of vectors `[N, D]` and its inverse."""
-
-    forward: Callable[[Tensor], Tensor]
-    inverse: Callable[[Tensor], Tensor]
-
-
 @dataclass(frozen=True)
 class Transformed:
     """A task whose x and y are mapped by invertible functions, which makes the critic harder to learn.
@@ -283,42 +259,6 @@ class Transformed:
         return self.base.log_density_ratio(self.x_map.inverse(x), self.y_map.inverse(y))
 
 
-def signed_power(exponent: int | float) -> Bijection:
-    """Return the map x -> sign(x) |x|^exponent.
-
-    Exponent 3 is the cubic of Poole et al. 2019, 3/2 the half-cube of Czyz et al. 2023.
-    """
-
-    def power(values: Tensor, exponent: int | float) -> Tensor:
-        return values.sign() * values.abs() ** exponent
-
-    return Bijection(lambda x: power(x, exponent), lambda x: power(x, 1 / exponent))
-
-
-def spiral(turn: int | float = SPIRAL_TURN) -> Bijection:
-    """Return the map that rotates pairs of coordinates by an angle proportional to |x|^2.
-
-    This is the spiral of Czyz et al. 2023, appendix B. The length of x does not change, so the inverse rotates by the
-    same angle. If D is odd, the last coordinate stays.
-
-    Args:
-        turn: angle in radians where |x|^2 / D is 1, its mean under standard normal x.
-    """
-
-    def rotate(values: Tensor, turn: int | float) -> Tensor:
-        num_pairs = values.shape[1] // 2
-        angle = turn * reduce(values.square(), "n d -> n 1", "mean")
-        first, second = rearrange(values[:, : 2 * num_pairs], "n (two p) -> two n p", two=2)
-        rotated = [first * angle.cos() - second * angle.sin(), first * angle.sin() + second * angle.cos()]
-        return torch.cat([*rotated, values[:, 2 * num_pairs :]], 1)
-
-    return Bijection(lambda x: rotate(x, turn), lambda x: rotate(x, -turn))
-
-
-IDENTITY = Bijection(lambda x: x, lambda x: x)
-INVERSE_SINH = Bijection(torch.asinh, torch.sinh)  # shortens heavy tails (Czyz et al. 2023)
-
-
 TaskMaker = Callable[[int | float, int], Task]  # (information_nats, dim) -> task
 
 
@@ -339,12 +279,9 @@ TASKS: dict[str, TaskMaker] = {
 
 
 def make_task(name: str, information_nats: int | float, dim: int) -> Task:
-    """Return the task of this name with this information.
+    """Return the task of a name in `TASKS` with this information I(x; y).
 
-    Args:
-        name: a name in `TASKS`.
-        information_nats: I(x; y).
-        dim: dimensions of x and of y; letters of the discrete channel.
+    `dim` counts the dimensions of x and of y, or the letters of the discrete channel.
 
     Raises:
         ValueError: if the name is unknown, or the task cannot have this information.
@@ -357,6 +294,7 @@ def make_task(name: str, information_nats: int | float, dim: int) -> Task:
 
 
 def _check_range(name: str, information_nats: int | float, dim: int, low: int | float, high: int | float) -> None:
+    """Raise ValueError unless the information lies between the limits of the task."""
     if dim < 1:
         raise ValueError(f"dim={dim} must be at least 1")
     if not low < information_nats < high:

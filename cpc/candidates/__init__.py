@@ -12,7 +12,7 @@ from cpc.candidates.strategies import (
     allowed_matrix,
     bounds_information,
     check_num_valid,
-    reading_of,
+    interpretation,
 )
 
 __all__ = [
@@ -27,6 +27,6 @@ __all__ = [
     "check_num_valid",
     "draw_excess_nats",
     "draw_negatives",
-    "reading_of",
+    "interpretation",
     "samplers",
 ]

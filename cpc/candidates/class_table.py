@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
+
 
 class ClassTable(nn.Module):
     """A table of classes with scores F(x, y) = q . c_y / temperature + b_y.
@@ -42,8 +44,7 @@ class ClassTable(nn.Module):
         has_sparse_gradients: bool = False,
     ) -> None:
         super().__init__()
-        if num_classes < 1 or dim < 1:
-            raise ValueError(f"num_classes={num_classes} and dim={dim} must be at least 1")
+        check_sizes(num_classes=num_classes, dim=dim)
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature={temperature} must be positive and finite")
         self.num_classes = num_classes

@@ -143,7 +143,7 @@ def bounds_information(strategy: str) -> bool:
     return strategy in ("mixed_excluding", BANK)
 
 
-def reading_of(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
+def interpretation(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
     """Return the legend of a curve of `log N - L` with this strategy: which quantity it is, and whether a bound.
 
     Args:

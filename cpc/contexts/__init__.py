@@ -6,12 +6,4 @@ from cpc.contexts.pixel_cnn import PixelCNN
 from cpc.contexts.recurrent import GRU, LSTM
 from cpc.contexts.transformer import CausalTransformer
 
-__all__ = [
-    "GRU",
-    "LSTM",
-    "CausalTransformer",
-    "Context",
-    "Identity",
-    "PixelCNN",
-    "State",
-]
+__all__ = ["GRU", "LSTM", "CausalTransformer", "Context", "Identity", "PixelCNN", "State"]

@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.contexts.context import Context, State
 from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
 
@@ -43,20 +44,13 @@ class PixelCNN(Context):
     latents = "grids"
 
     def __init__(
-        self,
-        width: int = 256,
-        num_blocks: int = 5,
-        hidden_dim: int = 256,
-        directions: tuple[str, ...] = ("down",),
+        self, width: int = 256, num_blocks: int = 5, hidden_dim: int = 256, directions: tuple[str, ...] = ("down",)
     ) -> None:
         super().__init__()
         directions = tuple(directions)
         if not directions or len(set(directions)) < len(directions) or not set(directions) <= set(DIRECTIONS):
             raise ValueError(f"directions={directions!r} must be different ones of {', '.join(DIRECTIONS)}")
-        if min(width, num_blocks, hidden_dim) < 1:
-            raise ValueError(
-                f"width={width}, num_blocks={num_blocks} and hidden_dim={hidden_dim} must each be at least 1"
-            )
+        check_sizes(width=width, num_blocks=num_blocks, hidden_dim=hidden_dim)
         self.width = width
         self.num_blocks = num_blocks
         self.hidden_dim = hidden_dim

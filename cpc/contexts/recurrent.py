@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.contexts.context import Context, State
 from cpc.contexts.gru_layer import gru_layer, has_gru_layer
 
@@ -28,8 +29,7 @@ class Recurrent(Context):
 
     def __init__(self, dim: int = 256, num_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers={num_layers} must be at least 1")
+        check_sizes(num_layers=num_layers)
         if dropout > 0 and num_layers == 1:
             raise ValueError(f"dropout={dropout} acts between layers, but num_layers=1; raise it or leave dropout at 0")
         self.dim = dim

@@ -7,6 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.contexts.context import Context, State
 
 
@@ -39,8 +40,7 @@ class CausalTransformer(Context):
         window: int | None = None,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers={num_layers} must be at least 1")
+        check_sizes(num_layers=num_layers)
         if window is not None and window < 1:
             raise ValueError(f"window={window} must be at least 1, or None to attend to all of the past")
         check_heads(dim, num_heads)
@@ -77,8 +77,7 @@ class TransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        if feedforward_dim < 1:
-            raise ValueError(f"feedforward_dim={feedforward_dim} must be at least 1")
+        check_sizes(feedforward_dim=feedforward_dim)
         self.num_heads = num_heads
         self.dropout = dropout
         self.window = window

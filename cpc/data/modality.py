@@ -22,6 +22,8 @@ class Modality(ABC):
     model; `cpc evaluate`, `cpc probe` and `cpc embed` read them there. A subclass is a dataclass with keyword-only
     fields, `Args:` in its docstring, and the methods below.
 
+    Options that all modalities share are documented here; help and docs find them along the bases of a class.
+
     Args:
         train_split: split to train on.
         eval_split: held-out split, on which the bound is measured.

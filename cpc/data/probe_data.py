@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -21,6 +23,11 @@ Precision = Literal["float32", "bfloat16"]
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
 
 UNLABELLED = -100  # PyTorch's `ignore_index`
+
+
+def autocast(x: Tensor, precision: Precision) -> torch.autocast:
+    """Return a context in which products with `x` have this precision."""
+    return torch.autocast(x.device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -220,8 +227,8 @@ class ProbeData(ABC):
         return learnt or [name for name in self.default_features if name in self.features][:1]
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Return the parts of a model that supervised training trains."""
-        raise NotImplementedError
+        """Return the parts of a model that supervised training trains; by default the encoder and the context."""
+        return [model.encoder, model.context]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield training batches of these observations without end; `Batch.labels` `[B, T]` holds the classes.
@@ -235,8 +242,15 @@ class ProbeData(ABC):
         raise NotImplementedError
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Float[Tensor, "B T D"], Bool[Tensor, "B T"]]:
-        """Return the vectors of a batch that the softmax reads, with gradients, and a mask that excludes padding."""
-        raise NotImplementedError
+        """Return the vectors of a batch that the softmax reads, with gradients, and a mask that excludes padding.
+
+        By default the vectors are the contexts.
+        """
+        with autocast(batch.x, self.precision):
+            latents = model.encoder(batch.x)
+        contexts, _ = model.context(latents.float())
+        num_valid = rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
+        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
         """Return facts about the corpus for `probe.json`."""

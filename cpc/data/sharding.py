@@ -48,9 +48,10 @@ def shard_corpus(
         raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
+    options = {"cache_dir": cache_dir, "skip_bad": skip_bad}
     if is_manifest(data):
         _refuse(data, "audio", image_size=image_size, num_channels=num_channels)
-        packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, cache_dir, skip_bad)
+        packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, options)
     elif image_size is None:
         raise ValueError(
             f"{data} is no manifest and holds none: give images an `image_size`, or write the manifest of audio by "
@@ -58,7 +59,7 @@ def shard_corpus(
         )
     else:
         _refuse(data, "images", sample_rate_hz=sample_rate_hz)
-        packed, tables = _images(data, image_size, 3 if num_channels is None else num_channels, cache_dir, skip_bad)
+        packed, tables = _images(data, image_size, 3 if num_channels is None else num_channels, options)
     num_shards = write_shards(packed.folder, tables, Path(out), packed.element_bytes, round(shard_mb * 1e6))
     print(f"{len(packed)} files in {num_shards} shards in {out}")
 
@@ -69,9 +70,7 @@ def _refuse(data: str | Path, contents: str, **other_options: Any) -> None:
             raise ValueError(f"`{name}`={value} is no option of {contents}, which {data} holds: leave it out")
 
 
-def _audio(
-    data: str | Path, sample_rate_hz: int, cache_dir: str | Path | None, skip_bad: bool
-) -> tuple["PackedRows", dict[str, bytes]]:
+def _audio(data: str | Path, sample_rate_hz: int, options: Any) -> tuple["PackedRows", dict[str, bytes]]:
     from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
     from cpc.data.audio.pack import pack
@@ -81,15 +80,15 @@ def _audio(
     if (manifest.root / ALIGNMENTS_NAME).is_file():
         check_alignments(read_alignments(manifest.root), manifest, manifest.rows(None))
         tables[ALIGNMENTS_NAME] = (manifest.root / ALIGNMENTS_NAME).read_bytes()
-    return pack(manifest, sample_rate_hz, cache_dir, skip_bad=skip_bad), tables
+    return pack(manifest, sample_rate_hz, **options), tables
 
 
 def _images(
-    data: str | Path, image_size: int, num_channels: int, cache_dir: str | Path | None, skip_bad: bool
+    data: str | Path, image_size: int, num_channels: int, options: Any
 ) -> tuple["PackedRows", dict[str, bytes]]:
     from cpc.data.images.pack import pack_images
     from cpc.data.images.sharded import TABLE_NAME, write_table
     from cpc.data.images.sources import read_image_source
 
     table = read_image_source(data, valid_share=0.0)  # readers of the shards draw the held-out part
-    return pack_images(table, image_size, num_channels, cache_dir, skip_bad=skip_bad), {TABLE_NAME: write_table(table)}
+    return pack_images(table, image_size, num_channels, **options), {TABLE_NAME: write_table(table)}

@@ -2,6 +2,7 @@
 
 from cpc.encoders.audio import AudioEncoder
 from cpc.encoders.backbone import Backbone
+from cpc.encoders.encoder import Encoder
 from cpc.encoders.frames import FrameEncoder
 from cpc.encoders.gradients import GradientTrunk
 from cpc.encoders.mel import MelEncoder
@@ -18,6 +19,7 @@ __all__ = [
     "MFCC",
     "AudioEncoder",
     "Backbone",
+    "Encoder",
     "FrameEncoder",
     "GradientTrunk",
     "LogMel",

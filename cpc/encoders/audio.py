@@ -11,9 +11,11 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
+from cpc.encoders.encoder import Count
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
-from cpc.encoders.waveforms import Count, WaveformEncoder
+from cpc.encoders.waveforms import WaveformEncoder
 
 
 class AudioEncoder(WaveformEncoder):
@@ -54,11 +56,9 @@ class AudioEncoder(WaveformEncoder):
                 f"kernels, strides and paddings describe one layer each, got {len(kernels)}, {len(strides)} and "
                 f"{len(paddings)} of them"
             )
-        if min((dim, sample_rate_hz, *kernels, *strides)) < 1 or min(paddings, default=0) < 0:
-            raise ValueError(
-                f"dim={dim}, sample_rate_hz={sample_rate_hz}, kernels={tuple(kernels)} and strides={tuple(strides)} "
-                f"must all be at least 1, paddings={tuple(paddings)} at least 0"
-            )
+        check_sizes(dim=dim, sample_rate_hz=sample_rate_hz, kernels=kernels, strides=strides)
+        if min(paddings, default=0) < 0:
+            raise ValueError(f"paddings={tuple(paddings)} must be at least 0")
         check_norm(norm)
         if not 0 < norm_epsilon < math.inf:
             raise ValueError(f"norm_epsilon={norm_epsilon} must be a positive number")
@@ -113,8 +113,6 @@ class AudioEncoder(WaveformEncoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
-
-        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: as `forward`; if the audio is constant or not finite.

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
+
 _SIZES = (224, 448)  # sides of the images that measure the dimension and stride of a network
 
 
@@ -43,15 +45,10 @@ class Backbone(nn.Module):
     network: str | nn.Module
 
     def __init__(
-        self,
-        network: str | nn.Module,
-        layer: str | None = None,
-        num_channels: int = 3,
-        allow_batch_norm: bool = False,
+        self, network: str | nn.Module, layer: str | None = None, num_channels: int = 3, allow_batch_norm: bool = False
     ) -> None:
         super().__init__()
-        if num_channels < 1:
-            raise ValueError(f"num_channels={num_channels} must be at least 1")
+        check_sizes(num_channels=num_channels)
         # nn.Module would register the network and count its parameters twice, here and in `features`.
         object.__setattr__(self, "network", network)
         self.layer = layer

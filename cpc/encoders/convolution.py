@@ -52,6 +52,14 @@ def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, 
     return scale, -mean * scale
 
 
+@torch.no_grad()
+def initialise_layers(layers: nn.Sequential, x: Tensor) -> None:
+    """Initialise layers from this input, one after the other: each from the outputs of the ones before."""
+    for layer in layers:
+        layer.initialise_from(x)  # type: ignore[operator]
+        x = layer(x)
+
+
 class NormedConvolution(nn.Module):
     """A convolution with a norm, channels last; weights have the shape of `nn.Conv1d` or `nn.Conv2d`.
 

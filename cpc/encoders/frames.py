@@ -9,14 +9,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from cpc.encoders.convolution import Norm, check_norm
+from cpc.config.network_arguments import check_sizes
+from cpc.encoders.convolution import Norm, check_norm, initialise_layers
+from cpc.encoders.encoder import Encoder
 from cpc.encoders.tiny import TinyLayer
 
 
-class FrameEncoder(nn.Module):
+class FrameEncoder(Encoder):
     """Convolutions with ReLU and a projection of all their outputs, so that latents encode positions of objects.
 
     The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning); Espeholt et al.
@@ -38,7 +40,6 @@ class FrameEncoder(nn.Module):
     """
 
     modality = "frames"
-    latents = "sequences"
     hop_samples = 1
 
     def __init__(
@@ -57,18 +58,17 @@ class FrameEncoder(nn.Module):
                 f"widths, kernels and strides describe one layer each, got {len(widths)}, {len(kernels)} and "
                 f"{len(strides)} of them"
             )
-        if min((*frame_size, dim, num_frames, *widths, *kernels, *strides)) < 1:
-            raise ValueError(
-                f"frame_size={tuple(frame_size)}, dim={dim}, num_frames={num_frames}, widths={tuple(widths)}, "
-                f"kernels={tuple(kernels)} and strides={tuple(strides)} must all be at least 1"
-            )
+        sizes = {"widths": widths, "kernels": kernels, "strides": strides}
+        check_sizes(frame_size=frame_size, dim=dim, num_frames=num_frames, **sizes)
         check_norm(norm)
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]
-        self.layers = nn.ModuleList(
-            FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
-            for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
+        self.layers = nn.Sequential(
+            *(
+                FrameLayer(dims[i], dims[i + 1], kernel, stride, norm)
+                for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
+            )
         )
         height, width = self.frame_size
         for kernel, stride in zip(kernels, strides, strict=True):
@@ -97,15 +97,8 @@ class FrameEncoder(nn.Module):
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
         """Return the latents, and the outputs of the last layer at the P positions, flattened row by row."""
-        hidden = self._pixels(x)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        places = rearrange(hidden, "(b t) h w d -> b t (h w d)", b=len(x))
+        places = rearrange(self.layers(self._pixels(x)), "(b t) h w d -> b t (h w d)", b=len(x))
         return self.projection(places), places
-
-    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """Return `num_samples`: there is one latent per frame."""
-        return num_samples
 
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation, on a scale where 255 is 1, that standardise the pixels."""
@@ -114,13 +107,9 @@ class FrameEncoder(nn.Module):
         self.pixel_mean.fill_(mean)
         self.pixel_std.fill_(std)
 
-    @torch.no_grad()
     def initialise_from(self, x: Num[Tensor, "B T S H W"]) -> None:
         """Set scale and bias of each layer to give mean 0 and deviation 1 on these frames (norm `affine` only)."""
-        hidden = self._pixels(x)
-        for layer in self.layers:
-            layer.initialise_from(hidden)  # type: ignore[operator]
-            hidden = layer(hidden)
+        initialise_layers(self.layers, self._pixels(x))
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
         """Return the standardised stacks with channels last, as the layers need them."""

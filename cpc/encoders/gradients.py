@@ -12,6 +12,8 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
+
 _LEAST_CONTRAST = 0.05  # of standardised pixels; keeps the division by contrast from amplifying noise
 
 
@@ -56,11 +58,8 @@ class GradientTrunk(nn.Module):
         num_cells: int = 4,
     ) -> None:
         super().__init__()
-        if min(dim, hidden_dim, num_channels, num_orientations, num_cells) < 1:
-            raise ValueError(
-                f"dim={dim}, hidden_dim={hidden_dim}, num_channels={num_channels}, num_orientations={num_orientations} "
-                f"and num_cells={num_cells} must all be at least 1"
-            )
+        check_sizes(dim=dim, hidden_dim=hidden_dim, num_channels=num_channels)
+        check_sizes(num_orientations=num_orientations, num_cells=num_cells)
         self.dim = dim
         self.hidden_dim = hidden_dim
         self.num_channels = num_channels

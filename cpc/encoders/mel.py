@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.encoders.spectral import LogMel
 
 
@@ -47,14 +48,12 @@ class MelEncoder(LogMel):
         window_samples: int = 400,
     ) -> None:
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
-        if min(dim, hidden_dim) < 1:
-            raise ValueError(f"dim={dim} and hidden_dim={hidden_dim} must be at least 1")
+        check_sizes(dim=dim, hidden_dim=hidden_dim)
+        check_dropout(dropout)
         if num_frames < 1 or num_frames % 2 == 0:
             raise ValueError(f"num_frames={num_frames} must be odd: a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be a probability below 1")
         self.num_frames = num_frames
         self.dropout = dropout
         self.receptive_field_samples += (num_frames - 1) * hop_samples

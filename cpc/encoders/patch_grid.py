@@ -11,6 +11,8 @@ from einops import rearrange
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
+from cpc.config.network_arguments import check_sizes
+
 
 @dataclass(frozen=True)
 class PatchGrid:
@@ -31,8 +33,7 @@ class PatchGrid:
     stride: int
 
     def __post_init__(self) -> None:
-        if min(self.patch_size, self.stride) < 1:
-            raise ValueError(f"patch_size={self.patch_size} and stride={self.stride} must be at least 1")
+        check_sizes(patch_size=self.patch_size, stride=self.stride)
         if self.stride > self.patch_size:
             raise ValueError(
                 f"stride={self.stride} is larger than patch_size={self.patch_size}: no patch would see the pixels "

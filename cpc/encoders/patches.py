@@ -12,10 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from cpc.encoders.encoder import Encoder
 from cpc.encoders.patch_grid import PatchGrid
 
 
-class PatchEncoder(nn.Module):
+class PatchEncoder(Encoder):
     """An encoder of a grid of patches; a latent is the spatial mean of the features of a trunk.
 
     This is the encoder of section 3.2 of van den Oord et al. 2018. Patches are encoded separately, so a latent depends
@@ -117,7 +118,7 @@ class PatchEncoder(nn.Module):
         latents = reduce(features, "n d p q -> n d", "mean")
         return rearrange(latents, "(b h w) d -> b h w d", h=num_rows, w=num_columns)
 
-    def num_latents(self, num_valid: Any) -> None:
+    def num_latents(self, num_samples: Any) -> Any:
         """Return None: images have no padding, so all latents are valid."""
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:

@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.encoders.convolution import Norm, check_norm, receptive_field, standardising_affine
 
 _STEMS = ("imagenet", "small")
@@ -90,8 +91,7 @@ class ResNetTrunk(nn.Module):
         check_norm(norm)
         if stem not in _STEMS:
             raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
-        if min(num_channels, width) < 1:
-            raise ValueError(f"num_channels={num_channels} and width={width} must each be at least 1")
+        check_sizes(num_channels=num_channels, width=width)
         self.depth = depth
         self.norm = norm
         self.num_channels = num_channels
@@ -126,8 +126,6 @@ class ResNetTrunk(nn.Module):
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Set norms to give the input of every ReLU zero mean and unit deviation on these patches (norm `affine` only).
-
-        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: if the pixels are constant or not finite.

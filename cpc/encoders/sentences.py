@@ -11,12 +11,14 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.encoders.convolution import standardising_affine
+from cpc.encoders.encoder import Encoder
 
 _DEVIATION = 0.02  # of initial embeddings; small, so that the few Adam steps of rare words change them
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(Encoder):
     """A word embedding, one convolution with ReLU, and the mean over the tokens of a sentence.
 
     This is the encoder of section 3.3 of van den Oord et al. 2018, with embeddings of 620 and latents of 2400
@@ -36,7 +38,6 @@ class SentenceEncoder(nn.Module):
     """
 
     modality = "sentences"
-    latents = "sequences"
 
     def __init__(
         self,
@@ -48,13 +49,10 @@ class SentenceEncoder(nn.Module):
         vocabulary: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if min(num_tokens, dim, embedding_dim, kernel_size) < 1 or kernel_size % 2 == 0:
-            raise ValueError(
-                f"num_tokens={num_tokens}, dim={dim}, embedding_dim={embedding_dim} and kernel_size={kernel_size} must "
-                "be at least 1, and kernel_size odd"
-            )
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be a probability below 1")
+        check_sizes(num_tokens=num_tokens, dim=dim, embedding_dim=embedding_dim, kernel_size=kernel_size)
+        if kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size={kernel_size} must be odd: a token is in the middle of its neighbours")
+        check_dropout(dropout)
         self.num_tokens = num_tokens
         self.dim = dim
         self.embedding_dim = embedding_dim
@@ -87,10 +85,6 @@ class SentenceEncoder(nn.Module):
     def geometry(self) -> dict[str, int]:
         """Size of the vocabulary, for config.json."""
         return {"num_tokens": self.num_tokens}
-
-    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """Return `num_samples`: there is one latent per sentence."""
-        return num_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Int[Tensor, "B T W"]) -> None:

@@ -13,7 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cpc.encoders.waveforms import Count, WaveformEncoder
+from cpc.config.network_arguments import check_sizes
+from cpc.encoders.encoder import Count
+from cpc.encoders.waveforms import WaveformEncoder
 
 DELTA_REACH = 2  # frames on each side to which a slope is fitted
 
@@ -40,10 +42,7 @@ class LogMel(WaveformEncoder):
         self, num_mels: int = 40, sample_rate_hz: int = 16000, hop_samples: int = 160, window_samples: int = 400
     ) -> None:
         super().__init__(sample_rate_hz)
-        if min(num_mels, sample_rate_hz, hop_samples) < 1:
-            raise ValueError(
-                f"num_mels={num_mels}, sample_rate_hz={sample_rate_hz} and hop_samples={hop_samples} must be at least 1"
-            )
+        check_sizes(num_mels=num_mels, sample_rate_hz=sample_rate_hz, hop_samples=hop_samples)
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
             raise ValueError(
                 f"window_samples={window_samples} cannot be centred on hops of hop_samples={hop_samples}: it must be "

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.encoders.waveforms import Count
+from cpc.encoders.encoder import Count
 
 
 def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:

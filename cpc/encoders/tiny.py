@@ -5,13 +5,13 @@ n patches, C colour channels, P pixels, D features, h w rows and columns of feat
 
 import math
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, receptive_field
+from cpc.config.network_arguments import check_sizes
+from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, initialise_layers, receptive_field
 
 
 class TinyTrunk(nn.Module):
@@ -50,11 +50,7 @@ class TinyTrunk(nn.Module):
             raise ValueError(
                 f"strides and widths describe one layer each, got {len(strides)} and {len(widths)} of them"
             )
-        if min((dim, num_channels, *strides, *widths)) < 1:
-            raise ValueError(
-                f"dim={dim}, num_channels={num_channels}, strides={tuple(strides)} and widths={tuple(widths)} must all "
-                "be at least 1"
-            )
+        check_sizes(dim=dim, num_channels=num_channels, strides=strides, widths=widths)
         check_norm(norm)
         self.dim = dim
         self.num_channels = num_channels
@@ -64,9 +60,11 @@ class TinyTrunk(nn.Module):
 
         kernels = [stride if stride > 1 else 3 for stride in strides] + [1]
         dims = [num_channels, *widths, dim]
-        self.layers = nn.ModuleList(
-            TinyLayer(dims[i], dims[i + 1], kernel, stride, norm)
-            for i, (kernel, stride) in enumerate(zip(kernels, [*strides, 1], strict=True))
+        self.layers = nn.Sequential(
+            *(
+                TinyLayer(dims[i], dims[i + 1], kernel, stride, norm)
+                for i, (kernel, stride) in enumerate(zip(kernels, [*strides, 1], strict=True))
+            )
         )
         self.stride = math.prod(strides)
         self.receptive_field = receptive_field(kernels, [*strides, 1])
@@ -77,24 +75,15 @@ class TinyTrunk(nn.Module):
         Raises:
             ValueError: if `x` has a side shorter than the stride.
         """
-        hidden = self._positions(x)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return rearrange(hidden, "n h w d -> n d h w")
+        return rearrange(self.layers(self._positions(x)), "n h w d -> n d h w")
 
-    @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
         """Set scale and bias of each layer to give zero mean and unit deviation on these patches (norm `affine` only).
-
-        See `cpc.encoders.convolution.standardising_affine`. Call it before the model is wrapped or compiled.
 
         Raises:
             ValueError: as `forward`; if the pixels are constant or not finite.
         """
-        hidden = self._positions(x)
-        for layer in self.layers:
-            layer.initialise_from(hidden)  # type: ignore[operator]
-            hidden = layer(hidden)
+        initialise_layers(self.layers, self._positions(x))
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
         """Return the pixels with channels last, as the layers need them."""

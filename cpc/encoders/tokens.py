@@ -9,8 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.encoders.encoder import Encoder
 
-class TokenEncoder(nn.Module):
+
+class TokenEncoder(Encoder):
     """An embedding of tokens.
 
     Args:
@@ -28,7 +31,6 @@ class TokenEncoder(nn.Module):
     """
 
     modality = "text"
-    latents = "sequences"
 
     def __init__(
         self,
@@ -39,10 +41,8 @@ class TokenEncoder(nn.Module):
         vocabulary: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if num_tokens < 1 or dim < 1:
-            raise ValueError(f"num_tokens={num_tokens} and dim={dim} must be at least 1")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout} must be a probability below 1")
+        check_sizes(num_tokens=num_tokens, dim=dim)
+        check_dropout(dropout)
         self.num_tokens = num_tokens
         self.dim = dim
         self.dropout = dropout
@@ -98,10 +98,3 @@ class TokenEncoder(nn.Module):
     def geometry(self) -> dict[str, int]:
         """Size of the vocabulary, for config.json."""
         return {"num_tokens": self.num_tokens}
-
-    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """Return `num_samples`: there is one latent per token."""
-        return num_samples
-
-    def initialise_from(self, x: Int[Tensor, "B T"]) -> None:
-        """Do nothing: token ids are not standardised."""

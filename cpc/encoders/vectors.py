@@ -2,13 +2,15 @@
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.network_arguments import check_sizes
 from cpc.encoders.convolution import standardising_affine
+from cpc.encoders.encoder import Encoder
 
 
-class VectorEncoder(nn.Module):
+class VectorEncoder(Encoder):
     """A two-layer network per time step, for vectors such as sensor data or features of another model.
 
     Args:
@@ -22,16 +24,11 @@ class VectorEncoder(nn.Module):
     """
 
     modality = "vectors"
-    latents = "sequences"
     hop_samples = 1
 
     def __init__(self, input_dim: int, dim: int = 64, hidden_dim: int = 128, sample_rate_hz: int = 1) -> None:
         super().__init__()
-        if min(input_dim, dim, hidden_dim, sample_rate_hz) < 1:
-            raise ValueError(
-                f"input_dim={input_dim}, dim={dim}, hidden_dim={hidden_dim} and sample_rate_hz={sample_rate_hz} must "
-                "all be at least 1"
-            )
+        check_sizes(input_dim=input_dim, dim=dim, hidden_dim=hidden_dim, sample_rate_hz=sample_rate_hz)
         self.input_dim = input_dim
         self.dim = dim
         self.hidden_dim = hidden_dim
@@ -46,10 +43,6 @@ class VectorEncoder(nn.Module):
     def geometry(self) -> dict[str, int]:
         """Rate and distance of latents, for config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
-
-    def num_latents(self, num_samples: Int[Tensor, " B"] | int) -> Int[Tensor, " B"] | int:
-        """Return `num_samples`: there is one latent per vector."""
-        return num_samples
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B T I"]) -> None:

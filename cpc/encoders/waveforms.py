@@ -6,22 +6,20 @@ B batch, S samples, T latents, D latent dim.
 import itertools
 import math
 from abc import abstractmethod
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-Count = TypeVar("Count", int, Tensor)
+from cpc.encoders.encoder import Count, Encoder
 
 
-class WaveformEncoder(nn.Module):
+class WaveformEncoder(Encoder):
     """An encoder from waveforms `[B, S]` to latents `[B, T, D]`, one every `hop_samples`.
 
     A subclass defines `forward` and `num_latents`.
 
     Attributes:
-        dim: D.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
         receptive_field_samples: number of samples that a latent depends on.
@@ -29,9 +27,7 @@ class WaveformEncoder(nn.Module):
     """
 
     modality = "audio"
-    latents = "sequences"
 
-    dim: int
     hop_samples: int
     receptive_field_samples: int
     first_centre_samples: float
@@ -64,9 +60,6 @@ class WaveformEncoder(nn.Module):
             raise ValueError(f"mean={mean} and std={std} cannot standardise audio: silent or non-finite corpus?")
         self.input_mean.fill_(mean)
         self.input_std.fill_(std)
-
-    def initialise_from(self, x: Float[Tensor, "B S"]) -> None:
-        """Initialise parameters from data; by default, do nothing."""
 
     def _standardise(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         """Return the standardised waveforms; raise ValueError if they are too short for one latent."""

@@ -11,7 +11,7 @@ from einops import rearrange
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
 from cpc.contexts.grid import is_signal
-from cpc.data.drawn import DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.candidate_sets import rows_of
@@ -39,19 +39,19 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     """
     if num_latents < 1:
         raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
-    if not isinstance(corpus, DrawnCorpus):
+    if not isinstance(corpus, MapStyleCorpus):
         raise ValueError(
             f"bank={split!r}: a bank is filled with windows drawn from a split, and {type(corpus).__name__} draws none "
-            "(it is no cpc.data.drawn.DrawnCorpus): leave --bank out"
+            "(it is no cpc.data.map_style.MapStyleCorpus): leave --bank out"
         )
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
-    stream = corpus.batches(windows, "uniform", size, 1, seed)
+    stream = corpus.batches(windows, "uniform", size, seed)
     latents, sequences, num_stored = [], [], 0
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.targets(batch.x)
-        kept = is_signal(z, model.in_latents(batch).num_valid)
+        kept = is_signal(z, model.lengths_in_latents(batch).num_valid)
         latents.append(z[kept].float().cpu())
         sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
@@ -76,7 +76,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
         output = model(batch.x)
         by_direction = [
             bank_contrast(each, bank, model.loss_part.skip_steps)
-            for each in predictions(output, model.in_latents(batch))
+            for each in predictions(output, model.lengths_in_latents(batch))
         ]
         tally.update(concatenate_directions(by_direction, len(batch.x)))
     return tally

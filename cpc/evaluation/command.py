@@ -11,7 +11,7 @@ from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Seed, checked
-from cpc.data.drawn import Drawn
+from cpc.data.map_style import MapStyleModality
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
@@ -109,7 +109,7 @@ def evaluate(
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
-    if isinstance(modality, Drawn) and data_options.get("speakers_per_batch") is not None:
+    if isinstance(modality, MapStyleModality) and data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, own):
             raise ValueError(error_message)
     check_readable(others, strategies)

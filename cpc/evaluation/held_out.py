@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cpc.bounds import Bound, BoundTally
 from cpc.data.batch import Batch
-from cpc.data.drawn import identities
+from cpc.data.map_style import identities
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import EvalProtocol
 from cpc.model import CPC

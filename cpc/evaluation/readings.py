@@ -12,7 +12,8 @@ import torch
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.readings import Reading, ReadingTally, pooled
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
-from cpc.candidates import bounds_information, reading_of
+from cpc.candidates import bounds_information
+from cpc.candidates import interpretation as strategy_interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
@@ -66,20 +67,20 @@ class HeldOutReadings:
         """Add the model's output for a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
         needs_baseline = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
-        for direction, predicted in enumerate(predictions(output, self.model.in_latents(batch))):
+        for direction, predicted in enumerate(predictions(output, self.model.lengths_in_latents(batch))):
             for has_baseline in sorted(set(needs_baseline.values())):
                 for step_index, rows in scored_rows(
                     *predicted,
                     strategy=protocol.strategy,
                     num_negatives=protocol.num_negatives,
                     skip_steps=self.model.loss_part.skip_steps,
-                    with_baseline=has_baseline,
+                    has_baseline=has_baseline,
                     generator=self.generators[protocol],
                 ):
                     step = direction * len(predicted.queries) + step_index
                     for name in (name for name, needs in needs_baseline.items() if needs == has_baseline):
                         readings.setdefault((name, step), []).append(_read(name, rows))
-                        self.num_candidates[protocol, name][step] += rows.num_met
+                        self.num_candidates[protocol, name][step] += rows.num_candidates
         for (name, step), parts in readings.items():
             self.tallies[protocol, name][step].update(pooled(parts))
 
@@ -124,7 +125,7 @@ def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:
         strategy: strategy of the negatives.
         is_grid: whether latents are patches.
     """
-    text = reading_of(strategy, is_grid)
+    text = strategy_interpretation(strategy, is_grid)
     return text.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else text
 
 

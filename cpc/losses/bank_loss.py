@@ -86,9 +86,9 @@ def bank_loss(
     corrections = ScoreCorrections(log_count, queries.new_zeros(len(queries), 1))
     drawn = bank.latents[draw.ids.to(bank.latents.device)].to(queries.device)
     found = candidate_loss(queries, drawn, None, (rearrange(positives, "m d -> m 1 d"), None), corrections)
-    num_met = found.num_candidates - 1
-    accuracy = torch.where(num_met > 0, found.accuracy, torch.nan)
-    return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_met, draw.ids.shape[-1])
+    num_drawn = found.num_candidates - 1
+    accuracy = torch.where(num_drawn > 0, found.accuracy, torch.nan)
+    return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_drawn, draw.ids.shape[-1])
 
 
 def _exact(
@@ -106,13 +106,7 @@ def _exact(
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
 
 
-def _check(
-    queries: Tensor,
-    positives: Tensor,
-    bank: LatentBank,
-    draw: Draw | None,
-    sequence_id: Tensor | None,
-) -> None:
+def _check(queries: Tensor, positives: Tensor, bank: LatentBank, draw: Draw | None, sequence_id: Tensor | None) -> None:
     check_tensor("queries", queries, "floats", ("M", bank.dim))
     if len(queries) == 0:
         raise ValueError("no queries: give at least one row")

@@ -26,7 +26,7 @@ from cpc.candidates.strategies import (
 )
 from cpc.data.tensors import check_tensor
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import Blocks, split_scores
+from cpc.losses.engine import Block, split_scores
 
 
 class Sequences(NamedTuple):
@@ -150,9 +150,9 @@ def _plan(
     is_valid = torch.arange(num_latents) < rearrange(sources.num_valid, "s -> s 1")
     candidate_sequence = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     candidate_mask = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
-    layout = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
+    blocks = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
     size = (num_steps, len(own.num_valid), num_latents)
-    planned = assemble(query_index, step, sequence, positive_index, candidate_mask, layout, size)
+    planned = assemble(query_index, step, sequence, positive_index, candidate_mask, blocks, size)
     if has_draws:
         planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
     return planned if rank_slice is None else _count_all_ranks(planned, rank_slice, sequences.num_valid, skip_steps)
@@ -178,7 +178,7 @@ def assemble(
     sequence: Int[Tensor, " M"],
     positive_index: Int[Tensor, " M"],
     candidate_mask: Bool[Tensor, "B N"],
-    layout: Blocks,
+    blocks: list[Block],
     size: tuple[int, int, int],
 ) -> CandidateSet:
     """Return the candidate set of given rows and masks; see `CandidateSet`."""
@@ -197,7 +197,7 @@ def assemble(
         num_negatives=num_negatives,
         is_used=is_used,
         size=size,
-        layout=layout,
+        blocks=blocks,
     )
 
 

@@ -14,7 +14,6 @@ from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
 from cpc.losses.engine import (
     Block,
-    Blocks,
     ScoreCorrections,
     divide_by_temperature,
     mask_unused,
@@ -108,36 +107,29 @@ def loss_on_table(
 ) -> RowLosses:
     """Return `class_loss` of checked arguments, for tables that look up classes themselves.
 
-    Args:
-        queries: divided by the temperature.
-        vectors: returns the vectors of class ids; of all classes for None.
-        biases: returns the biases of class ids; of all classes for None.
-        targets: see `class_loss`.
-        draw: see `class_loss`.
-        objective: see `class_loss`.
-        correction: see `class_loss`.
-        weight: see `class_loss`.
-        form: the form of the loss, if it is not that of the objective.
+    The queries are divided by the temperature. `vectors` and `biases` return those of class ids, for None those of all
+    classes. `form` replaces the form of the objective.
     """
     is_target = targets != NO_TARGET
     # A missing target adds a gradient of zero to some class: choose one that gets a gradient in any case.
     present = torch.where(is_target, targets, targets.amax(1, keepdim=True))
     target_counts = torch.where(is_target, 0.0, torch.inf)
     form = form or objective_of(objective).form
-    present_targets: tuple[Tensor, Tensor | None] | Tensor = present
-    ids, corrections = None, ScoreCorrections(None, target_counts)
-    if draw is not None:
-        log_count, term_weight = draw.log_count_sampled, None
-        if correction == "posterior":
-            target_counts = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
-        elif correction == "none" or form != "softmax":
-            if correction == "importance":
-                term_weight = (-log_count).exp()
-            log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
-        hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
-        ids, present_targets = draw.ids, (vectors(present), biases(present))
-        corrections = ScoreCorrections(log_count, target_counts, term_weight, hits)
-    found = candidate_loss(queries, vectors(ids), biases(ids), present_targets, corrections, form, weight)
+    if draw is None:
+        corrections = ScoreCorrections(None, target_counts)
+        found = candidate_loss(queries, vectors(None), biases(None), present, corrections, form, weight)
+        return found._replace(objective=objective)
+    log_count, term_weight = draw.log_count_sampled, None
+    if correction == "posterior":
+        target_counts = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+    elif correction == "none" or form != "softmax":
+        if correction == "importance":
+            term_weight = (-log_count).exp()
+        log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
+    hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
+    corrections = ScoreCorrections(log_count, target_counts, term_weight, hits)
+    candidates = (vectors(draw.ids), biases(draw.ids))
+    found = candidate_loss(queries, *candidates, (vectors(present), biases(present)), corrections, form, weight)
     return found._replace(objective=objective)
 
 
@@ -161,7 +153,7 @@ def candidate_loss(
         bias: biases of the candidates.
         targets: vectors of each row's targets and their biases; or their indices, if they are among the candidates.
         corrections: what is subtracted from scores, and which candidates do not exist.
-        form: `softmax`, `softmax_of_odds` or `logistic`.
+        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         weight: weight of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
@@ -175,11 +167,11 @@ def candidate_loss(
     else:
         vectors, target_bias = targets
         assert log_count is not None
-        own, vectors, is_met = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
-        shared = is_met.ndim == candidates.ndim  # [M, N] with [N, D]
-        candidates = mask_unused(candidates, lambda: is_met.any(0) if shared else is_met)
+        own, vectors, is_present = None, mask_unused(vectors.to(dtype), lambda: is_target), log_count < torch.inf
+        shared = is_present.ndim == candidates.ndim  # [M, N] with [N, D]
+        candidates = mask_unused(candidates, lambda: is_present.any(0) if shared else is_present)
         width = tie_width(queries, vectors.norm(dim=-1), target_bias)
-        num_candidates = is_target.sum(1) + is_met.sum(-1)
+        num_candidates = is_target.sum(1) + is_present.sum(-1)
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
@@ -188,14 +180,8 @@ def candidate_loss(
     )
     corrections = corrections._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
-    own_block = Blocks.pack([Block(positives=own)])
-    loss, loss_nats, accuracy = tiled_loss(
-        *(queries, candidates, own_block, weight),
-        form=form,
-        bias=bias,
-        target_scores=target_scores,
-        corrections=corrections,
-    )
+    options = {"form": form, "bias": bias, "target_scores": target_scores, "corrections": corrections}
+    loss, loss_nats, accuracy = tiled_loss(queries, candidates, [Block(positives=own)], weight, **options)
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
 
@@ -245,11 +231,7 @@ def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) 
 
 
 def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
-    """Refuse a draw that does not fit the objective or the targets.
-
-    Raises:
-        ValueError: naming the problem.
-    """
+    """Raise ValueError on a draw that does not fit the objective or the targets."""
     is_full = not objective_of(objective).hits
     if draw is None:
         if not is_full:
@@ -277,11 +259,7 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
 
 
 def check_candidates(draw: Draw, num_rows: int) -> None:
-    """Refuse candidates that do not fit the number of rows, or that cannot have been drawn.
-
-    Raises:
-        ValueError: naming the problem.
-    """
+    """Raise ValueError on candidates that do not fit the number of rows, or that cannot have been drawn."""
     ids, log_count, log_count_targets = draw
     check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
     for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):

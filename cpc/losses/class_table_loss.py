@@ -15,6 +15,7 @@ from torch import Tensor
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.data.batch import Batch
+from cpc.data.tensors import check_count
 from cpc.losses.candidate_sets import Sequences, row_weights
 from cpc.losses.class_loss import check_draw, loss_on_table, target_sets
 from cpc.losses.engine import divide_by_temperature
@@ -82,24 +83,24 @@ class ClassTableLoss(Loss):
         self.has_sparse_gradients = table.has_sparse_gradients
         self.sampler = sampler
         self.hits: Hits | None = None
-        if refresh_every < 1:
-            raise ValueError(f"refresh_every={refresh_every} must be at least 1")
-        if refresh_every > 1 and not isinstance(sampler, QuerySampler):
+        reads_table = isinstance(sampler, QuerySampler)
+        check_count("refresh_every", refresh_every, 1)
+        if refresh_every > 1 and not reads_table:
             raise ValueError(
                 f"refresh_every={refresh_every} is for a sampler that reads the table, such as TwoLevel, not for "
                 f"{type(sampler).__name__}: leave it out"
             )
-        self.refresh_every = refresh_every
-        self.num_losses: Tensor
-        if updates_between and (refresh_every == 1 or not isinstance(sampler, QuerySampler)):
+        if updates_between and (refresh_every == 1 or not reads_table):
             raise ValueError(
                 f"updates_between=True with refresh_every={refresh_every} and {type(sampler).__name__}: it is for a "
                 "sampler that reads the table, such as TwoLevel, between refreshes; raise refresh_every, or omit it"
             )
+        self.refresh_every = refresh_every
         self.updates_between = updates_between
         self.last_targets: tuple[Tensor, Tensor] | None = None  # and their rows of the table before the step
-        self.is_met: Tensor
-        if isinstance(sampler, QuerySampler):
+        self.num_losses: Tensor
+        self.is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
+        if reads_table:
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
         if updates_between:
             self.register_buffer("is_met", torch.zeros(table.num_classes, dtype=torch.bool))
@@ -133,7 +134,7 @@ class ClassTableLoss(Loss):
             self._check_scores(sampler)
 
     @property
-    def meets_all_ranks(self) -> bool:  # type: ignore[override]
+    def uses_all_ranks(self) -> bool:  # type: ignore[override]
         """Whether the rows of all ranks share one draw, which then uses one seed, as in a single process."""
         return getattr(self.sampler, "shared", False)
 
@@ -211,18 +212,10 @@ class ClassTableLoss(Loss):
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
     ) -> RowLosses:
-        """Return the training loss; see `class_loss`.
+        """Return the training loss; arguments and errors are those of `class_loss`, and errors of the sampler.
 
-        Args:
-            queries: a vector per row, without the coordinate 1 for biases and not divided by the temperature; the loss
-                scales them to length 1 if the table is normalised.
-            targets: `[M]` or `[M, T]`, -1 where a row has fewer than T. Targets on the host are checked without waiting
-                for a GPU.
-            generator: source of the draws.
-            weight: weight of each row in the loss; None: 1 / M.
-
-        Raises:
-            ValueError: as `class_loss` and the sampler.
+        Queries come without the coordinate 1 for biases, are not divided by the temperature, and are scaled to length 1
+        if the table is normalised. Targets on the host are checked without waiting for a GPU.
         """
         on_host = target_sets(targets, len(queries), self.table.num_classes)
         targets, draw = on_host.to(queries.device, non_blocking=True), None
@@ -328,11 +321,7 @@ class ClassTableLoss(Loss):
         return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, form)
 
     def check_exact(self) -> None:
-        """Refuse scores without a full softmax: those learned against a proposal that differs between queries.
-
-        Raises:
-            ValueError: naming objective and sampler.
-        """
+        """Raise ValueError if scores were learned against a proposal that differs between queries: no full softmax."""
         self._log_proposal(self.table.weight.device)
 
     def _log_proposal(self, device: torch.device) -> Float[Tensor, " n"] | None:

@@ -94,7 +94,7 @@ class Contrastive(Loss):
             negative `skip_steps`, shared draws without draws, or draws or the reference with a ring.
     """
 
-    meets_all_ranks = True
+    uses_all_ranks = True
 
     def __init__(
         self,
@@ -107,8 +107,14 @@ class Contrastive(Loss):
         exchange: Literal["gather", "ring"] = "gather",
     ) -> None:
         super().__init__(skip_steps)
-        if negatives not in STRATEGIES:
-            raise ValueError(f"model.loss.init_args.negatives={negatives!r} is not one of {', '.join(STRATEGIES)}")
+        choices = {
+            "negatives": (negatives, STRATEGIES),
+            "compute": (compute, COMPUTE),
+            "exchange": (exchange, EXCHANGES),
+        }
+        for name, (value, known) in choices.items():
+            if value not in known:
+                raise ValueError(f"model.loss.init_args.{name}={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None:
             check_count("model.loss.init_args.num_negatives", num_negatives, 1)
@@ -117,10 +123,6 @@ class Contrastive(Loss):
                 "model.loss.init_args.shared_across_steps is about negatives that are drawn: set num_negatives, or "
                 "leave it out"
             )
-        if compute not in COMPUTE:
-            raise ValueError(f"model.loss.init_args.compute={compute!r} is not one of {', '.join(COMPUTE)}")
-        if exchange not in EXCHANGES:
-            raise ValueError(f"model.loss.init_args.exchange={exchange!r} is not one of {', '.join(EXCHANGES)}")
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
                 f"model.loss.init_args.exchange=ring scores every candidate, but num_negatives={num_negatives} "
@@ -206,7 +208,7 @@ class Contrastive(Loss):
         return sets
 
     def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
-        """Return the losses of all rows; nothing depends on values of tensors, so that it compiles as one graph."""
+        """Return the losses of all rows; no shape depends on values of tensors, so the host waits for no GPU."""
         targets = _targets(output)
         vectors = {
             direction: (

@@ -34,7 +34,7 @@ class CandidateSet(NamedTuple):
         is_used: `[N]` whether any row is scored against the candidate.
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
-        layout: the engine's division of the score matrix into blocks (`cpc.losses.engine.Blocks`).
+        blocks: the parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
         ring: the engine's state of the ring exchange; None: the candidates of all ranks are at hand.
         pool: on the host, what each row's negatives are drawn from (`cpc.candidates.draws.NegativePool`); None: not
             prepared.
@@ -52,7 +52,7 @@ class CandidateSet(NamedTuple):
     num_negatives: Tensor
     is_used: Tensor
     size: tuple[int, int, int]
-    layout: Any
+    blocks: list[Any]
     draw_excess_nats: Tensor | None = None
     ring: Any = None
     pool: Any = None
@@ -63,7 +63,7 @@ class CandidateSet(NamedTuple):
         """Return the same set on a device; the host does not wait for the copies."""
         if device.type == "cpu":
             return self
-        moved: dict[str, Any] = {"layout": self.layout.on(device)}
+        moved: dict[str, Any] = {"blocks": [block.on(device) for block in self.blocks]}
         for name, value in self._asdict().items():
             if isinstance(value, Tensor):
                 moved[name] = value.to(device, non_blocking=True)

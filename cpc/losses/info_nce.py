@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
 from cpc.losses.candidate_sets import assemble, draw_row_negatives
-from cpc.losses.engine import Block, Blocks, divide_by_temperature, info_nce_rows, score_dtype, split_scores
+from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, score_dtype, split_scores
 from cpc.losses.output import RowLosses
 
 
@@ -96,10 +96,10 @@ def info_nce(
     zeros = torch.zeros_like(positive_index)
     sequence = zeros if sequence is None else sequence
     if negatives is None:
-        layout = split_scores(mask, allowed, sequence, candidate_columns, positive_index)
+        blocks = split_scores(mask, allowed, sequence, candidate_columns, positive_index)
     else:  # any candidate may be a negative
-        layout = Blocks.pack([Block(positives=rearrange(positive_index, "m -> m 1"))])
-    rows = assemble(None, zeros, sequence, positive_index, mask, layout, (1, 1, len(positive_index)))
+        blocks = [Block(positives=rearrange(positive_index, "m -> m 1"))]
+    rows = assemble(None, zeros, sequence, positive_index, mask, blocks, (1, 1, len(positive_index)))
     has_no_negatives = rows.num_negatives < 1
     if negatives is None and bool(has_no_negatives.any()):
         raise ValueError(

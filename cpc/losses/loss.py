@@ -29,7 +29,7 @@ class Loss(nn.Module):
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
         predicts: `latents`, or `classes` of what follows, which data provide as `Batch.labels`.
-        meets_all_ranks: whether rows are scored against candidates of all ranks; draws then need one seed on all ranks.
+        uses_all_ranks: whether rows are scored against candidates of all ranks; draws then need one seed on all ranks.
         has_sparse_gradients: whether the optimiser must take sparse tensors.
 
     Raises:
@@ -38,7 +38,7 @@ class Loss(nn.Module):
 
     num_negatives: int | None = None
     predicts: Literal["latents", "classes"] = "latents"
-    meets_all_ranks: bool = False
+    uses_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
     def __init__(self, skip_steps: int = 0) -> None:
@@ -92,7 +92,7 @@ class Loss(nn.Module):
 
         Args:
             output: of the model.
-            batch: its observations; `num_valid` counts latents here (`CPC.in_latents`).
+            batch: its observations; `num_valid` counts latents here (`CPC.lengths_in_latents`).
             generator: source of the draws.
             measure: a strategy and a number of negatives to measure with; None: those of training.
         """

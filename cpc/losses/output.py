@@ -21,7 +21,7 @@ class RowLosses(NamedTuple):
         num_candidates: `[M]`, N of each row, the positive included; with draws from a bank, N of the whole bank.
         accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N. nan for a row without
             a negative among its draws from a bank.
-        num_met: `[M]`, number of negatives of each row among its draws from a bank; None without such draws: N - 1.
+        num_negatives: `[M]`, negatives of each row among its draws from a bank; None without such draws: N - 1.
         num_sampled: number of draws from a bank; None: every candidate was scored.
         objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """
@@ -30,7 +30,7 @@ class RowLosses(NamedTuple):
     loss_nats: Tensor
     num_candidates: Tensor
     accuracy: Tensor
-    num_met: Tensor | None = None
+    num_negatives: Tensor | None = None
     num_sampled: int | None = None
     objective: str | None = None
 
@@ -44,8 +44,8 @@ class RowLosses(NamedTuple):
         if self.objective is not None:
             raise ValueError(f"log N - L is no information for classes ({self.objective}): use their entropy minus L")
         read = self.num_candidates.double().log() - self.loss_nats.double()
-        if self.num_met is not None:
-            read = read[self.num_met > 0]
+        if self.num_negatives is not None:
+            read = read[self.num_negatives > 0]
             if len(read) == 0:
                 raise ValueError(
                     f"no row has a negative: all {self.num_sampled} draws were of its own sequence; draw more"
@@ -57,9 +57,9 @@ class RowLosses(NamedTuple):
         """The meaning of log N - L, in words for a legend."""
         if self.objective is not None:
             return f"{self.objective} of classes, not a bound on I(z; c)"
-        if self.num_met is None:
+        if self.num_negatives is None:
             return "lower bound on I(z; c), if the negatives are this encoder's and independent of the contexts"
-        num_without = int((self.num_met == 0).sum())
+        num_without = int((self.num_negatives == 0).sum())
         left_out = f" (without {num_without} rows without a negative)" if num_without else ""
         return f"estimate from {self.num_sampled} draws{left_out}, too high in the mean, not a bound on I(z; c)"
 

@@ -5,14 +5,10 @@ There are no locks: a file is replaced atomically, the file of the last monitor 
 up to which each file of records was read.
 """
 
-import contextlib
-import gc
 import hashlib
 import json
 import os
-import signal
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -39,38 +35,40 @@ def save(run: Run) -> None:
     """
     path = _path(run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    new = path.with_name(f"{path.name}.{os.getpid()}")  # another monitor may be writing the same run's cache
     try:
-        with open(descriptor, "wb") as file:
-            file.write(pack_tables(run))
+        new.write_bytes(_packed(run))
         os.replace(new, path)
         run.num_bytes_cached = run.num_bytes_read
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
+        new.unlink(missing_ok=True)
 
 
 def load(run: Run) -> bool:
-    """Load a run's tables from the cache; False without a valid cache. Files that have changed are read again."""
+    """Load a run's tables from the cache; return False and change nothing without a valid cache.
+
+    Files that have changed since are read again.
+    """
     try:
-        is_whole = unpack_tables(_path(run).read_bytes(), run)
-    except OSError:
+        content = _path(run).read_bytes()
+        checksum, length = _HEAD.unpack_from(content)
+        at = _HEAD.size + length
+        header = json.loads(content[_HEAD.size : at])
+        if checksum != zlib.crc32(memoryview(content)[_HEAD.size :]) or header["format"] != _FORMAT:
+            return False
+        files = {}
+        for record_type in RECORD_TYPES:
+            files[record_type.file], at = _file(header["files"][record_type.file], run.folder, record_type, content, at)
+        if at != len(content):
+            return False
+    except Exception:  # if the cache is missing, or damaged in any way, the records themselves are read
         return False
+    run.files.update({name: file for name, file in files.items() if file.tail.path.exists()})
     run.num_bytes_cached = run.num_bytes_read
-    return is_whole
+    return True
 
 
-def read_run(folder: Path) -> bytes:
-    """Read all records of a run's folder in a process of its own; return bytes for `unpack_tables`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the monitor
-    gc.freeze()  # for the same reason as in the command
-    run = Run(folder, folder.name)
-    while run.refresh():
-        pass
-    return pack_tables(run)
-
-
-def pack_tables(run: Run) -> bytes:
+def _packed(run: Run) -> bytes:
     """Return the run's tables, and the offsets up to which its files were read."""
     header: dict[str, Any] = {"format": _FORMAT, "files": {}}
     columns: list[bytes] = []
@@ -90,27 +88,6 @@ def pack_tables(run: Run) -> bytes:
     header_bytes = json_text(header).encode()
     body = b"".join([header_bytes, *columns])
     return _HEAD.pack(zlib.crc32(body), len(header_bytes)) + body
-
-
-def unpack_tables(content: bytes, run: Run) -> bool:
-    """Load the tables that `pack_tables` wrote; if the bytes are damaged, return False and change nothing."""
-    try:
-        checksum, length = _HEAD.unpack_from(content)
-        if checksum != zlib.crc32(memoryview(content)[_HEAD.size :]):
-            return False
-        at = _HEAD.size + length
-        header = json.loads(content[_HEAD.size : at])
-        if header["format"] != _FORMAT:
-            return False
-        files = {}
-        for record_type in RECORD_TYPES:
-            files[record_type.file], at = _file(header["files"][record_type.file], run.folder, record_type, content, at)
-        if at != len(content):
-            return False
-    except Exception:  # if the cache is damaged in any way, the records themselves are read
-        return False
-    run.files.update({name: file for name, file in files.items() if file.tail.path.exists()})
-    return True
 
 
 def _file(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from cpc.data.store.atomic import finite, json_text, write_atomically
+from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import BY_RUN, NAMES, charts
-from cpc.monitor.figure import GRAPH_CONFIG, Chart
+from cpc.monitor.figure import GRAPH_CONFIG
 from cpc.monitor.library import Library
 from cpc.monitor.markup import badge_reasons, chart_heading, run_table
 from cpc.monitor.overview import config_differences, overview
@@ -20,7 +20,8 @@ from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import MAX_POINTS, View
-from cpc.pages.html import head, node, render, scroll, table
+from cpc.pages.chart import Chart
+from cpc.pages.html import folded, node, render, scroll, table, write_document
 
 BY_RUN_POINTS = 4 * MAX_POINTS  # points in the charts of single runs together, which limits the size of the file
 MIN_POINTS = 1500
@@ -42,21 +43,18 @@ def write_export(path: Path, library: Library) -> None:
     )
     sections = "".join(_sections(library))  # before the table of runs, whose notes report charts that failed
     rows = overview(library)
-    badges = _folded("Reasons of the badges", render(badge_reasons(rows)))
+    badges = folded("Reasons of the badges", render(badge_reasons(rows)))
     header, options = config_differences(list(library.runs.values()))
     differing = render(node("div", [scroll(table(header, options), "Options that differ")], class_="config"))
-    with write_atomically(path) as new:
-        new.write_text(
-            f"{head('cpc monitor')}<style>{style}{own_style}</style><script>{get_plotlyjs()}</script></head>\n"
-            f"<body><main>\n"
-            f"<h1>cpc monitor</h1>"
-            f"<p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
-            f"{render(scroll(run_table(rows, is_live=False), 'Table of runs'))}{badges}\n{sections}"
-            f"{_folded('Configurations: where they differ', differing) if options else ''}</main>\n"
-            f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
-            f"<script>{draw}</script></body></html>\n",
-            encoding="utf-8",
-        )
+    body = (
+        f"<h1>cpc monitor</h1>"
+        f"<p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
+        f"{render(scroll(run_table(rows, is_live=False), 'Table of runs'))}{badges}\n{sections}"
+        f"{folded('Configurations: where they differ', differing) if options else ''}"
+    )
+    config = f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
+    scripts = f"{config}<script>{draw}</script>"
+    write_document(path, "cpc monitor", f"<style>{style}{own_style}</style>", get_plotlyjs(), body, scripts)
 
 
 def _sections(library: Library) -> Iterator[str]:
@@ -76,12 +74,12 @@ def _records(library: Library, heading: str, name: str, view: View, names: Seque
     by_run = [chart for chart in names if chart in BY_RUN]
     shared = _grid(library, runs, view, [chart for chart in names if chart not in by_run], name)
     run_view = replace(view, max_points=max(MIN_POINTS, BY_RUN_POINTS // len(runs)))
-    folded = []
+    by_step = []
     for index, run in enumerate(runs):
         grid = _grid(library, [run], run_view, by_run, f"{name}-{index}")
         if grid:
-            folded.append(_folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
-    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(folded)}</section>"
+            by_step.append(folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
+    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(by_step)}</section>"
 
 
 def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:
@@ -93,13 +91,9 @@ def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str
 def _section(chart: Chart, name: str) -> str:
     figure = json_text(finite(chart.figure)).replace("<", "\\u003c")  # otherwise "</script>" in a name ends the script
     plot_id = escape(name)
-    values = _folded("values", render(scroll(table(chart.header, chart.rows), chart.title)))
+    values = folded("values", render(scroll(table(*chart.table), chart.title)))
     return (
         f"<section class='chart'>{render(chart_heading(chart, name))}\n"
         f'<div role="img" aria-labelledby="alt-{plot_id}"><div class="plot" id="{plot_id}"></div></div>\n'
         f'<script type="application/json" id="{plot_id}-figure">{figure}</script>\n{values}</section>\n'
     )
-
-
-def _folded(summary: str, content: str, *, is_open: bool = False) -> str:
-    return f"<details{' open' * is_open}><summary>{escape(summary)}</summary>{content}</details>"

@@ -13,8 +13,9 @@ import numpy as np
 
 from cpc.monitor.downsample import extreme_indices, moving_mean
 from cpc.monitor.view import View
+from cpc.pages.chart import SHARED_LAYOUT, Chart, Table
 from cpc.pages.html import PLOT_CONFIG
-from cpc.pages.palette import BLUE, GREY
+from cpc.pages.palette import GREY
 
 # Text and line colours by theme.
 INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": (GREY, f"{GREY}55")}
@@ -44,23 +45,6 @@ class Series(NamedTuple):
         return self._replace(steps=self.steps[points], values=self.values[points], error=error)
 
 
-class Chart(NamedTuple):
-    """A figure with its title, its caption, a text alternative and a table of its values."""
-
-    name: str  # the chart's section on the page
-    title: str
-    caption: str
-    alt: str  # text alternative for screen readers
-    figure: dict[str, Any]  # Plotly's `data` and `layout`
-    header: list[str]
-    rows: list[list[str]]  # the first cell is the row's heading
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the runs have no records for the chart; a zoom between two records does not make it empty."""
-        return not self.rows
-
-
 def line_chart(
     name: str,
     title: str,
@@ -87,10 +71,9 @@ def line_chart(
     is_log = view.log_y and may_be_log
     axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
-    figure = {"data": bands + lines, "layout": layout(view, len(shown)) | axes}
-    header, rows = _table(series, shown, view)
     ends = "; ".join(f"{each.name}: {format_number(each.values[-1])}" for each in series[:MANY])
-    return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
+    alt, table = f"{title}. At the end: {ends}.", _table(series, shown, view)
+    return Chart(title, caption, alt, bands + lines, layout(view, len(shown)) | axes, table, name)
 
 
 def heat_map(
@@ -125,7 +108,6 @@ def heat_map(
         "hoverongaps": False,
     }
     axes = {"yaxis": axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
-    figure = {"data": [cells] if len(steps) else [], "layout": layout(view, 1) | axes}
     num_chosen = min(NUM_TABLE_STEPS, len(steps))
     chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
     columns = [(f"step {steps[i]:.0f}", values[i]) for i in chosen] + last
@@ -133,33 +115,27 @@ def heat_map(
     rows = []
     if last:
         rows = [[label, *(format_number(column[k]) for _, column in columns)] for k, label in enumerate(labels)]
-    ends = "; ".join(f"{row[0]}: {row[-1]}" for row in rows)
-    return Chart(name, title, caption, f"{title}. At the end: {ends}.", figure, header, rows)
+    alt = f"{title}. At the end: " + "; ".join(f"{row[0]}: {row[-1]}" for row in rows) + "."
+    return Chart(title, caption, alt, [cells] * bool(len(steps)), layout(view, 1) | axes, Table(header, rows), name)
 
 
 def layout(view: View, num_series: int) -> dict[str, Any]:
     """Return the layout that all figures share: a transparent background, and `uirevision` to keep the user's zoom."""
     ink, _ = INK[view.theme]
-    transparent = "rgba(0,0,0,0)"
     x_axis = axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
     x_axis |= {"spikemode": "across", "spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
     if view.x_range is not None:
         low, high = view.x_range
         bounds = [math.log10(max(low, 1e-9)), math.log10(max(high, 1e-9))] if view.log_x else [low, high]
         x_axis |= {"range": bounds, "autorange": False}
-    return {
-        "template": "none",
+    return SHARED_LAYOUT | {
         "autosize": True,
         "uirevision": "kept",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
-        "paper_bgcolor": transparent,
-        "plot_bgcolor": transparent,
-        "modebar": {"bgcolor": transparent, "color": GREY, "activecolor": BLUE},
         "margin": {"l": 10, "r": 16, "t": 30, "b": 10},
         "hovermode": "closest",
         "dragmode": "zoom",
         "showlegend": 1 < num_series <= MANY,
-        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         "xaxis": x_axis,
     }
 
@@ -240,13 +216,13 @@ def _band(series: Series) -> dict[str, Any]:
     }
 
 
-def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table with one row per series.
+def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> Table:
+    """Return a table with one row per series.
 
     A row has the last record, the extremes of the values shown and, if there are few series, the values at some steps.
     """
     if not series:
-        return [], []
+        return Table([], [])
     ends = [each.steps[i] for each in shown if len(each.steps) for i in (0, -1)]
     is_long = not ends or len(shown) > MANY
     table_steps = np.array([]) if is_long else np.unique(np.linspace(min(ends), max(ends), NUM_TABLE_STEPS).round())
@@ -261,4 +237,4 @@ def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> tup
         indices = np.searchsorted(cropped.steps, table_steps, side="right") - 1  # the last record up to each step
         values += [cropped.values[i] if i >= 0 else math.nan for i in indices]
         rows.append([cropped.name, f"{whole.steps[-1]:.0f}", *map(format_number, values)])
-    return header, rows
+    return Table(header, rows)

@@ -1,14 +1,10 @@
 """The runs below some folders: they are found, and their records are read while they grow."""
 
-import contextlib
 import itertools
-import multiprocessing
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,8 +19,6 @@ POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
 _RETRY_SECONDS = 10.0
-_MAX_PROCESSES = 8
-_MUCH_BYTES = 200 << 20  # new runs with fewer bytes are read faster without starting processes
 _SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
 
 Result = TypeVar("Result")
@@ -58,7 +52,6 @@ class Library:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._find_at = 0.0
-        self._readers: dict[str, Future[bytes]] = {}  # by name, the runs that another process is reading
         self._unsaved_names: set[str] = set()  # names of runs that have changed since their cache was last considered
         self._can_save = True
 
@@ -77,18 +70,15 @@ class Library:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        for future in self._readers.values():
-            future.cancel()
         for run in self.runs.values():
-            if run.num_bytes_read != run.num_bytes_cached and run.name not in self._readers:
+            if run.num_bytes_read != run.num_bytes_cached:
                 self._save(run)
 
     def read_all(self) -> None:
         """Find the runs and read all their records."""
         self._find()
-        while self._refresh() or self._readers:
-            if self._readers:
-                time.sleep(0.01)
+        while self._refresh():
+            pass
 
     def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
         """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`."""
@@ -124,16 +114,9 @@ class Library:
         for name, run in list(self.runs.items()):
             if self._stop.is_set() or run.retry_at > time.monotonic():
                 continue
-            reader = self._readers.get(name)
-            if reader and not reader.done():
-                continue
             with self.lock:
                 try:
-                    if reader:
-                        del self._readers[name]
-                        if reader.exception() is None:  # if the process failed, this thread reads the run
-                            cache.unpack_tables(reader.result(), run)
-                    run_has_changed = run.refresh() or run.retry_at > 0 or reader is not None
+                    run_has_changed = run.refresh() or run.retry_at > 0
                     if run_has_changed:
                         run.error_message, run.retry_at = "", 0.0
                 except Exception as error:  # the other runs are read on
@@ -158,32 +141,18 @@ class Library:
         begun = time.monotonic()
         self._find_at = begun + FIND_SECONDS  # also if the search fails
         known = {run.folder for run in self.runs.values()}
-        new: list[Run] = []
         for folder in run_folders(self.roots):
             if self._stop.is_set():
                 return
             if folder not in known:
                 name = self._name(folder)
                 index = self._colour_indices.setdefault(name, len(self._colour_indices))
-                new.append(Run(folder, name, RUN_COLOURS[index % len(RUN_COLOURS)]))
-                cache.load(new[-1])
+                run = Run(folder, name, RUN_COLOURS[index % len(RUN_COLOURS)])
+                cache.load(run)
                 with self.lock:
-                    self.runs[name] = new[-1]
+                    self.runs[name] = run
                     self.revision += 1
-        self._start_readers([run for run in new if run.backlog_bytes > CHUNK_BYTES])
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
-
-    def _start_readers(self, runs: Sequence[Run]) -> None:
-        """If there is much to read, start a process per core that parses runs; `_refresh` collects their results."""
-        num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if min(len(runs), num_cores) < 2 or sum(run.backlog_bytes for run in runs) < _MUCH_BYTES:
-            return
-        num_processes = min(len(runs), num_cores, _MAX_PROCESSES)
-        processes = ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn"))
-        with contextlib.suppress(OSError):  # without memory for a process, `_refresh` reads the remaining runs
-            for run in runs:
-                self._readers[run.name] = processes.submit(cache.read_run, run.folder)
-        processes.shutdown(wait=False)  # the processes end when all runs are read
 
     def _save(self, run: Run) -> None:
         if run.is_deleted or not self._can_save:

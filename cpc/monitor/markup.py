@@ -6,8 +6,8 @@ hundred runs, this takes minutes.
 
 from collections.abc import Sequence
 
-from cpc.monitor.figure import Chart
 from cpc.monitor.overview import COLUMNS, Row
+from cpc.pages.chart import Chart
 from cpc.pages.html import Node, node
 
 _EMPTY = "No run shown has such records yet."

@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from cpc.monitor.figure import Chart, axis, format_number, layout, scatter_trace
+from cpc.monitor.figure import axis, format_number, layout, scatter_trace
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 from cpc.monitor.view import RUN_COLOURS, View
+from cpc.pages.chart import Chart
+from cpc.pages.chart import Table as ChartTable
 from cpc.pages.palette import GREY
 
 CAPTION = (
@@ -46,8 +48,9 @@ def profile_chart(run: Run | None, view: View) -> Chart:
     steps = dict.fromkeys(step for cells in columns.values() for step in cells)
     rows = [[step, *(cells.get(step, "") for cells in columns.values())] for step in steps]
     values_text = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
-    figure = {"data": traces, "layout": layout(view, len(traces)) | axes}
-    return Chart("profile", title, CAPTION, f"{title}. {values_text}.", figure, ["step k", *columns], rows)
+    table_of_steps = ChartTable(["step k", *columns], rows)
+    alt = f"{title}. {values_text}."
+    return Chart(title, CAPTION, alt, traces, layout(view, len(traces)) | axes, table_of_steps, "profile")
 
 
 def _last_values(table: Table, field: str, view: View) -> list[float | None]:

@@ -1,15 +1,11 @@
-"""Charts of bounds and probes, each with its caption, its text alternative and a table of its values.
+"""Charts of bounds and probes. K is the number of steps (in grids: of all directions)."""
 
-Figures are plain dicts with Plotly's attribute names (`line_color` for `line.color`), so that this module does not need
-Plotly. K is the number of steps (in grids: of all directions).
-"""
-
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
 from cpc.bounds.bound import FULL_SOFTMAX, steps_of
+from cpc.pages.chart import Chart, Table, axis, curve, layout, number, with_spread
 from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, step_colours
 
 DIRECTION_SYMBOLS = {"down": "triangle-down", "up": "triangle-up", "right": "triangle-right", "left": "triangle-left"}
@@ -22,33 +18,6 @@ class BoundLabels(NamedTuple):
     bound: str = "log N - L"
     ceiling: str = "log N"
     setting: str = "negatives"
-
-
-class Table(NamedTuple):
-    """Formatted values; the first cell of a row is the row's heading."""
-
-    header: list[str]
-    rows: list[list[str]]
-
-
-class Chart(NamedTuple):
-    """A figure with its title, its caption, a text alternative for screen readers, and its values."""
-
-    title: str
-    caption: str
-    alt: str
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any]
-    table: Table
-
-
-def number(value: SupportsFloat | None, digits: int = 3) -> str:
-    """Return a value as text.
-
-    >>> number(1.23456), number(None), number(float("nan"))
-    ('1.235', 'n/a', 'n/a')
-    """
-    return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
 
 
 def probe_chart(
@@ -230,53 +199,9 @@ def _select(values: list[Any], columns: list[int]) -> list[Any]:
     return [values[column] for column in columns]
 
 
-def with_spread(
-    values: Iterable[SupportsFloat | None], spreads: Iterable[SupportsFloat | None], digits: int = 3
-) -> list[str]:
-    """Return each value as text, with its spread in brackets."""
-    return [f"{number(v, digits)} ({number(s, digits)})" for v, s in zip(values, spreads, strict=True)]
-
-
-def curve(
-    x: Sequence[SupportsFloat], y: Sequence[SupportsFloat | None], name: str, colour: str, **options: Any
-) -> dict[str, Any]:
-    """Return the trace of a line whose hover label shows its name and value."""
-    hover = f"{name}: %{{y:.3~f}}<extra></extra>"
-    trace = dict(
-        type="scatter",
-        mode="lines",
-        x=list(x),
-        y=list(y),
-        name=name,
-        line_color=colour,
-        line_width=2,
-        hovertemplate=hover,
-    )
-    return trace | options
-
-
 def _annotation(x: int, y: SupportsFloat | None, text: str, **options: Any) -> dict[str, Any]:
     return dict(x=x, y=y, text=text, xanchor="left", showarrow=False, **options)
 
 
 def _finite_annotations(annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [annotation for annotation in annotations if number(annotation["y"]) != "n/a"]
-
-
-def axis(title: str, **options: Any) -> dict[str, Any]:
-    """Return an axis that makes room for its labels."""
-    return dict(title_text=title, automargin=True, **options)
-
-
-def layout(height: int, **options: Any) -> dict[str, Any]:
-    """Return the layout that all figures share.
-
-    The background is transparent, because the page is light or dark. Dragging is off, so that a touch scrolls the page.
-    """
-    transparent = "rgba(0,0,0,0)"
-    shared = dict(template="none", height=height, dragmode=False, font_family="system-ui, sans-serif", font_size=13)
-    shared |= dict(paper_bgcolor=transparent, plot_bgcolor=transparent)
-    shared |= dict(modebar_bgcolor=transparent, modebar_color=GREY, modebar_activecolor=BLUE)
-    shared |= dict(legend_orientation="h", legend_yref="container", legend_y=0, legend_yanchor="bottom", legend_x=0)
-    shared |= dict(margin_l=10, margin_r=20, margin_t=35, margin_b=10)
-    return shared | options

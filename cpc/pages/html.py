@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
+
+from cpc.data.store.atomic import write_atomically
 
 Node = list[Any]  # [tag, attributes, text or child nodes]
 
@@ -23,6 +26,16 @@ def head(title: str) -> str:
  content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 <title>{escape(title)}</title>
 """
+
+
+def write_document(path: Path, title: str, style: str, plotly: str, body: str, scripts: str = "") -> None:
+    """Write a page with Plotly's JavaScript, which `plotly` holds; `scripts` run after the body."""
+    with write_atomically(path) as new:
+        new.write_text(
+            f"{head(title)}{style}<script>{plotly}</script></head>\n"
+            f"<body><main>\n{body}</main>\n{scripts}</body></html>\n",
+            encoding="utf-8",
+        )
 
 
 def node(tag: str, content: "str | Sequence[Node]" = "", **attributes: str) -> Node:
@@ -59,3 +72,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Node:
 def scroll(content: Node, label: str) -> Node:
     """Return an area that scrolls on its own, by mouse and by keyboard."""
     return node("div", [content], class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def folded(summary: str, content: str, *, is_open: bool = False) -> str:
+    """Return HTML that is shown when its summary is clicked."""
+    return f"<details{' open' * is_open}><summary>{escape(summary)}</summary>{content}</details>"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cpc.config.extras import install_hint
-from cpc.data.store.atomic import write_atomically
-from cpc.pages.charts import Chart
-from cpc.pages.html import PLOT_CONFIG, head, render, scroll, table
+from cpc.pages.chart import Chart
+from cpc.pages.html import PLOT_CONFIG, folded, render, scroll, table, write_document
 
 STYLE = """<style>
 :root { color-scheme: light dark; --page: #ffffff; --text: #1d2129; --faint: #565d68; --line: #d5d9df; }
@@ -65,12 +64,8 @@ def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str],
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise ValueError(f"{path.name} needs plotly: {install_hint('dashboard')}") from error
-    with write_atomically(path) as new:
-        new.write_text(
-            f"{head(title)}{STYLE}<script>{get_plotlyjs()}</script></head>\n<body><main>\n{''.join(parts)}"
-            f"<section><h2>How to read this</h2>\n{''.join(how_to_read)}</section></main></body></html>\n",
-            encoding="utf-8",
-        )
+    body = f"{''.join(parts)}<section><h2>How to read this</h2>\n{''.join(how_to_read)}</section>"
+    write_document(path, title, STYLE, get_plotlyjs(), body)
 
 
 def sections(figures: Iterable[Chart | ImageFigure]) -> Iterator[str]:
@@ -95,12 +90,10 @@ def _image_section(image: ImageFigure) -> str:
 def _chart_section(chart: Chart, name: str) -> str:
     from plotly.io import to_html
 
-    figure = {"data": chart.traces, "layout": chart.layout}
-    plot = to_html(figure, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
-    is_open = " open" if name == "chart-1" else ""
-    values = render(scroll(table(chart.table.header, chart.table.rows), f"Values: {chart.title}"))
+    plot = to_html(chart.figure, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
+    values = render(scroll(table(*chart.table), f"Values: {chart.title}"))
     return (
         f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>\n"
         f'<div role="img" aria-label="{escape(chart.alt)}">{plot}</div>\n'
-        f"<details{is_open}><summary>values</summary>{values}</details></section>\n"
+        f"{folded('values', values, is_open=name == 'chart-1')}</section>\n"
     )

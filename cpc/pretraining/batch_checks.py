@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from cpc.data.drawn import Drawn, identities
+from cpc.data.map_style import MapStyleModality, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
@@ -15,17 +15,16 @@ NUM_CHECKED_BATCHES = 1000  # they take a quarter of a second
 
 
 def check_batches(
-    modality: Drawn, model: CPC, training: Training, held_out: Any, strategies: tuple[str, ...], device: torch.device
+    modality: MapStyleModality,
+    model: CPC,
+    training: Training,
+    held_out: Any,
+    strategies: tuple[str, ...],
+    device: torch.device,
 ) -> None:
     """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
 
-    Args:
-        modality: the data and their options.
-        model: the model to train.
-        training: the stream of training batches.
-        held_out: the held-out batches.
-        strategies: strategies of the held-out bound.
-        device: device of the steps.
+    `strategies` are those of the held-out bound.
 
     Raises:
         ValueError: naming the option.
@@ -35,10 +34,10 @@ def check_batches(
     _check_held_out_rows(model, held_out, strategies)
 
 
-def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> None:
+def _check_training_rows(modality: MapStyleModality, model: CPC, training: Training) -> None:
     """Check one pass of training batches, at most `NUM_CHECKED_BATCHES`, for the training strategies."""
     encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
-    batch_indices = batches.of_all_ranks if model.loss_part.meets_all_ranks else batches.batch
+    batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
     for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(batch_indices(0))))):
         batch_ids = identities(encoder, training.dataset, batch_indices(index))
         for strategy in strategies:
@@ -48,7 +47,7 @@ def _check_training_rows(modality: Drawn, model: CPC, training: Training) -> Non
 
 def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
     """Check all held-out batches now, so that no strategy fails at the first evaluation."""
-    batch_indices = held_out.draws_of_all_ranks if model.loss_part.meets_all_ranks else held_out.draws
+    batch_indices = held_out.draws_of_all_ranks if model.loss_part.uses_all_ranks else held_out.draws
     for strategy in strategies:
         try:
             for indices in batch_indices(strategy):
@@ -64,7 +63,7 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
             ) from error
 
 
-def _check_memory(modality: Drawn, model: CPC, training: Training, device: torch.device) -> None:
+def _check_memory(modality: MapStyleModality, model: CPC, training: Training, device: torch.device) -> None:
     """Check that the largest tensors of a step fit in memory; with its layers a step takes several times as much."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives

@@ -26,7 +26,8 @@ from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, lock_run, step_of
+from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, step_of
+from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker

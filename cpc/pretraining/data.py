@@ -10,7 +10,7 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import Drawn, DrawnCorpus, HeldOut
+from cpc.data.map_style import HeldOut, MapStyleCorpus, MapStyleModality
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
@@ -70,7 +70,7 @@ class PretrainingData(pl.LightningDataModule):
         model: CPC = module.model
         modality.check(model)
         strategies = model.loss_part.training_strategies
-        if isinstance(modality, Drawn):
+        if isinstance(modality, MapStyleModality):
             message = modality.unread_speakers([*strategies, *module.strategies], strategies[0])
             if message:  # no error: an option may replace the sampler of a config
                 say(re.sub(r"`(\w+)`", r"data.\1", message))
@@ -89,7 +89,7 @@ class PretrainingData(pl.LightningDataModule):
         if isinstance(self.held_out, HeldOut):
             made_from = self.held_out.windows.draws["made_from"]
             self._held_out_files = {name: each for name, each in made_from.items() if is_of_files(name)}
-        if isinstance(modality, Drawn) and modality.predicts == "latents":
+        if isinstance(modality, MapStyleModality) and modality.predicts == "latents":
             check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
     def train_dataloader(self) -> StatefulDataLoader:
@@ -125,7 +125,7 @@ class PretrainingData(pl.LightningDataModule):
 
     def is_group_task(self, task: str) -> bool:
         """Return whether the classes of an online probe are the groups of the batches, such as speakers."""
-        return isinstance(self.corpus, DrawnCorpus) and task == self.corpus.nouns[0]
+        return isinstance(self.corpus, MapStyleCorpus) and task == self.corpus.nouns[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fingerprint of the training and held-out data."""

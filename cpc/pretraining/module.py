@@ -1,14 +1,11 @@
 """The LightningModule: loss, optimiser, schedule, and the state that an exact resume needs."""
 
 import math
-import random
 import sys
-from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Literal
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +21,12 @@ from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
+from cpc.pretraining.resume import differences, random_states, restore_random_states
+
+_OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+_ADAM_SETTINGS = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay")
+_MODEL_SETTINGS = (*_ADAM_SETTINGS, "warmup_steps", "schedule", "frozen")
+_TRAINER_SETTINGS = ("max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision")
 
 
 class Pretraining(pl.LightningModule):
@@ -113,7 +116,7 @@ class Pretraining(pl.LightningModule):
                 f"model.num_chunks={self.num_chunks}, but contexts of {self.data.name} go on from batch to batch, "
                 "which takes whole batches: lower data.batch_size instead"
             )
-        self.generator.manual_seed(self.seed + (0 if self.model.loss_part.meets_all_ranks else self.global_rank))
+        self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
 
@@ -190,8 +193,7 @@ class Pretraining(pl.LightningModule):
 
     def configure_optimizers(self) -> dict[str, Any]:
         """Return Adam with a linear warm-up, followed by a constant or cosine schedule."""
-        classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-        optimiser = classes[self.optimiser](
+        optimiser = _OPTIMISERS[self.optimiser](
             self.model.parameters(),
             lr=self.learning_rate,
             betas=self.betas,
@@ -209,7 +211,6 @@ class Pretraining(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators and unfinished tally."""
-        kind, key, *rest = np.random.get_state()
         checkpoint["cpc"] = {
             "architecture": self._architecture,
             "settings": self._settings(),
@@ -217,10 +218,7 @@ class Pretraining(pl.LightningModule):
             "ranks": self.gather_from_ranks(
                 {
                     "draws": self.generator.get_state(),
-                    "python": random.getstate(),
-                    "numpy": (kind, key.tolist(), *rest),  # a list: a checkpoint has only tensors and plain values
-                    "torch": torch.get_rng_state(),
-                    "cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+                    **random_states(self.device),
                     "tally": self.tally.sums,
                     "context_state": self.context_state,
                 }
@@ -232,10 +230,10 @@ class Pretraining(pl.LightningModule):
         state = checkpoint.get("cpc")
         if state is None or "ranks" not in state:
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
-        differences = list(_differences(state["architecture"], self._architecture))
-        if differences:
+        mismatches = list(differences(state["architecture"], self._architecture))
+        if mismatches:
             raise ValueError(
-                f"the checkpoint holds another model than the config: {'; '.join(differences)}; continue with the "
+                f"the checkpoint holds another model than the config: {'; '.join(mismatches)}; continue with the "
                 "config.yaml of its run folder"
             )
         if state["num_workers"] != self.data.num_workers:
@@ -252,7 +250,7 @@ class Pretraining(pl.LightningModule):
                 f"{num_ranks}, and was {len(state['ranks'])} when the checkpoint was saved: contexts that go on from "
                 "batch to batch belong to a device; restore it"
             )
-        changes = list(_differences(state["settings"], self._settings(), name=""))
+        changes = list(differences(state["settings"], self._settings(), name=""))
         self._settings_changed = bool(changes)
         if changes and self.global_rank == 0:
             print(f"continuing with other settings: {'; '.join(changes)}", file=sys.stderr)
@@ -263,7 +261,7 @@ class Pretraining(pl.LightningModule):
         num_ranks = self.trainer.world_size
         if len(ranks) == num_ranks:
             return ranks[self.global_rank]
-        draws = ranks[0]["draws"] if self.model.loss_part.meets_all_ranks else self.generator.get_state()
+        draws = ranks[0]["draws"] if self.model.loss_part.uses_all_ranks else self.generator.get_state()
         own = ranks[self.global_rank] if self.global_rank < len(ranks) else {"draws": draws}
         parts = (
             torch.cat(batch, 2).chunk(num_ranks, 2) for batch in zip(*(each["tally"] for each in ranks), strict=True)
@@ -287,37 +285,19 @@ class Pretraining(pl.LightningModule):
         state, self._restored = self._restored, None
         self.generator.set_state(state["draws"])
         if "torch" in state:  # absent for a rank that is not in the checkpoint
-            random.setstate(state["python"])
-            np.random.set_state(state["numpy"])
-            torch.set_rng_state(state["torch"])
-        if state.get("cuda") is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda"], self.device)
+            restore_random_states(state, self.device)
         if state.get("context_state") is not None:
             self.context_state = tuple(each.to(self.device) for each in state["context_state"])
         self.tally.sums = list(state["tally"])
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that may change when a run continues, and that affect its results."""
-        names = (
-            "optimiser",
-            "learning_rate",
-            "betas",
-            "epsilon",
-            "weight_decay",
-            "warmup_steps",
-            "schedule",
-            "frozen",
-        )
-        model_settings = {f"model.{name}": getattr(self, name) for name in names}
-        trainer, data_settings = self.trainer, {f"data.{name}": value for name, value in self.data.options.items()}
-        return model_settings | {
+        return {
+            **{f"model.{name}": getattr(self, name) for name in _MODEL_SETTINGS},
             "model.extra_strategies": self.strategies[1:],
             "model.num_chunks": self.num_chunks,  # changes rounding and dropout
-            **data_settings,
-            "trainer.max_steps": trainer.max_steps,  # the end of a cosine
-            "trainer.accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "trainer.gradient_clip_val": trainer.gradient_clip_val,
-            "trainer.precision": trainer.precision,
+            **{f"data.{name}": value for name, value in self.data.options.items()},
+            **{f"trainer.{name}": getattr(self.trainer, name) for name in _TRAINER_SETTINGS},
         }
 
     def _learning_rate_factor(self, step: int, max_steps: int) -> float:
@@ -357,17 +337,3 @@ def _freeze(model: CPC, names: tuple[str, ...]) -> None:
         part.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"model.frozen={list(names)} leaves nothing to train")
-
-
-def _differences(saved: Any, current: Any, name: str = "model") -> Iterator[str]:
-    """Yield the differences of two descriptions as text; None and an empty container are equal."""
-    if all(value is None or (isinstance(value, dict | list | tuple) and not value) for value in (saved, current)):
-        return
-    if isinstance(saved, dict) and isinstance(current, dict):
-        for key in sorted(saved.keys() | current.keys()):
-            inner = name if key == "init_args" else f"{name}.{key}".lstrip(".")
-            yield from _differences(saved.get(key), current.get(key), inner)
-    elif saved != current and not isinstance(saved, tuple | list):
-        yield f"{name} is {saved!r} in the checkpoint, {current!r} here"
-    elif isinstance(saved, tuple | list) and tuple(saved) != tuple(current or ()):
-        yield f"{name} is {saved!r} in the checkpoint, {current!r} here"

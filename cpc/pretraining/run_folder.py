@@ -13,15 +13,11 @@ run_dir/
   tensorboard/
 """
 
-import fcntl
 import math
 import os
 import signal
-import socket
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -89,16 +85,6 @@ class RunFolder(Checkpoint):
         self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """The checkpoint to resume from."""
-        return self.folder / "checkpoints" / "last.ckpt"
-
-    @property
-    def best_checkpoint(self) -> Path:
-        """The checkpoint with the best held-out bound."""
-        return self.folder / "checkpoints" / "best.ckpt"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
@@ -174,7 +160,7 @@ class RunFolder(Checkpoint):
         if should_evaluate:
             self._evaluate(trainer, pl_module, step)
         if should_save:
-            self._save(trainer, self.last_checkpoint)
+            self._save(trainer, "last")
         if should_evaluate or should_save:
             for tracker in trackers:
                 tracker.restart_clock()
@@ -246,7 +232,7 @@ class RunFolder(Checkpoint):
                 append_record(self.folder / "probe.jsonl", record)
         if bounds[0].mean("mi_bound_nats") > self.best_bound_nats:
             self.best_bound_nats = bounds[0].mean("mi_bound_nats")
-            self._save(trainer, self.best_checkpoint)
+            self._save(trainer, "best")
             self._export(trainer, module, bounds)
 
     def _record(self, trainer: pl.Trainer, bound: Bound, step: int) -> None:
@@ -301,8 +287,9 @@ class RunFolder(Checkpoint):
             logger.log_metrics(metrics, step)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
 
-    def _save(self, trainer: pl.Trainer, path: Path) -> None:
+    def _save(self, trainer: pl.Trainer, name: str) -> None:
         """Write a new file, then rename it, so that a kill or a full disk does not damage the old checkpoint."""
+        path = self.folder / "checkpoints" / f"{name}.ckpt"
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
         try:
@@ -331,11 +318,7 @@ class RunFolder(Checkpoint):
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the number of optimiser steps of a checkpoint.
-
-    Raises:
-        ValueError: as `read_checkpoint`.
-    """
+    """Return the number of optimiser steps of a checkpoint; raises the errors of `read_checkpoint`."""
     return read_checkpoint(checkpoint)["global_step"]
 
 
@@ -345,49 +328,3 @@ def how_to_continue(folder: Path) -> str:
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"
     return f"nothing is saved to continue from, delete {folder} to start again"
-
-
-@contextmanager
-def lock_run(folder: Path) -> Iterator[None]:
-    """Keep a run's folder to this process while the block lasts: two would mix their records.
-
-    The lock is the system's and ends with the process, however that ends; the file `lock` says whose it is. It is not
-    `flock`, which loader workers inherit and hold on to for seconds when training is killed.
-
-    Raises:
-        ValueError: if another process holds it; its number and machine are named.
-        OSError: if the folder cannot be written to.
-    """
-    path = folder / "lock"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise OSError(f"--run_dir {folder} cannot be written to: {error}") from error
-    try:
-        is_locked = True
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            holder = os.pread(file, 1000, 0).decode() or "another process"
-            raise ValueError(
-                f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
-            ) from error
-        except OSError as error:
-            is_locked = False
-            print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
-        if not os.fstat(file).st_nlink:  # between opening and locking it, whoever held it has removed it
-            raise ValueError(f"another process has just ended its training in {folder}: start again")
-        if (former := os.pread(file, 1000, 0).decode()) and is_locked:
-            print(f"{former} was training in {folder} and did not end by itself: its lock is taken", file=sys.stderr)
-        holder = f"process {os.getpid()} on {socket.gethostname()}, begun at {time.strftime('%Y-%m-%d %H:%M:%S')},"
-        os.ftruncate(file, 0)
-        os.pwrite(file, holder.encode(), 0)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # a run has begun
-                folder.rmdir()
-    finally:
-        os.close(file)

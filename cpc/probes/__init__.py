@@ -20,7 +20,7 @@ _HOME_OF = {
     "Task": "task",
     "Tracker": "tracker",
     "fit_probe": "linear",
-    "format_report": "report",
+    "format_report": "tables",
     "open_probe_data": "open",
     "probe": "report",
     "train_supervised": "supervised",

@@ -3,7 +3,7 @@
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -22,50 +22,44 @@ from cpc.probes.supervised import SupervisedProtocol, train_supervised
 from cpc.probes.task import Examples, Task
 
 
+@dataclass
 class Comparison:
     """The results of probes, networks and baselines on every task.
 
-    Args:
+    Attributes:
         probe_data: the corpus, as probes read it.
         tasks: the tasks with all training labels.
         probed: the same tasks as probes are trained on them, which may have less training data.
         protocol: how probes are trained.
         extraction: how features are computed and kept.
         shares: shares of the labels, for the curves.
-
-    Attributes:
         results: results by task and name.
         curves: `label_efficiency` of `probe.json` by task.
         geometries: geometry of the features by name.
         num_empty: number of observations without a vector by name.
     """
 
-    def __init__(
-        self,
-        probe_data: ProbeData,
-        tasks: Sequence[Task],
-        probed: Sequence[Task],
-        protocol: ProbeProtocol,
-        extraction: Extraction,
-        shares: Sequence[float] = (),
-    ) -> None:
-        self.probe_data = probe_data
-        self.tasks, self.probed = tasks, probed
-        self.protocol = protocol
-        self.extraction = extraction
-        self.subsets = {task.name: [task.subset(share) for share in shares] for task in probed}
-        self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in tasks}
+    probe_data: ProbeData
+    tasks: Sequence[Task]
+    probed: Sequence[Task]
+    protocol: ProbeProtocol
+    extraction: Extraction
+    shares: Sequence[float] = ()
+    geometries: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
+    num_empty: dict[str, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.subsets = {task.name: [task.subset(share) for share in self.shares] for task in self.probed}
+        self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in self.tasks}
         self.curves: dict[str, dict[str, Any]] = {
             name: {
-                "shares": list(shares),
+                "shares": list(self.shares),
                 "num_labels": [len(subset.train) for subset in subsets],
                 "accuracy_percent": {},
                 "num_steps": {},
             }
             for name, subsets in self.subsets.items()
         }
-        self.geometries: dict[str, dict[str, Any]] = {}
-        self.num_empty: dict[str, int] = {}
 
     def probe(
         self,

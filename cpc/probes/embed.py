@@ -20,6 +20,7 @@ from cpc.data.store.folders import name_a_few
 from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
 from cpc.probes.open import open_probe_data
+from cpc.probes.store import Extraction
 
 Format = Literal["npy", "safetensors"]
 
@@ -128,9 +129,8 @@ class _Embedding:
     ) -> None:
         config = read_config(model_folder)
         model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
-        self.probe_data = open_probe_data(
-            config, model, None, trusted_packages=trusted_packages, device=device, precision=precision
-        )
+        extraction = Extraction(device=device, precision=precision)
+        self.probe_data = open_probe_data(config, model, None, extraction, trusted_packages=trusted_packages)
         self._extractor = self.probe_data.front_end([features], model)
         self._sidecar = self._extractor.geometry(features) | {"model_sha256": config["sha256"]}
         self._format = format

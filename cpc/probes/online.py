@@ -3,7 +3,6 @@
 B windows or images, T frames, n labelled frames or images, D feature dim, Y classes.
 """
 
-import math
 from typing import Any, Literal
 
 import lightning.pytorch as pl
@@ -16,10 +15,12 @@ from torch import Tensor
 from cpc.bounds import Bound
 from cpc.contexts.grid import is_grid
 from cpc.data.batch import Batch
+from cpc.data.store.atomic import finite
 from cpc.model import CPC
 
 SCHEMA = 1
 _SLOWEST_RATE = 0.01
+_TENSORS = ("weight", "bias", "mean", "variance")
 
 
 class OnlineProbe(pl.Callback):
@@ -39,12 +40,7 @@ class OnlineProbe(pl.Callback):
         ValueError: on other features; before training, if the data lack the task or have fewer than two classes.
     """
 
-    def __init__(
-        self,
-        task: str = "speaker",
-        features: Literal["c", "z"] = "c",
-        learning_rate: float = 1e-3,
-    ) -> None:
+    def __init__(self, task: str = "speaker", features: Literal["c", "z"] = "c", learning_rate: float = 1e-3) -> None:
         super().__init__()
         if features not in ("c", "z"):
             raise ValueError(f"OnlineProbe: features={features!r} is not one of c, z")
@@ -133,51 +129,41 @@ class OnlineProbe(pl.Callback):
             test labels, and H(Y) - CE a lower bound on the information of the features about the labels.
         """
         totals = torch.stack([self._num_correct.double(), self._cross_entropy])
-        num_correct, cross_entropy = _sum_over_ranks(trainer, totals).tolist()
         counts = _sum_over_ranks(trainer, self._label_counts.double())
         num_examples = int(counts.sum())
+        accuracy, cross_entropy = (_sum_over_ranks(trainer, totals) / max(1, num_examples)).tolist()
+        shares = counts / max(1, num_examples)
+        entropy = -torch.special.xlogy(shares, shares).sum().item()
         self._clear()
-        measures: dict[str, float | None] = dict.fromkeys(
-            ("accuracy", "majority_accuracy", "label_entropy_nats", "cross_entropy_nats", "label_information_nats")
-        )
-        if num_examples:
-            shares = counts / num_examples
-            entropy = -torch.special.xlogy(shares, shares).sum().item()
-            measures = {
-                "accuracy": num_correct / num_examples,
-                "majority_accuracy": counts.max().item() / num_examples,
-                "label_entropy_nats": entropy,
-                "cross_entropy_nats": cross_entropy / num_examples,
-                "label_information_nats": entropy - cross_entropy / num_examples,
-            }
+        measures = {
+            "accuracy": accuracy,
+            "majority_accuracy": shares.max().item(),
+            "label_entropy_nats": entropy,
+            "cross_entropy_nats": cross_entropy,
+            "label_information_nats": entropy - cross_entropy,
+        }
         return {
             "schema": SCHEMA,
             "step": step,
             "task": self.task,
             "features": self.features,
-            **measures,
+            **(measures if num_examples else dict.fromkeys(measures)),
             "num_examples": num_examples,
             "split": bound.split,
             "strategy": bound.strategy,
             "steps": bound.steps,
             "directions": bound.directions,
             "reading": bound.reading,
-            "mi_bound_nats": [value if math.isfinite(value) else None for value in bound.mi_bound_nats],
+            "mi_bound_nats": finite(bound.mi_bound_nats),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the probe and its optimiser, from which a resumed run continues bit for bit."""
         if self._optimiser is None:
             return self._saved or {}
-        return {
-            "weight": self.weight.detach(),
-            "bias": self.bias.detach(),
-            "mean": self.mean,
-            "variance": self.variance,
-            "num_batches": self.num_batches,
-            "classes": self.classes,
-            "optimiser": self._optimiser.state_dict(),
-        }
+        tensors = {name: getattr(self, name).detach() for name in _TENSORS}
+        others = {"num_batches": self.num_batches, "classes": self.classes}
+        return tensors | others | {"optimiser": self._optimiser.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state until training starts and its device is known."""
@@ -191,7 +177,7 @@ class OnlineProbe(pl.Callback):
                 f"{self.weight.shape[1]}: continue with the data that the run began with"
             )
         with torch.no_grad():
-            for name in ("weight", "bias", "mean", "variance"):
+            for name in _TENSORS:
                 getattr(self, name).copy_(state[name])
         self.num_batches = state["num_batches"]
         assert self._optimiser is not None
@@ -222,7 +208,4 @@ class OnlineProbe(pl.Callback):
 
 
 def _sum_over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:
-    """Return the sum of a tensor over all ranks."""
-    if trainer.world_size == 1:
-        return x
-    return trainer.strategy.reduce(x, reduce_op="sum")
+    return x if trainer.world_size == 1 else trainer.strategy.reduce(x, reduce_op="sum")

@@ -10,18 +10,18 @@ from cpc.config.description import build
 from cpc.data.probe_data import ProbeData
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
+from cpc.probes.store import Extraction
 
 
 def open_probe_data(
     config: Mapping[str, Any],
     model: CPC,
     source: str | Path | None,
+    extraction: Extraction | None = None,
+    train_split: str | None = "train",
     *,
-    cache_dir: str | Path | None = None,
-    skip_bad: bool = False,
     trusted_packages: tuple[str, ...] = ("cpc",),
     data_options: Mapping[str, Any] | None = None,
-    **where: Any,
 ) -> ProbeData:
     """Open the data that a model was trained on, or another source of such data, for probes.
 
@@ -29,18 +29,20 @@ def open_probe_data(
         config: the model's config.json.
         model: the model.
         source: source of the data; None to read only files outside a corpus.
-        cache_dir: folder of packed data; next to the source if not given.
-        skip_bad: leave out files that cannot be used.
+        extraction: how features are computed and kept.
+        train_split: `train_split` of `ProbeData`.
         trusted_packages: packages whose classes config.json may name.
         data_options: fields of the data that differ from the run's.
-        where: `train_split`, `device` and `precision` of `ProbeData`.
 
     Raises:
         ValueError: if config.json does not say what the data were, they cannot be probed, or the source cannot be read.
     """
-    options = {"cache_dir": None if cache_dir is None else str(cache_dir), "skip_bad": skip_bad, **(data_options or {})}
+    extraction = extraction or Extraction()
+    cache_dir = None if extraction.cache_dir is None else str(extraction.cache_dir)
+    options = {"cache_dir": cache_dir, "skip_bad": extraction.skip_bad, **(data_options or {})}
     data = recorded_data(config, source or "unknown", trusted_packages=trusted_packages, **options)
     data.check_encoder(model.encoder)
+    where = {"train_split": train_split, "device": extraction.device, "precision": extraction.precision}
     outside = data.readouts(model.encoder, None, **where)  # refuses data that cannot be probed before they are opened
     return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)
 

@@ -3,15 +3,14 @@
 n examples, Y classes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Int
 
 from cpc.probes.convex import Coordinates, Solution, solve
 
@@ -57,14 +56,13 @@ def choose_l2(
     if not folds:
         return DEFAULT_L2, None
     solutions: list[Solution] = []
-    scorers = {"likelihood": [_log_likelihood], "accuracy": [_is_right, _log_likelihood]}[chosen_by]
-    best, best_scores, num_worse = (PENALTIES[0], solutions), np.full(len(scorers), -np.inf), 0
+    best, best_scores, num_worse = (PENALTIES[0], solutions), np.array(-np.inf), 0
     for penalty in PENALTIES:
         solutions = [
             solve(kept, kept_labels, num_classes, penalty * len(kept), start, _TOLERANCE)
             for (kept, kept_labels, _, _), start in zip_longest(folds, solutions)
         ]
-        scores = np.array([_mean_score(folds, solutions, scorer) for scorer in scorers])
+        scores = _mean_scores(folds, solutions, chosen_by)
         is_better = scores > best_scores
         if is_better[0]:
             best = penalty, solutions
@@ -91,36 +89,17 @@ def _folds(
         yield kept, held_out[np.isin(labels[held_out], labels[kept])]
 
 
-def _mean_score(folds: Sequence[Any], solutions: Sequence[Solution], scorer: Callable[..., np.ndarray]) -> float:
-    """Return the mean score of all held-out examples."""
-    scores = [scorer(held_out, labels, each) for (_, _, held_out, labels), each in zip(folds, solutions, strict=True)]
-    return float(np.concatenate(scores).mean())
-
-
-def _log_likelihood(
-    coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
-) -> Float[np.ndarray, " n"]:
-    """Return the log-likelihood of every label."""
-    return np.concatenate(
-        [
-            scores.log_softmax(1).gather(1, target)[:, 0].double().cpu().numpy()
-            for scores, target in _scored(coordinates, labels, solution)
-        ]
-    )
-
-
-def _is_right(coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution) -> Bool[np.ndarray, " n"]:
-    """Return whether the label of each example has the highest score."""
-    return np.concatenate(
-        [(scores.argmax(1) == target[:, 0]).cpu().numpy() for scores, target in _scored(coordinates, labels, solution)]
-    )
-
-
-def _scored(
-    coordinates: Coordinates, labels: Int[np.ndarray, " n"], solution: Solution
-) -> Iterator[tuple[Float[Tensor, "m Y"], Int[Tensor, "m 1"]]]:
-    """Yield scores and labels, some thousand examples at a time."""
-    weight, bias = (each.float().to(coordinates.device) for each in (solution.weight, solution.bias))
-    for indices, x in coordinates.blocks():
-        target = rearrange(torch.from_numpy(labels[indices]).to(coordinates.device), "m -> m 1")
-        yield torch.addmm(bias, x, weight.T), target
+def _mean_scores(folds: Sequence[Any], solutions: Sequence[Solution], chosen_by: str) -> np.ndarray:
+    """Return the mean log-likelihood of all held-out labels, after their mean accuracy if the accuracy chooses."""
+    sums, num = torch.zeros(2, dtype=torch.float64), 0
+    for (_, _, held_out, labels), solution in zip(folds, solutions, strict=True):
+        weight, bias = (each.float().to(held_out.device) for each in (solution.weight, solution.bias))
+        for indices, x in held_out.blocks():
+            target = rearrange(torch.from_numpy(labels[indices]).to(held_out.device), "m -> m 1")
+            scores = torch.addmm(bias, x, weight.T)
+            is_right = scores.argmax(1, keepdim=True) == target
+            log_likelihood = scores.log_softmax(1).gather(1, target)
+            sums += torch.stack([is_right.double().sum(), log_likelihood.double().sum()]).cpu()
+            num += len(target)
+    means = (sums / num).numpy()
+    return means if chosen_by == "accuracy" else means[1:]

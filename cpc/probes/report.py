@@ -1,8 +1,8 @@
 """`cpc probe`: probes of a model's features, baselines, label efficiency and the held-out bound in one report."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -10,26 +10,22 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
-from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.clock import Clock
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import plot_label_efficiency
-from cpc.probes.open import build_untrained, check_names, open_probe_data
+from cpc.probes.open import build_untrained, open_probe_data
+from cpc.probes.plan import NETWORKS, Plan
 from cpc.probes.record import REPORT_NAME, heading, read_report
-from cpc.probes.results import CONFIDENCE, results_table
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
+from cpc.probes.tables import format_report
 from cpc.probes.task import Task, check_share
 
 CURVE_NAME = "label_efficiency.png"
-BASELINES = ("majority", "random", "neighbours")
-NETWORKS = ("supervised", "fine_tuned")
 
 
 @checked
@@ -113,28 +109,20 @@ def probe(
     earlier = read_report(out, config["sha256"])
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted_packages)
     probe_data = open_probe_data(
-        config,
-        model,
-        data,
-        cache_dir=extraction.cache_dir,
-        skip_bad=extraction.skip_bad,
-        trusted_packages=trusted_packages,
-        train_split=train_split,
-        device=extraction.device,
-        precision=extraction.precision,
-        data_options=data_options,
+        config, model, data, extraction, train_split, trusted_packages=trusted_packages, data_options=data_options
     )
-    plan = _Plan(
+    plan = Plan(
+        probe_data,
         features=probe_data.default_features if features is None else features,
         baselines=probe_data.default_baselines if baselines is None else baselines,
         label_shares=label_shares,
         train_minutes=train_minutes,
         num_random_models=num_random_models or 1,
         probe=protocol or ProbeProtocol(),
-        supervised=_supervised_protocol(probe_data, supervised_seconds, supervised),
-        extraction=extraction,
+        supervised=SupervisedProtocol(
+            **{**(probe_data.supervised or {}), "seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
+        ),
     )
-    plan.check(probe_data)
     if num_random_models is not None and "random" not in plan.baselines:
         print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
     if supervised_seconds is not None and not set(NETWORKS) & set(plan.baselines):
@@ -146,7 +134,7 @@ def probe(
     plan.check_tasks(tasks)
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
-    seconds = _fit(comparison, plan, model, partial(build_untrained, config, probe_data, trusted_packages))
+    seconds = plan.measure(comparison, model, partial(build_untrained, config, probe_data, trusted_packages))
     provenance = config["provenance"]
     report: dict[str, Any] = finite(
         {
@@ -167,87 +155,6 @@ def probe(
     return report
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The measurements of a report, without open options.
-
-    Attributes:
-        features: of the model, or hand-made.
-        baselines: names of the baselines.
-        label_shares: shares of the labels, for the curve; None without a curve.
-        train_minutes: training audio of the probes; None for all.
-        num_random_models: untrained models of the baseline random.
-        probe: protocol of the probes.
-        supervised: protocol of the baselines supervised and fine_tuned.
-        extraction: how features are computed and kept.
-    """
-
-    features: Sequence[str]
-    baselines: Sequence[str]
-    label_shares: Sequence[float] | None
-    train_minutes: float | None
-    num_random_models: int
-    probe: ProbeProtocol
-    supervised: SupervisedProtocol
-    extraction: Extraction
-
-    def check(self, probe_data: ProbeData) -> None:
-        """Check the names of features and baselines.
-
-        Raises:
-            ValueError: on an unknown name, or on neighbours without a feature of the model.
-        """
-        networks = NETWORKS if probe_data.supervised is not None else ()
-        check_names("features", self.features, [*probe_data.features, *probe_data.hand_made])
-        check_names("baselines", self.baselines, [*BASELINES, *networks, *probe_data.hand_made])
-        if "neighbours" in self.baselines and not self.model_features(probe_data):
-            known = ", ".join(probe_data.features)
-            raise ValueError(f"baselines: neighbours need a feature of the model: name one in `features`, {known}")
-
-    def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Check that every task has neighbours and subsets of its labels, if they are asked for.
-
-        Raises:
-            ValueError: naming the task and the option.
-        """
-        for task in tasks:
-            if task.pool == "frames" and "neighbours" in self.baselines:
-                raise ValueError(
-                    f"baselines: neighbours are of whole {task.probe_data.unit}s, but task {task.name!r} labels every "
-                    "frame: set `pool` to mean, or leave them out"
-                )
-            for share in self.label_shares or ():
-                task.subset(share)
-
-    def model_features(self, probe_data: ProbeData) -> list[str]:
-        """Return the features that come from the model."""
-        return [name for name in self.features if name in probe_data.features]
-
-    def record(self, comparison: Comparison) -> dict[str, Any]:
-        """Return the `protocol` of `probe.json`."""
-        return {
-            "probe": asdict(self.probe),
-            "standardisation": "mean and deviation of each feature over the training examples",
-            "confidence": CONFIDENCE,
-            "train_minutes": self.train_minutes,
-            "num_random_models": self.num_random_models,
-            "supervised": asdict(self.supervised),
-            "features": comparison.geometries,
-            "num_without_features": comparison.num_empty,
-            "device": self.extraction.device,
-            "precision": self.extraction.precision,
-            "dtype": self.extraction.dtype,
-        }
-
-
-def _supervised_protocol(
-    probe_data: ProbeData, seconds: float | None, settings: Mapping[str, Any] | None
-) -> SupervisedProtocol:
-    """Return the modality's recipe with this time budget and these settings."""
-    fields = {**(probe_data.supervised or {}), "seconds": seconds or DEFAULT_SECONDS, **(settings or {})}
-    return SupervisedProtocol(**fields)
-
-
 def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str], dict[str, Sequence[str]]]:
     """Return the names of all tasks, without repetitions, and the families among them with their members."""
     families_by_name = {name: probe_data.families(name) for name in names}
@@ -256,51 +163,7 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
     return [task for task in dict.fromkeys(tasks) if task not in families], families
 
 
-def _fit(comparison: Comparison, plan: _Plan, model: CPC, build_model: Callable[[int], CPC]) -> dict[str, float]:
-    """Extract the features, train all probes and networks, and return the seconds that each of them took.
-
-    Args:
-        comparison: collects the results.
-        plan: the measurements.
-        model: the model that is probed.
-        build_model: builds an untrained model from a seed.
-    """
-    probe_data, num_seeds, clock = comparison.probe_data, plan.probe.num_seeds or 1, Clock()
-    model_features = plan.model_features(probe_data)
-    hand_made = [name for name in probe_data.hand_made if name in (*plan.features, *plan.baselines)]
-    hand_made_extractors = {name: probe_data.front_end([name]) for name in hand_made}
-    if model_features:
-        with clock("cpc"):
-            comparison.probe(
-                {name: f"cpc{probe_data.features[name]}" for name in model_features},
-                [probe_data.front_end(model_features, model)],
-                num_seeds,
-                with_shares=True,
-                neighbour_feature=model_features[0] if "neighbours" in plan.baselines else None,
-            )
-    for name, extractor in hand_made_extractors.items():
-        with clock(name):
-            comparison.probe({name: name}, [extractor], num_seeds)
-    if "random" in plan.baselines:
-        random_features = probe_data.untrained_names(model_features)
-        with clock("random"):
-            names = {name: f"random{probe_data.features[name]}" for name in random_features}
-            extractors = (
-                probe_data.front_end(random_features, build_model(seed)) for seed in range(plan.num_random_models)
-            )
-            comparison.probe(names, extractors, num_seeds=1)
-    if "supervised" in plan.baselines:
-        with clock("supervised"):
-            comparison.supervise("supervised", build_model(plan.supervised.seed), plan.supervised)
-    if "fine_tuned" in plan.baselines:
-        with clock("fine_tuned"):
-            comparison.supervise("fine_tuned", model, plan.supervised, is_pretrained=True)
-    if "majority" in plan.baselines:
-        comparison.guess("majority", model)
-    return clock.seconds
-
-
-def _task_record(task: Task, comparison: Comparison, plan: _Plan) -> dict[str, Any]:
+def _task_record(task: Task, comparison: Comparison, plan: Plan) -> dict[str, Any]:
     """Return the entry of a task in `probe.json`."""
     return {
         "protocol": task.record(),
@@ -309,48 +172,12 @@ def _task_record(task: Task, comparison: Comparison, plan: _Plan) -> dict[str, A
     }
 
 
-def format_report(report: Mapping[str, Any]) -> str:
-    """Return the report as a readable table."""
-    lines: list[str] = []
-    for name, task in report["tasks"].items():
-        protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
-        units = f"{protocol['unit']}s"
-        pool = {None: "", "frames": ", every frame"}.get(
-            protocol["pool"], f", {protocol['pool']} over the {protocol['unit']}"
-        )
-        parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
-        parts += f"({protocol['num_test']})"
-        if protocol["folds"] is not None:
-            parts = f"{protocol['num_folds']} folds over {protocol['folds']} ({protocol['num_test']} {units})"
-        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{pool}")
-        lines += results_table(results)
-        for result in list(results.values())[:1]:
-            lines.append(
-                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
-                f"{result['num_unseen']} of them errors by a label unseen in training; intervals over "
-                f"{result['num_clusters']} {protocol['clusters']}s"
-            )
-        lines.append("")
-        if curve is not None:
-            lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
-            lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
-            lines.append("")
-    for name, family in report["families"].items():
-        lines.append(f"{name}: mean F1 over {', '.join(family['members'])}")
-        lines += [f"  {result:14} {f1:7.1f} %" for result, f1 in family["f1_percent"].items()] + [""]
-    return "\n".join([*lines, *record_table(report["bound"])])
-
-
 def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the members of each family, and its mean F1 over the members by name of the result."""
     f1 = {task: {name: each.f1_percent for name, each in by_name.items()} for task, by_name in results.items()}
     for family, members in families.items():
         f1[family] = {name: float(np.mean([f1[member][name] for member in members])) for name in f1[members[0]]}
     return {family: {"members": list(members), "f1_percent": f1[family]} for family, members in families.items()}
-
-
-def _row(values: Sequence[float | int], form: str) -> str:
-    return "".join(f"{value:>8{form}}" for value in values)
 
 
 def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) -> list[Task]:

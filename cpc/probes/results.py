@@ -4,9 +4,9 @@ n examples, G clusters, Y the label.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -155,16 +155,3 @@ def interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return records of results as the lines of a readable table."""
-    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'H(Y) - CE, nats':>15}"]
-    for name, result in results.items():
-        interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]
-        between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
-        accuracy, information = result["accuracy_percent"], result["label_information_nats"]
-        after = "" if num_steps is None else f"  after {num_steps} training steps"
-        f1 = result["f1_percent"]
-        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {f1:5.1f} %  {information:15.3f}{after}")
-    return lines

@@ -51,6 +51,10 @@ class Extraction:
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
             raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is not a folder: make it, or name another one")
 
+    def record(self) -> dict[str, Any]:
+        """Return the settings that `probe.json` records."""
+        return {"device": self.device, "precision": self.precision, "dtype": self.dtype}
+
 
 class FeatureStore:
     """Vectors of many observations, one observation after the other.

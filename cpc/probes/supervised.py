@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cpc.config.argument_rules import Seed, check_fields
+from cpc.config.argument_rules import Count, NonNegative, Positive, Seed, Share, check_fields
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.model import CPC
@@ -52,15 +52,15 @@ class SupervisedProtocol:
         ValueError: on values that allow no training.
     """
 
-    seconds: float | None = DEFAULT_SECONDS
-    num_steps: int | None = None
-    num_epochs: int | None = None
-    min_steps: int = 1
-    batch_size: int = 32
-    window_latents: int = 32
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.0
-    warmup_share: float = 0.1
+    seconds: Positive | None = DEFAULT_SECONDS
+    num_steps: Count | None = None
+    num_epochs: Count | None = None
+    min_steps: Count = 1
+    batch_size: Count = 32
+    window_latents: Count = 32
+    learning_rate: Positive = 2e-3
+    weight_decay: NonNegative = 0.0
+    warmup_share: Share = 0.1
     norm: Literal["first_batch", "layer"] = "first_batch"
     seed: Seed = 0
 
@@ -68,19 +68,8 @@ class SupervisedProtocol:
         check_fields(self)
         if self.seconds is None and self.num_steps is None and self.num_epochs is None:
             raise ValueError("the supervised network needs a budget: seconds, num_steps or num_epochs")
-        for name in ("seconds", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name}={value}: the supervised network's budget and rate must be positive")
-        for name in ("num_steps", "num_epochs", "min_steps", "batch_size", "window_latents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1: it is the supervised network's budget or batch")
-        if self.weight_decay < 0 or not 0 <= self.warmup_share < 1:
-            raise ValueError(
-                f"weight_decay={self.weight_decay} must not be negative, and warmup_share={self.warmup_share} must lie "
-                "between 0 and 1"
-            )
+        if self.warmup_share == 1:
+            raise ValueError("`warmup_share`=1 leaves no step in which the rate falls: lower it")
 
     def steps(self, num_observations: int) -> float:
         """Return the maximum number of steps; infinite if the only budget is time."""
@@ -165,7 +154,8 @@ def train_supervised(
     )
     num_steps = protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
-    with _budget_bar(title) as bar:
+    share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+    with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
         for batch in chain([first], batches):
             rate = protocol.learning_rate * _schedule(max(progress, 1e-3), protocol.warmup_share)
             for group in optimiser.param_groups:
@@ -191,12 +181,6 @@ def train_supervised(
                 break
     model.eval()
     return head.requires_grad_(False), step
-
-
-def _budget_bar(title: str | None) -> tqdm:
-    """Return a progress bar of the used share of the budget, from 0 to 1."""
-    bar_format = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-    return tqdm(total=1.0, desc=title, disable=title is None, bar_format=bar_format)
 
 
 def _loss(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpc.contexts.grid import is_signal
 from cpc.data.batch import Batch
+from cpc.data.store.atomic import finite
 from cpc.probes.health import health
 
 SCHEMA = 1
@@ -99,7 +100,7 @@ class Tracker(pl.Callback):
         }
         collapsed = []
         for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
-            num_valid = module.model.in_latents(batch).num_valid  # type: ignore[operator, union-attr]
+            num_valid = module.model.lengths_in_latents(batch).num_valid  # type: ignore[operator, union-attr]
             x = features[is_signal(features, num_valid)]
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
@@ -117,9 +118,8 @@ class Tracker(pl.Callback):
                     )
         self._collapsed = set(collapsed)
         self._begin_interval()
-        finite = {name: value if math.isfinite(value) else None for name, value in measures.items()}
         dims = {"z_dim": outputs["latents"].shape[-1], "c_dim": outputs["contexts"].shape[-1]}
-        return {"schema": SCHEMA, "step": step, **finite, **dims, "collapsed": collapsed}
+        return {"schema": SCHEMA, "step": step, **finite(measures), **dims, "collapsed": collapsed}
 
     def _begin_interval(self) -> None:
         self._former_norms = []

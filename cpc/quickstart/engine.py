@@ -9,7 +9,7 @@ import torch
 from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
-from cpc.pages.charts import Chart
+from cpc.pages.chart import Chart
 from cpc.pages.page import ImageFigure
 from cpc.pretraining.command import parse, pretrain
 from cpc.probes.clock import Clock

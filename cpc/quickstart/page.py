@@ -5,7 +5,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpc.pages.charts import Chart, number, step_chart, training_chart
+from cpc.pages.chart import Chart, number
+from cpc.pages.charts import step_chart, training_chart
 from cpc.pages.page import ImageFigure, sections, write_sections
 from cpc.quickstart.recipe import Recipe
 

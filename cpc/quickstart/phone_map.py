@@ -12,7 +12,7 @@ from cpc.data.audio.alignments import read_alignments, window_labels
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
-from cpc.pages.charts import Chart, Table, axis, layout, with_spread
+from cpc.pages.chart import Chart, Table, axis, layout, with_spread
 from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 NUM_POINTS = 2000

@@ -10,7 +10,7 @@ from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
-from cpc.pages.charts import Chart, Table, axis, layout, number
+from cpc.pages.chart import Chart, Table, axis, layout, number
 from cpc.pages.palette import BLUE
 from cpc.quickstart.page import ACCURACY
 from cpc.quickstart.recipe import Config, Recipe, Study

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.data.batch import Batch
-from cpc.pages.charts import Chart
+from cpc.pages.chart import Chart
 from cpc.pages.page import ImageFigure
 from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 

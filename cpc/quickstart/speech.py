@@ -8,7 +8,8 @@ import torch
 
 from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
-from cpc.pages.charts import Chart, probe_chart
+from cpc.pages.chart import Chart
+from cpc.pages.charts import probe_chart
 from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
 from cpc.probes.store import Extraction

@@ -114,10 +114,12 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
 def test_a_folder_is_of_one_process(config: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     holder = f"""
-import fcntl, sys
-with open({str(tmp_path / "runs" / "lock")!r}, "w") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    print("process 7 on elsewhere, begun at noon,", file=file, flush=True)
+import sys
+from pathlib import Path
+from filelock import FileLock
+path = Path({str(tmp_path / "runs" / "lock")!r})
+with FileLock(path):
+    path.write_text("process 7 on elsewhere, begun at noon,")
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -58,7 +58,7 @@ def test_drawn_negatives_count_once_and_are_never_the_positive(batch: tuple[Tens
 def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], num_negatives: int | None) -> None:
     """Sequences 2 and 3 are windows of one file: three files, two others for each row."""
     generator = torch.Generator().manual_seed(0)
-    options = {"strategy": "mixed_excluding", "with_baseline": True}
+    options = {"strategy": "mixed_excluding", "has_baseline": True}
     for _, rows in scored_rows(*batch, SEQUENCES, num_negatives=num_negatives, generator=generator, **options):
         for i, positive in enumerate(rows.positives.tolist()):
             read, kept = ({int(IDS[n // 6]) for n in each[i].nonzero()} for each in (rows.candidates, rows.baseline))
@@ -69,7 +69,7 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
 
 def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="half of the sequences that candidates come from, here 1"):
-        next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", with_baseline=True))
+        next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
 
 
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
@@ -81,7 +81,7 @@ def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -
 def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
     """2 nats, 16 draws of 256 latents: what N candidates can show (to 0.06 nats in 20 dimensions)."""
     coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
-    process, readings, num_met, num_rows = VectorAR1(coefficient, 20), [], 0, 0
+    process, readings, num_candidates, num_rows = VectorAR1(coefficient, 20), [], 0, 0
     x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
     for _ in range(10):
         x = process.sample(129, 2, generator)
@@ -90,8 +90,8 @@ def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
         options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((129, 2)), **options)]
         readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)
-        num_met, num_rows = num_met + sum(each.num_met for each in rows), num_rows + len(rows)
+        num_candidates, num_rows = num_candidates + sum(each.num_candidates for each in rows), num_rows + len(rows)
     nats = torch.stack(readings)
-    assert 16 < num_met / num_rows < 17
-    expected = optimal_reading_nats(process.mutual_information_nats(1), num_met / num_rows)
+    assert 16 < num_candidates / num_rows < 17
+    expected = optimal_reading_nats(process.mutual_information_nats(1), num_candidates / num_rows)
     assert nats.mean().item() == pytest.approx(expected + 0.03, abs=0.04 + 3 * nats.std().item() / 10**0.5)

@@ -57,7 +57,7 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
         x = process.sample(33, 2, generator)
         square = x.square().sum(-1, keepdim=True)
         queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
-        options = {"strategy": "mixed_excluding", "num_negatives": 2000, "with_baseline": True, "generator": generator}
+        options = {"strategy": "mixed_excluding", "num_negatives": 2000, "has_baseline": True, "generator": generator}
         rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
         row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
         readings.append(torch.stack(row_queries).mean())

@@ -9,9 +9,8 @@ import torch
 from scipy import integrate, stats
 from torch import Tensor
 
+from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, signed_power, spiral
 from cpc.bounds.tasks import (
-    IDENTITY,
-    INVERSE_SINH,
     TASKS,
     AdditiveUniform,
     CorrelatedGaussians,
@@ -19,8 +18,6 @@ from cpc.bounds.tasks import (
     StudentT,
     Transformed,
     make_task,
-    signed_power,
-    spiral,
 )
 
 NUM_PAIRS = 20_000

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cpc.bounds import BoundTally, VectorAR1
-from cpc.candidates import draw_excess_nats, reading_of
+from cpc.candidates import draw_excess_nats, interpretation
 from cpc.losses import contrast
 
 
@@ -69,8 +69,10 @@ def test_the_exact_critic_exceeds_the_truth_by_repeated_draws(num_negatives: int
 
 
 def test_the_words_name_every_excess() -> None:
-    assert reading_of("mixed_excluding", False, 0.05).startswith("lower bound on I(z; c) plus up to 0.1, if")
-    assert reading_of("mixed_excluding", True, 0.05).startswith("lower bound on I(z; c) plus up to log(H / (H - k)) + ")
+    assert interpretation("mixed_excluding", False, 0.05).startswith("lower bound on I(z; c) plus up to 0.1, if")
+    assert interpretation("mixed_excluding", True, 0.05).startswith(
+        "lower bound on I(z; c) plus up to log(H / (H - k)) + "
+    )
     for on_grid in (False, True):
-        assert reading_of("mixed_excluding", on_grid, 0.2) == "drawn negatives repeat, not a bound on I(z; c)"
-    assert reading_of("mixed", False, 0.2) == "in-sequence candidates, not a bound on I(z; c)"
+        assert interpretation("mixed_excluding", on_grid, 0.2) == "drawn negatives repeat, not a bound on I(z; c)"
+    assert interpretation("mixed", False, 0.2) == "in-sequence candidates, not a bound on I(z; c)"

@@ -60,7 +60,7 @@ def test_data_initialisation_standardises_each_channel() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="kernel_size odd"):
+    with pytest.raises(ValueError, match="kernel_size=2 must be odd"):
         SentenceEncoder(7, kernel_size=2)
     with pytest.raises(ValueError, match=r"dropout=1\.0"):
         SentenceEncoder(7, dropout=1.0)

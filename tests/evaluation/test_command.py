@@ -18,7 +18,7 @@ from cpc.data import Audio, Images
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
-from cpc.data.drawn import HeldOut
+from cpc.data.map_style import HeldOut
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import EvalProtocol
 

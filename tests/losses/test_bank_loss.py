@@ -104,8 +104,8 @@ def test_rows_that_met_nobody_are_no_reading() -> None:
     ids[0] = torch.tensor([0, 6])  # of sequence 0
     draw = Draw(ids, torch.full((M, 2), math.log(2 / N)), torch.zeros(M))
     found = bank_loss(queries, positives, bank, draw, sequence_id=OWN)
-    assert found.num_met[0] == 0
-    assert (found.num_met[1:] > 0).all()
+    assert found.num_negatives[0] == 0
+    assert (found.num_negatives[1:] > 0).all()
     assert found.accuracy.isnan().tolist() == [True] + 4 * [False]
     rest = bank_loss(
         queries[1:],
@@ -221,14 +221,8 @@ def test_draws_move_queries_and_positives_and_not_the_bank(shared: bool) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"sequence_id": torch.zeros(3).long()},
-            r"sequence_id is torch.int64 of the shape \[3\]; .* \[5\]",
-        ),
-        (
-            {"draw": Draw(torch.tensor([N]), torch.zeros(1), torch.zeros(M))},
-            "ids of the draw run from 23 to 23",
-        ),
+        ({"sequence_id": torch.zeros(3).long()}, r"sequence_id is torch.int64 of the shape \[3\]; .* \[5\]"),
+        ({"draw": Draw(torch.tensor([N]), torch.zeros(1), torch.zeros(M))}, "ids of the draw run from 23 to 23"),
         ({"draw": Draw(torch.zeros(3, 2).long(), torch.zeros(3, 2), torch.zeros(3))}, r"ids \(3, 2\) .* do not fit 5"),
         ({"temperature": 0.0}, r"temperature=0\.0 must be positive"),
     ],

@@ -24,7 +24,7 @@ SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
 def strategy_blocks(strategy: str) -> list:
     allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
     rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
-    return split_scores(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2).unpack()
+    return split_scores(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2)
 
 
 def test_shut_out_sequences_are_not_scored() -> None:
@@ -57,7 +57,7 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
         return
     negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
     seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in split_scores(pool, allowed, row_sequence, candidate_sequence, positives).unpack():
+    for block in split_scores(pool, allowed, row_sequence, candidate_sequence, positives):
         rows = torch.arange(len(positives)) if block.rows is None else block.rows
         columns = torch.arange(num_candidates) if block.columns is None else block.columns
         seen[rows] += 1

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.extreme.kernel_tree import KernelTree
 from cpc.candidates import ClassTable
@@ -13,14 +12,13 @@ from cpc.candidates.samplers import (
     All,
     Bernoulli,
     Draw,
-    Hits,
     LogUniform,
     Partition,
+    Request,
     Sampler,
     SoftmaxSampler,
     TwoLevel,
     Unigram,
-    drop_hits,
 )
 from cpc.losses import OBJECTIVES, ClassTableLoss, class_loss
 
@@ -31,21 +29,13 @@ TARGETS = torch.tensor([[0, -1], [3, 8], [8, 0], [-1, 4]])
 class Uniform(Sampler):
     """With replacement, shared by all queries; keeps what it was asked."""
 
-    def sample(
-        self,
-        queries: Tensor | None,
-        num: int,
-        targets: Tensor,
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
-    ) -> Draw:
-        self.check(num, targets, hits)
+    def _sample(self, request: Request) -> Draw:
+        queries, num, targets, hits, generator = request
         self.asked = (queries, num, hits)
         ids = torch.randint(self.num_classes, (num,), generator=generator)
         log_count = torch.full((num,), num / self.num_classes).log()
         log_count_targets = torch.full(targets.shape, num / self.num_classes).log()
-        counts = drop_hits(ids, log_count, targets) if hits == "remove" else log_count
-        return Draw(ids, counts, log_count_targets)
+        return Draw(ids, log_count, log_count_targets)
 
 
 class Adaptive(Uniform):

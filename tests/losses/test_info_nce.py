@@ -226,14 +226,8 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"queries": torch.zeros(3, 3)},
-            r"positives is torch.int64 .*\[2\]; .* of integers of the shape \[3\]",
-        ),
-        (
-            {"queries": torch.zeros(2, 5)},
-            r"candidates is torch.float32 .*\[4, 3\]; .* of floats of the shape \[N, 5\]",
-        ),
+        ({"queries": torch.zeros(3, 3)}, r"positives is torch.int64 .*\[2\]; .* of integers of the shape \[3\]"),
+        ({"queries": torch.zeros(2, 5)}, r"candidates is torch.float32 .*\[4, 3\]; .* of floats of the shape \[N, 5\]"),
         ({"log_count": torch.zeros(1)}, r"log_count is torch.float32 of the shape \[1\]"),
         ({"valid": torch.ones(3, dtype=torch.bool)}, r"valid is torch.bool of the shape \[3\]"),
         ({"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[2, R\]"),

@@ -73,9 +73,9 @@ COLLAPSED = [
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 
 
-def check(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype, num_met: int | None = None) -> None:
+def check(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype, num_candidates: int | None = None) -> None:
     for queries, latents in COLLAPSED:
-        expected = [(1 / torch.tensor(float(num_met or len(latents)))).item()] * M
+        expected = [(1 / torch.tensor(float(num_candidates or len(latents)))).item()] * M
         assert loss(queries.to(dtype), latents.to(dtype)).tolist() == expected, (queries.shape[1], len(latents))
 
 

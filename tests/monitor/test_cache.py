@@ -1,11 +1,8 @@
 """A second monitor begins where the first one stopped, and nothing in the cache can mislead it."""
 
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import shutil
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +14,6 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.synthetic_runs import add_step, bound_record, write_run
 from cpc.data.store.records import append_record
 from cpc.monitor import cache
-from cpc.monitor import library as library_module
 from cpc.monitor import run as run_module
 from cpc.monitor.library import Library
 from cpc.monitor.record_types import RECORD_TYPES
@@ -162,38 +158,3 @@ def test_two_monitors_write_the_same_cache_in_turn_and_both_are_right(folder: Pa
     for library in reversed(monitors):  # the one that has read less writes last
         library.close()
         assert state(opened(folder)) == state(opened(folder, with_cache=False))
-
-
-def test_much_is_read_by_several_processes(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CHUNK_BYTES", "_MUCH_BYTES"):
-        monkeypatch.setattr(library_module, name, 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    before = set(multiprocessing.active_children())
-    with monkeypatch.context() as patched:
-        patched.setattr(run_module, "parse_lines", lambda *_, **__: 1 / 0)  # not in this process
-        library = Library([runs])
-        library.read_all()
-    for run in library.runs.values():
-        assert not run.error_message
-        assert state(run) == state(opened(run.folder, with_cache=False))
-    library.close()
-    # The first process may read both runs. The other still has to start before it ends: seconds, on a busy machine.
-    # Not joined here: the pool joins them in a thread of its own, and of two threads one would never hear of the end.
-    readers = set(multiprocessing.active_children()) - before
-    ends = {reader.sentinel for reader in readers}
-    until = time.monotonic() + 120
-    while ends and time.monotonic() < until:
-        ends -= set(multiprocessing.connection.wait(ends, 1))
-    assert not ends
-
-
-def test_a_process_that_fails_leaves_its_run_to_the_monitor(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CHUNK_BYTES", "_MUCH_BYTES"):
-        monkeypatch.setattr(library_module, name, 1000)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr(cache, "read_run", os._exit)  # with a folder for a status: it raises
-    library = Library([runs])
-    library.read_all()
-    for run in library.runs.values():
-        assert state(run) == state(opened(run.folder, with_cache=False))
-    library.close()

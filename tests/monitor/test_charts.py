@@ -15,9 +15,9 @@ pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
 from cpc.data.store.records import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
-from cpc.monitor.figure import Chart
 from cpc.monitor.library import Library
 from cpc.monitor.view import MAX_POINTS, View
+from cpc.pages.chart import Chart
 
 
 def drawn(library: Library, **settings: Any) -> dict[str, Chart]:
@@ -80,7 +80,7 @@ def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
     (cells,) = found["heat"].figure["data"]
     assert cells["y"] == ["k = 1", "k = 2", "k = 3", "k = 4"]
     np.testing.assert_allclose(np.array(cells["z"]), bounds.T, atol=1e-4)
-    assert found["heat"].rows[0][0] == "k = 1"
+    assert found["heat"].table.rows[0][0] == "k = 1"
 
 
 def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library) -> None:
@@ -104,8 +104,8 @@ def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library
     axis = chart.figure["layout"]["xaxis"]
     assert (axis["type"], axis["fixedrange"]) == ("category", True)
     assert "range" not in axis
-    assert chart.rows[1][0] == "k = 2"
-    assert chart.rows[1][chart.header.index("valid mixed_excluding: Gaussians")] == "n/a"
+    assert chart.table.rows[1][0] == "k = 2"
+    assert chart.table.rows[1][chart.table.header.index("valid mixed_excluding: Gaussians")] == "n/a"
     assert drawn(library, runs=())["profile"].is_empty
 
 
@@ -164,12 +164,12 @@ def test_what_is_last_is_the_last_record_whatever_is_in_view(library: Library) -
     last = f"{np.mean(records[-1]['mi_bound_nats']):.4g}"
     for settings in ({}, {"x_range": (100.0, 200.0)}, {"smoothing": 21}, {"x_range": (9000.0, 9100.0)}):
         chart = drawn(library, runs=("first",), **settings)["bound"]
-        assert chart.rows[0][1:3] == ["2000", last]
+        assert chart.table.rows[0][1:3] == ["2000", last]
         assert f"At the end: first: {last};" in chart.alt
     zoomed = drawn(library, runs=("first",), x_range=(100.0, 200.0), smoothing=5)
-    assert zoomed["bound"].header[3] == "lowest (in view, smoothed)"
-    assert zoomed["heat"].header[-1] == "step 2000 (last)"
-    assert zoomed["heat"].rows[3][-1] == f"{records[-1]['mi_bound_nats'][3]:.4g}"
+    assert zoomed["bound"].table.header[3] == "lowest (in view, smoothed)"
+    assert zoomed["heat"].table.header[-1] == "step 2000 (last)"
+    assert zoomed["heat"].table.rows[3][-1] == f"{records[-1]['mi_bound_nats'][3]:.4g}"
 
 
 def test_only_positive_quantities_take_a_logarithmic_axis(library: Library) -> None:
@@ -189,8 +189,8 @@ def test_the_table_holds_ends_extremes_and_values_on_the_way(library: Library) -
     chart = drawn(library, runs=("first",))["loss"]
     records = run_records(library, "first")
     losses = [float(np.mean(record["loss_nats"])) for record in records]
-    (row,) = chart.rows
-    cells = dict(zip(chart.header, row, strict=True))
+    (row,) = chart.table.rows
+    cells = dict(zip(chart.table.header, row, strict=True))
     assert cells["curve"] == "first"
     assert cells["last step"] == "2000"
     assert float(cells["last"]) == pytest.approx(losses[-1], rel=1e-3)
@@ -240,7 +240,7 @@ def test_curves_of_different_strategies_say_which_is_which(library: Library) -> 
     found = drawn(library)
     for name in ("bound", "loss", "accuracy"):
         assert {"first (mixed_excluding)", "deeper/second (mixed)"} <= set(lines(found[name]))
-    assert [row[0] for row in found["bound"].rows][:2] == ["deeper/second (mixed)", "first (mixed_excluding)"]
+    assert [row[0] for row in found["bound"].table.rows][:2] == ["deeper/second (mixed)", "first (mixed_excluding)"]
     assert "negatives mixed_excluding (first): a lower bound." in found["bound"].caption
     assert "negatives mixed (deeper/second): an estimate, not a bound." in found["bound"].caption
     assert "first (" not in " ".join(lines(drawn(library, runs=("first",))["bound"]))

@@ -92,7 +92,7 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path, manifest: Path)
     again = subprocess.run(command(manifest, broken, "--ckpt_path=last"), env=environment, capture_output=True)
     assert again.returncode == 0, again.stderr.decode()
     assert f"process {victim.pid} on" in again.stderr.decode()
-    assert b"did not end by itself: its lock is taken" in again.stderr
+    assert b"crashed; taking over its stale lock" in again.stderr
     _, error = uninterrupted.communicate(timeout=300)
     assert uninterrupted.returncode == 0, error.decode()
     assert outcome(broken) == outcome(whole)

@@ -249,7 +249,7 @@ def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
 
     measure()
     before = (tmp_path / "reports" / "report.json").read_bytes()
-    monkeypatch.setattr("cpc.probes.report.results_table", lambda _: 1 / 0)
+    monkeypatch.setattr("cpc.probes.tables.results_table", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measure()
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]

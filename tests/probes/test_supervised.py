@@ -109,14 +109,11 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
     ("arguments", "message"),
     [
         ({"seconds": None}, "needs a budget"),
-        ({"seconds": -1.0}, "seconds=-1.0: the supervised network's budget and rate must be positive"),
-        ({"num_steps": 0}, "num_steps=0 must be at least 1"),
-        ({"num_epochs": 0}, "num_epochs=0 must be at least 1"),
-        ({"min_steps": 0}, "min_steps=0 must be at least 1"),
-        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate=0.0"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0 must not be negative"),
-        ({"warmup_share": 1.0}, "warmup_share=1.0 must lie between 0 and 1"),
+        ({"seconds": -1.0}, "`seconds`=-1.0 must be positive"),
+        *(({name: 0}, f"`{name}`=0 must be") for name in ("num_steps", "num_epochs", "min_steps", "batch_size")),
+        ({"learning_rate": 0.0}, "`learning_rate`=0.0 must be positive"),
+        ({"weight_decay": -1.0}, "`weight_decay`=-1.0 must be at least 0"),
+        ({"warmup_share": 1.0}, "`warmup_share`=1 leaves no step"),
     ],
 )
 def test_protocols_that_allow_no_training(arguments: dict, message: str) -> None:

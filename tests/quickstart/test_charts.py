@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cpc.candidates import reading_of
+from cpc.candidates import interpretation
 from cpc.pages.charts import step_chart, training_chart
 
 
@@ -21,7 +21,7 @@ def a_record(step: int, strategy: str = "mixed") -> dict[str, Any]:
         "mi_ceiling_nats": [7.0] * 4,
         "num_candidates": [1097.0] * 4,
         "accuracy": [0.4, 0.3, 0.2, 0.1],
-        "reading": reading_of(strategy, on_grid=True) if strategy != "full_softmax" else "",
+        "reading": interpretation(strategy, on_grid=True) if strategy != "full_softmax" else "",
     }
 
 

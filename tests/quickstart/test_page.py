@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpc.candidates import STRATEGIES, reading_of
+from cpc.candidates import STRATEGIES, interpretation
 from cpc.data.synthetic.phones import CLASS_OF_MNEMONIC, SILENCE
 from cpc.pages.charts import STRATEGY_MARKS
 from cpc.pages.palette import STEP_COLOURS
@@ -109,7 +109,7 @@ def a_record(step: int, strategy: str = "mixed", split: str = "valid", num_candi
         "mi_bound_nats": bounds,
         "standard_error_nats": [0.011 * (k + 1) for k in range(NUM_STEPS)],
         "accuracy": [0.512 - 0.1 * k for k in range(NUM_STEPS)],
-        "reading": reading_of(strategy),
+        "reading": interpretation(strategy),
     }
 
 
@@ -214,12 +214,12 @@ def test_bound_values_over_training(page: Page) -> None:
 
 def test_each_curve_is_called_what_it_is(page: Page) -> None:
     for strategy in ("mixed", "mixed_excluding"):
-        assert f"With negatives {strategy} log N - L is: {reading_of(strategy)}." in page.text
+        assert f"With negatives {strategy} log N - L is: {interpretation(strategy)}." in page.text
     legend = [trace["name"] for trace in page.figures()[3][0]]
-    assert f"mixed:<br>{reading_of('mixed')}" in legend
-    assert f"mixed_excluding:<br>{reading_of('mixed_excluding')}" in legend
+    assert f"mixed:<br>{interpretation('mixed')}" in legend
+    assert f"mixed_excluding:<br>{interpretation('mixed_excluding')}" in legend
     by_step = next(a["aria-label"] or "" for _, a in page.tags if "Two charts" in (a.get("aria-label") or ""))
-    assert f"mixed: {reading_of('mixed')}. mixed_excluding: {reading_of('mixed_excluding')}. " in by_step
+    assert f"mixed: {interpretation('mixed')}. mixed_excluding: {interpretation('mixed_excluding')}. " in by_step
     assert "standard error of log N - L" in page.text
 
 

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cpc.pages.charts import Chart, Table, axis, curve, layout, number
+from cpc.pages.chart import Chart, Table, axis, curve, layout, number
 from cpc.pages.page import sections, write_sections
 from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 

@@ -31,7 +31,7 @@ from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
 from cpc.candidates.samplers.proposal import COUNTS, ProposalSampler
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Sampler, drop_hits
+from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Request, Sampler, drop_hits
 from cpc.candidates.samplers.softmax import SoftmaxSampler
 from cpc.candidates.samplers.two_level import TwoLevel
 from cpc.candidates.samplers.uniform import Uniform
@@ -54,6 +54,7 @@ __all__ = [
     "Partition",
     "ProposalSampler",
     "QuerySampler",
+    "Request",
     "Sampler",
     "SoftmaxSampler",
     "TwoLevel",

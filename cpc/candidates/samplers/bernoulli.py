@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, counts_tensor, drop_hits
+from cpc.candidates.samplers.sampler import Draw, Request, Sampler, counts_tensor, make_draw
 
 
 class Bernoulli(Sampler):
@@ -14,7 +14,8 @@ class Bernoulli(Sampler):
 
     Class i is included with probability min(1, c q_i), where c makes the expected number of candidates `num`; the
     actual number varies. Classes are independent, so excluding the targets before sampling equals removing them
-    afterwards, also for shared candidates. A sample takes n random numbers, or M n if candidates are not shared.
+    afterwards, also for shared candidates. A sample takes n random numbers, or M n if candidates are not shared. A
+    target of weight 0 is an error.
 
     Args:
         weights: `[n]`, proportional to q; 0 for a class that is never sampled. An integer n gives equal weights until
@@ -26,6 +27,7 @@ class Bernoulli(Sampler):
         ValueError: if a weight is negative or not finite, or all are zero.
     """
 
+    removed_hits = ("remove", "exclude")
     q: Tensor
 
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
@@ -70,21 +72,10 @@ class Bernoulli(Sampler):
                 "comes at most once; lower num_sampled"
             )
 
-    def sample(
-        self,
-        queries: Float[Tensor, "M D"] | None,
-        num: int,
-        targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
-    ) -> Draw:
-        """Sample candidates; see `Sampler.sample`. `num` is the expected number of candidates; `queries` are ignored.
-
-        Raises:
-            ValueError: as `check` and `check_left`, and if a target has weight 0.
-        """
-        self.check(num, targets, hits)
-        inclusion = self.expected_counts(num, self.q.device)
+    def _sample(self, request: Request) -> Draw:
+        targets = request.targets
+        self.check_targets(targets)
+        inclusion = self.expected_counts(request.num, self.q.device)
         log_inclusion = inclusion.log()
         log_count_targets = torch.where(targets < 0, torch.inf, log_inclusion[targets.clamp(min=0)])
         if bool((log_count_targets == -torch.inf).any()):
@@ -92,7 +83,7 @@ class Bernoulli(Sampler):
             raise ValueError(f"class {target} is a target, but its weight is 0: it would be expected 0 times")
 
         num_rows = 1 if self.shared else len(targets)
-        uniform = torch.rand(num_rows, self.num_classes, generator=generator, dtype=torch.float64)
+        uniform = torch.rand(num_rows, self.num_classes, generator=request.generator, dtype=torch.float64)
         is_in = uniform.to(targets.device) < inclusion
         row, sampled = is_in.nonzero(as_tuple=True)
         column = is_in.cumsum(1)[row, sampled] - 1
@@ -100,9 +91,4 @@ class Bernoulli(Sampler):
         ids = targets.new_zeros(num_rows, widest)
         log_count = log_inclusion.new_full((num_rows, widest), torch.inf)
         ids[row, column], log_count[row, column] = sampled, log_inclusion[sampled]
-
-        dtype = torch.get_default_dtype()
-        ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
-        if hits != "keep":
-            log_count = drop_hits(ids, log_count, targets)
-        return Draw(ids, log_count, log_count_targets.to(dtype))
+        return make_draw(ids, log_count, log_count_targets, self.shared)

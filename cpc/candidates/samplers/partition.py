@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers.all import sample_all
 from cpc.candidates.samplers.proposal import ProposalSampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, drop_hits
 
 
 class Partition(ProposalSampler):
@@ -116,23 +116,15 @@ class Partition(ProposalSampler):
         """Return True if candidates are not shared, or every part is taken whole."""
         return not self.shared or (num >= self.max_words and not self.replacement)
 
-    def sample(
-        self,
-        queries: Float[Tensor, "M D"] | None,
-        num: int,
-        targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
-    ) -> Draw:
-        """Sample candidates; without replacement, a part of at most `num` words is taken whole.
-
-        See `ProposalSampler.sample`.
-        """
-        if self.replacement or num < self.num_possible:
-            return super().sample(queries, num, targets, hits, generator)
-        self.check(num, targets, hits)
-        self._target_log_probability(targets.reshape(len(targets), -1))
-        return sample_all(self.words_of_part().to(targets.device), targets, hits)
+    def _sample(self, request: Request) -> Draw:
+        """Sample candidates; without replacement, a part of at most `num` words is taken whole."""
+        if self.replacement or request.num < self.num_possible:
+            return super()._sample(request)
+        self._target_log_probability(request.targets)
+        ids, log_count, log_count_targets = sample_all(self.words_of_part().to(request.targets.device), request.targets)
+        if request.hits == "exclude":
+            log_count = drop_hits(ids, log_count, request.targets)
+        return Draw(ids, log_count, log_count_targets)
 
     def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:  # noqa: D102
         words = self.words_of_part().to(uniform.device)

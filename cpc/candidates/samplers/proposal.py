@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.arrivals import first_arrivals, isin_rows
-from cpc.candidates.samplers.sampler import Draw, Hits, Sampler, distinct, drop_hits
+from cpc.candidates.samplers.sampler import Draw, Hits, Request, Sampler, distinct, make_draw
 
 COUNTS = ("gumbel", "rejection", "tensorflow")
 
@@ -105,15 +105,8 @@ class ProposalSampler(Sampler):
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
         """Receive the targets of a batch after sampling in training mode; most proposals ignore them."""
 
-    def sample(
-        self,
-        queries: Float[Tensor, "M D"] | None,
-        num: int,
-        targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
-    ) -> Draw:
-        """Sample candidates on the device of the targets; see `Sampler.sample`. `queries` are ignored.
+    def _sample(self, request: Request) -> Draw:
+        """Sample candidates on the device of the targets; `queries` are ignored.
 
         Raises:
             ValueError: if a target is out of range or has probability zero; if more candidates are requested without
@@ -121,10 +114,9 @@ class ProposalSampler(Sampler):
                 targets. (Excluding the targets of the whole batch would remove them from the candidates of every query,
                 which no correction of counts can repair.)
         """
-        self.check(num, targets, hits)
-        row_targets = targets.reshape(len(targets), -1)
-        log_q = self._target_log_probability(row_targets)
-        excluded = self._excluded_classes(row_targets, hits)
+        _, num, targets, hits, generator = request
+        log_q = self._target_log_probability(targets)
+        excluded = self._excluded_classes(targets, hits)
         self.check_left(num, int((excluded >= 0).sum(1).max()) if excluded.numel() else 0)
         if self.replacement:
             ids, stream_length = self._sample_with_replacement(num, excluded, generator)
@@ -135,18 +127,13 @@ class ProposalSampler(Sampler):
             until, num_tries = rearrange(until, "r -> r 1"), rearrange(num_tries, "r -> r 1")
             log_count = self._log_inclusion(self.log_probability(ids), until, num_tries, num)
             log_count_targets = self._log_inclusion(log_q, until, num_tries, num)
-        log_count_targets = log_count_targets.masked_fill(row_targets < 0, torch.inf)
         if self.training:
             self.observe(targets)
-
-        dtype = torch.get_default_dtype()
-        ids, log_count = (ids[0], log_count[0].to(dtype)) if self.shared else (ids, log_count.to(dtype))
-        if hits == "remove":
-            log_count = drop_hits(ids, log_count, targets)
-        return Draw(ids, log_count, log_count_targets.reshape(targets.shape).to(dtype))
+        return make_draw(ids, log_count, log_count_targets, self.shared)
 
     def _target_log_probability(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
         """Return log q of the targets; 0 for padding."""
+        self.check_targets(targets)
         log_q = torch.where(targets < 0, 0.0, self.log_probability(targets.clamp(min=0)))
         if bool((log_q == -torch.inf).any()):
             raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits, Sampler, distinct, drop_hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
 from cpc.data.tensors import check_range, check_tensor
 
 
@@ -25,8 +25,8 @@ class QuerySampler(Sampler):
     +inf for padding. Each query has its own candidates.
 
     The proposal is computed in float32, also under autocast: with products in bfloat16 samples would not follow the
-    returned log probabilities. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample`, which receive
-    checked float32 vectors and run without autocast and gradients.
+    returned log probabilities. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample_by_query`, which
+    receive checked float32 vectors and run without autocast and gradients.
 
     Args:
         num_classes: n.
@@ -86,41 +86,23 @@ class QuerySampler(Sampler):
             self.check_vectors(queries.float(), "queries")
             return self._log_prob(queries.float())
 
-    def sample(
-        self,
-        queries: Float[Tensor, "M D"] | None,
-        num: int,
-        targets: Int[Tensor, "M ..."],
-        hits: Hits = "keep",
-        generator: torch.Generator | None = None,
-    ) -> Draw:
-        """Sample candidates for each query; see `Sampler.sample`.
-
-        Raises:
-            ValueError: as `Sampler.sample`, and if queries are invalid or no class is left to sample.
-        """
-        if queries is None:
+    def _sample(self, request: Request) -> Draw:
+        if request.queries is None:
             raise ValueError(f"{type(self).__name__} samples by query: pass `queries`")
-        self.check_request(num, hits)
-        self.check_kind(targets)
-        check_tensor("queries", queries, "floats", (len(targets), self.dim))
+        targets = request.targets
+        check_tensor("queries", request.queries, "floats", (len(targets), self.dim))
         self._check_ready()
-        row_targets = targets.reshape(targets.shape[0], -1).long()
-        num_excluded = row_targets.shape[1] if hits == "exclude" else 0
+        num_excluded = targets.shape[1] if request.hits == "exclude" else 0
         if num_excluded >= self.num_classes:  # count the distinct targets: some may repeat
-            num_excluded = int((distinct(row_targets) != NO_TARGET).sum(1).max())
-        self.check_left(num, num_excluded)
+            num_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
+        self.check_left(request.num, num_excluded)
 
-        queries = queries.detach().float()
+        queries = request.queries.detach().float()
         # A context manager costs about as much as one of the few operators here: enter it only if needed.
         if torch.is_autocast_enabled(queries.device.type):
             with torch.autocast(queries.device.type, enabled=False):
-                draw = self._sample(queries, num, row_targets, hits, generator)
-        else:
-            draw = self._sample(queries, num, row_targets, hits, generator)
-        ids, log_count, log_count_targets = draw
-        log_count = drop_hits(ids, log_count, row_targets) if hits == "remove" else log_count
-        return Draw(ids, log_count, log_count_targets.masked_fill(row_targets < 0, torch.inf).reshape(targets.shape))
+                return self._sample_by_query(queries, request)
+        return self._sample_by_query(queries, request)
 
     @abstractmethod
     def _refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
@@ -135,15 +117,8 @@ class QuerySampler(Sampler):
         """Return log q of all classes."""
 
     @abstractmethod
-    def _sample(
-        self,
-        queries: Float[Tensor, "M D"],
-        num: int,
-        targets: Int[Tensor, "M T"],
-        hits: Hits,
-        generator: torch.Generator | None,
-    ) -> Draw:
-        """Sample with hits kept or excluded, and call `check_values`; the log count of a target -1 is arbitrary."""
+    def _sample_by_query(self, queries: Float[Tensor, "M D"], request: Request) -> Draw:
+        """Sample with hits kept or excluded for these float32 queries, and call `check_values`."""
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if every class is excluded."""

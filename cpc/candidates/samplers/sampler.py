@@ -36,8 +36,18 @@ class Draw(NamedTuple):
     log_count_targets: Tensor
 
 
+class Request(NamedTuple):
+    """The arguments of `Sampler.sample`, with the targets as int64 `[M, T]`; a subclass checks their values."""
+
+    queries: Tensor | None
+    num: int
+    targets: Tensor
+    hits: Hits
+    generator: torch.Generator | None
+
+
 class Sampler(FixedDtype, ABC):
-    """A sampler of classes with known expected counts.
+    """A sampler of classes with known expected counts; a subclass defines `_sample`.
 
     Its state is in buffers, so every checkpoint holds it. A cast of the model does not change the proposal
     distribution: see `FixedDtype`.
@@ -50,6 +60,7 @@ class Sampler(FixedDtype, ABC):
     """
 
     hits: tuple[str, ...] = HITS  # treatments of accidental hits that this sampler supports
+    removed_hits: tuple[str, ...] = ("remove",)  # treatments that `sample` carries out after `_sample`
     needs_queries = False
     is_open = False  # the proposal still needs the frequencies of a corpus: see `follow`
 
@@ -59,7 +70,6 @@ class Sampler(FixedDtype, ABC):
             raise ValueError(f"num_classes={num_classes}: there is nothing to draw from; it must be at least 1")
         self.num_classes = num_classes
 
-    @abstractmethod
     def sample(
         self,
         queries: Float[Tensor, "M D"] | None,
@@ -82,6 +92,17 @@ class Sampler(FixedDtype, ABC):
             ValueError: if targets are out of range, the sampler does not support `hits`, or it cannot sample `num`
                 candidates.
         """
+        self.check_request(num, hits)
+        check_tensor("targets", targets, "integers", ("M", "T") if getattr(targets, "ndim", 1) > 1 else ("M",))
+        row_targets = targets.reshape(targets.shape[0], -1).long()
+        ids, log_count, log_count_targets = self._sample(Request(queries, num, row_targets, hits, generator))
+        if hits in self.removed_hits:
+            log_count = drop_hits(ids, log_count, row_targets)
+        return Draw(ids, log_count, log_count_targets.masked_fill(row_targets < 0, torch.inf).reshape(targets.shape))
+
+    @abstractmethod
+    def _sample(self, request: Request) -> Draw:
+        """Sample candidates; the log counts of targets are `[M, T]`, those of missing targets are arbitrary."""
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
         """Receive the order of the targets in training; most samplers ignore it.
@@ -126,12 +147,6 @@ class Sampler(FixedDtype, ABC):
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if `num` candidates cannot be sampled while `num_excluded` classes are excluded."""
 
-    def check(self, num: int, targets: Int[Tensor, "M ..."], hits: str) -> None:
-        """Raise ValueError if the arguments of `sample` are invalid."""
-        self.check_request(num, hits)
-        self.check_kind(targets)
-        self.check_targets(targets)
-
     def check_request(self, num: int, hits: str) -> None:
         """Check the arguments that are not tensors."""
         if hits not in HITS:
@@ -141,11 +156,7 @@ class Sampler(FixedDtype, ABC):
         if num < 1:
             raise ValueError(f"num_sampled={num} must be at least 1")
 
-    def check_kind(self, targets: Int[Tensor, "M ..."]) -> None:
-        """Raise ValueError unless targets are an integer tensor `[M]` or `[M, T]`; the values are not read."""
-        check_tensor("targets", targets, "integers", ("M", "T") if getattr(targets, "ndim", 1) > 1 else ("M",))
-
-    def check_targets(self, targets: Int[Tensor, "M ..."]) -> None:
+    def check_targets(self, targets: Int[Tensor, "..."]) -> None:
         """Raise ValueError if a target is not the index of a class."""
         check_range("targets", targets, NO_TARGET, self.num_classes, "classes")
 
@@ -153,6 +164,15 @@ class Sampler(FixedDtype, ABC):
 def counts_tensor(counts: Tensor | Sequence[float | int] | int) -> Tensor:
     """Return the counts as a tensor; equal counts if `counts` is the number of classes."""
     return torch.ones(max(counts, 0)) if isinstance(counts, int) else torch.as_tensor(counts)
+
+
+def make_draw(
+    ids: Int[Tensor, "R m"], log_count: Float[Tensor, "_ m"], log_count_targets: Float[Tensor, "M T"], shared: bool
+) -> Draw:
+    """Return a draw in PyTorch's default dtype, without the axis of rows if all queries share the candidates."""
+    dtype = torch.get_default_dtype()
+    ids, log_count = (ids[0], log_count[0]) if shared else (ids, log_count)
+    return Draw(ids, log_count.to(dtype), log_count_targets.to(dtype))
 
 
 def drop_hits(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers.inverse_cdf import chunked_inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
 
 
 class SoftmaxSampler(QuerySampler):
@@ -45,14 +45,8 @@ class SoftmaxSampler(QuerySampler):
     def _log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
         return self._scores(queries).log_softmax(1)
 
-    def _sample(
-        self,
-        queries: Float[Tensor, "M D"],
-        num: int,
-        targets: Int[Tensor, "M T"],
-        hits: Hits,
-        generator: torch.Generator | None,
-    ) -> Draw:
+    def _sample_by_query(self, queries: Float[Tensor, "M D"], request: Request) -> Draw:
+        _, num, targets, hits, generator = request
         self.check_values(queries, targets)
         scores = self._scores(queries)
         target_scores = scores.gather(1, targets.clamp(min=0))

@@ -16,7 +16,7 @@ from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, assign_blocks, block_members
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
-from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Hits
+from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
 from cpc.native.compiled import call_on_threads, compiled, source
 
 SOURCE = source("two_level.c")
@@ -124,20 +124,13 @@ class TwoLevel(QuerySampler):
         log_q = scores - (highest + block_sums.log()).gather(1, blocks) + self._weights(queries).log().gather(1, blocks)
         return log_q[:, self.places]
 
-    def _sample(
-        self,
-        queries: Float[Tensor, "M D"],
-        num: int,
-        targets: Int[Tensor, "M T"],
-        hits: Hits,
-        generator: torch.Generator | None,
-    ) -> Draw:
+    def _sample_by_query(self, queries: Float[Tensor, "M D"], request: Request) -> Draw:
         """Sample with replacement. The compiled code checks its input; if it refuses, torch raises the error."""
-        uniform = torch.rand(2, queries.shape[0], num, generator=generator, dtype=torch.float64)
-        draw = self._sample_compiled(queries, targets, uniform, hits) if queries.device.type == "cpu" else None
+        uniform = torch.rand(2, queries.shape[0], request.num, generator=request.generator, dtype=torch.float64)
+        draw = self._sample_compiled(queries, request, uniform) if queries.device.type == "cpu" else None
         if draw is None:
-            self.check_values(queries, targets)
-            draw = self._sample_torch(queries, targets, uniform.to(queries.device), hits)
+            self.check_values(queries, request.targets)
+            draw = self._sample_torch(queries, request, uniform.to(queries.device))
         return draw
 
     def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
@@ -153,17 +146,11 @@ class TwoLevel(QuerySampler):
         share = torch.where(total > 0, self.uniform_share, 1.0)
         return torch.where(sizes > 0, (1 - share) * mass / torch.where(total > 0, total, 1.0) + share * sizes, 0.0)
 
-    def _sample_torch(
-        self,
-        queries: Float[Tensor, "M D"],
-        targets: Int[Tensor, "M T"],
-        uniform: Float[Tensor, "two M m"],
-        hits: Hits,
-    ) -> Draw:
+    def _sample_torch(self, queries: Float[Tensor, "M D"], request: Request, uniform: Float[Tensor, "two M m"]) -> Draw:
         """Sample with torch operators, a tile of queries at a time."""
-        num = uniform.shape[2]
+        num, targets = request.num, request.targets
         target_positions = torch.where(targets == NO_TARGET, NO_TARGET, self.places[targets])
-        excluded_positions = target_positions if hits == "exclude" else torch.full_like(targets, NO_TARGET)
+        excluded_positions = target_positions if request.hits == "exclude" else torch.full_like(targets, NO_TARGET)
         elements_per_query = self.num_classes // self.num_blocks * self.dim * max(num, targets.shape[1])
         rows = max(1, TILE_ELEMENTS // elements_per_query)
         tiles = (values.split(rows) for values in (queries, target_positions, excluded_positions))
@@ -221,11 +208,7 @@ class TwoLevel(QuerySampler):
         return members, log_share, left / total_left[members.row], (total_left / total).reshape(blocks.shape)
 
     def _sample_compiled(
-        self,
-        queries: Float[Tensor, "M D"],
-        targets: Int[Tensor, "M T"],
-        uniform: Float[Tensor, "two M m"],
-        hits: Hits,
+        self, queries: Float[Tensor, "M D"], request: Request, uniform: Float[Tensor, "two M m"]
     ) -> Draw | None:
         """Sample with two_level.c on the threads of torch; None if it is not compiled, or refuses its input.
 
@@ -235,8 +218,8 @@ class TwoLevel(QuerySampler):
         library = compiled(SOURCE)
         if library is None:
             return None
-        num, statistics = uniform.shape[2], self.mass.statistics
-        queries, targets = queries.contiguous(), targets.contiguous()
+        num, statistics = request.num, self.mass.statistics
+        queries, targets = queries.contiguous(), request.targets.contiguous()
         factors = self.mass.factors(queries, self.temperature).contiguous()
         ids = torch.empty(queries.shape[0], num, dtype=torch.long)
         log_count = torch.empty(ids.shape, dtype=torch.float32)
@@ -244,7 +227,7 @@ class TwoLevel(QuerySampler):
         tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
         tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
         sizes = (*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1])
-        integers = (*sizes, self.mass.is_log, hits == "exclude")
+        integers = (*sizes, self.mass.is_log, request.hits == "exclude")
         tolerance = NORM_TOLERANCE if self.needs_normalised else math.inf
         floats = (self.uniform_share, self.temperature, tolerance)
         is_valid = call_on_threads(library.two_level_draw, queries.shape[0], num, integers, floats, tensors)

@@ -25,6 +25,7 @@ ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
 OVERLAP_TOLERANCE_SECONDS = 1e-3
 # A CTM rounds start and duration each to 10 ms: their sum is up to 10 ms late.
 CTM_OVERLAP_TOLERANCE_SECONDS = 10e-3
+CSV_COLUMNS = ("path", "start", "end", "label")
 CTM_MOST_FIELDS = 8  # confidence, type and speaker may follow the label
 
 # Only ASCII's blanks separate words: other blanks, such as U+00A0, may be part of a label.
@@ -98,7 +99,7 @@ def read_ctm(file: Path) -> dict[str, Track]:
 def read_csv(file: Path) -> dict[str, Track]:
     """Read a CSV file with the columns path, start, end (seconds) and label; return tracks by path."""
     header, lines = read_table(file)
-    missing = [name for name in ("path", "start", "end", "label") if name not in header]
+    missing = [name for name in CSV_COLUMNS if name not in header]
     if missing:
         raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
     ambiguous = [name for name in ("offset", "duration") if name in header]
@@ -107,14 +108,12 @@ def read_csv(file: Path) -> dict[str, Track]:
             f"{file}: has the column {ambiguous[0]} beside start and end, which count from the beginning of the file; "
             "leave it out"
         )
-    path_column, start_column, end_column, label_column = (
-        header.index(name) for name in ("path", "start", "end", "label")
-    )
+    columns = [header.index(name) for name in CSV_COLUMNS]
 
     def rows() -> Iterator[Row]:
         for line_number, cells in lines:
-            start, end = (_number(file, line_number, cells[i]) for i in (start_column, end_column))
-            yield line_number, cells[path_column], start, end, cells[label_column]
+            path, start, end, label = (cells[column] for column in columns)
+            yield line_number, path, _number(file, line_number, start), _number(file, line_number, end), label
 
     return _tracks(file, rows())
 
@@ -179,17 +178,16 @@ def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TO
     return {name: _track(file, overlap_seconds, *columns) for name, columns in names.items()}
 
 
-def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Track:
-    """Return the segments sorted by start, and check them.
+def _track(file: Path, overlap_seconds: float, *columns: Any) -> Track:
+    """Return the segments sorted by start, and check them; `columns` are lines, starts, ends and labels.
 
     Segments without duration are left out, since no frame lies in them. If two neighbours overlap by rounding, the
     earlier one is cut where the later one begins.
     """
-    *columns, labels = columns_and_labels
-    columns = [np.array(column) for column in columns]
-    kept = np.flatnonzero((columns[1] != columns[2]) | ~(columns[1] >= 0) | np.isinf(columns[1]))
-    order = kept[np.argsort(columns[1][kept], kind="stable")]
-    lines, starts, ends = (column[order] for column in columns)
+    lines, starts, ends = map(np.array, columns[:3])
+    kept = np.flatnonzero((starts != ends) | ~(starts >= 0) | np.isinf(starts))
+    order = kept[np.argsort(starts[kept], kind="stable")]
+    lines, starts, ends, labels = lines[order], starts[order], ends[order], columns[3]
     overlaps = (starts[1:] < ends[:-1] - overlap_seconds - 1e-9) | (starts[1:] == starts[:-1])
     for bad, problem in (
         (~np.isfinite(starts + ends), "has a time that is not finite"),
@@ -207,14 +205,9 @@ def _track(file: Path, overlap_seconds: float, *columns_and_labels: Any) -> Trac
     return Track(starts, ends, [labels[row] for row in order.tolist()])
 
 
-def decode_text(file: Path) -> str:
-    """Return the text of a file in UTF-8 or UTF-16, without its byte-order mark."""
-    return decode(file.read_bytes(), file)
-
-
 def _cells(file: Path, comment: str | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield number and words of every line that is neither blank nor a comment."""
-    for line_number, line in enumerate(io.StringIO(decode_text(file), newline=None), start=1):
+    for line_number, line in enumerate(io.StringIO(decode(file.read_bytes(), file), newline=None), start=1):
         if line.strip() and not (comment and line.startswith(comment)):
             yield line_number, _WORD.findall(line)
 

@@ -17,7 +17,7 @@ from cpc.data.audio.alignment_formats import (
     read_ctm,
     read_phn,
 )
-from cpc.data.audio.file_names import bare_path, is_end_of
+from cpc.data.audio.file_names import bare_path, is_end_of, refuse
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.store.folders import name_a_few
@@ -101,10 +101,7 @@ class Alignments:
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
-        """Return the segments of a file in order of time; they do not overlap.
-
-        Args:
-            path: path of the file in the manifest.
+        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap.
 
         Raises:
             ValueError: if the file has no or several alignments, or its alignment is malformed.
@@ -184,6 +181,18 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     return Alignments(tracks, str(path))
 
 
+def read_matching_alignments(
+    manifest: Manifest, rows: Sequence[int] | np.ndarray, source: str | Path | None, tier: str | None, purpose: str
+) -> Alignments:
+    """Read the alignments that `purpose` needs, by default those beside the manifest, and check them for `rows`."""
+    source = manifest.root / ALIGNMENTS_NAME if source is None else Path(source)
+    if not source.exists():
+        raise ValueError(f"{purpose} needs alignments, and there is no {source}: name them with `alignments`")
+    alignments = read_alignments(source, tier=tier)
+    check_alignments(alignments, manifest, rows)
+    return alignments
+
+
 @runtime_checkable
 class FrameTimes(Protocol):
     """The times of frames: latents of an encoder, or features of a feature extractor.
@@ -228,10 +237,8 @@ def window_labels(
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
     """Refuse alignments that do not fit the files; frames of files without an alignment stay unlabelled.
 
-    Args:
-        alignments: the alignments, of which only these files' are read.
-        manifest: manifest of the audio; lengths come from its counts, or else from the files' headers.
-        rows: rows of the files in the manifest.
+    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the manifest's counts, or
+    else from the files' headers.
 
     Raises:
         ValueError: if no file has an alignment or no alignment a label, or a file has several; if the labels of a file
@@ -255,13 +262,12 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
         raise ValueError(f"the alignments of {len(files)} audio files hold no label:\n{name_a_few(files.paths)}")
     lengths = files.seconds
     late = np.flatnonzero(ends > lengths + MOST_SECONDS_AFTER_AUDIO).tolist()
-    if late:
-        lines = [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late]
-        raise ValueError(
-            f"the labels of {len(late)} of {len(files)} aligned files end after their audio:\n{name_a_few(lines)}\n"
-            "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the "
-            "alignments that are of other recordings"
-        )
+    refuse(
+        f"of {len(files)} aligned files have labels that end after the audio",
+        [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late],
+        "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the alignments "
+        "that are of other recordings",
+    )
     shares = (ends / lengths)[(ends > 0) & np.isfinite(lengths)]
     if len(shares) and (share := float(np.median(shares))) < LEAST_SHARE_LABELLED:
         warnings.warn(

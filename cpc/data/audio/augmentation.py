@@ -58,15 +58,7 @@ class WaveformAugmentation:
         return None if self.noise in COLOURS else self.noise
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
-        """Refuse options that are out of range or have no effect.
-
-        Args:
-            sample_rate_hz: rate of the windows.
-            window_samples: length of the windows.
-
-        Raises:
-            ValueError: naming the option.
-        """
+        """Raise a ValueError that names an option that is out of range for such windows, or has no effect."""
         if self.applied_to not in ("past", "both"):
             raise ValueError(f"data.augmentation.applied_to={self.applied_to!r} is not one of 'past', 'both'")
         highest_hz = sample_rate_hz / 2
@@ -80,10 +72,8 @@ class WaveformAugmentation:
         ):
             value: Any = getattr(self, name)
             if isinstance(value, tuple | list) and not (len(value) == 2 and least <= value[0] <= value[1] <= most):
-                raise ValueError(
-                    f"data.augmentation.{name}={list(value)} must be two numbers from {least:g} to {most:g}, the lower "
-                    "one first"
-                )
+                allowed = f"two numbers from {least:g} to {most:g}, the lower one first"
+                raise ValueError(f"data.augmentation.{name}={list(value)} must be {allowed}")
             if isinstance(value, int | float) and not least < value <= most:
                 raise ValueError(f"data.augmentation.{name}={value:g} must be above {least:g}, at most {most:g}")
         if self.noise_band_hz is not None and self.noise_band_hz[1] - self.noise_band_hz[0] < _NARROWEST_HZ:

@@ -3,9 +3,9 @@
 import mmap
 import re
 import struct
+from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
 
 from soundfile import SoundFile
 
@@ -27,45 +27,15 @@ _BUFFERED_BYTES = {"FLAC": 1 << 17}
 _OGG_BEGINS, _OGG_ENDS = 2, 4  # flags of a page, RFC 3533
 _OGG_HEADER_BYTES = 27
 
-# ISO 11172-3, 2.4.2.3 and ISO 13818-3, 2.4.2.3: kbit/s of the layers I, II and III, without free format.
-_MPEG_1_KBITS = (
-    (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
-    (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
-    (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-)
-_MPEG_2_LOW_KBITS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
-_MPEG_2_KBITS = (
-    (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
-    _MPEG_2_LOW_KBITS,
-    _MPEG_2_LOW_KBITS,
-)
+# kbit/s of layer III, without free format: ISO 11172-3, 2.4.2.3 and ISO 13818-3, 2.4.2.3.
+_MPEG_1_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
+_MPEG_2_KBITS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _MPEG_RATES_HZ = (44100, 48000, 32000)
 _INFO_BYTES = 64  # of the first frame, which may hold the number of frames (by Xing, LAME or Fraunhofer)
 
 
-class _Mpeg(NamedTuple):
-    """The frames of an MPEG file.
-
-    Attributes:
-        num_samples: samples of the whole frames of audio.
-        num_frames: number of whole frames of audio.
-        num_promised: number of frames in the information frame; None without one.
-        missing_bytes: missing bytes of the last frame.
-    """
-
-    num_samples: int
-    num_frames: int
-    num_promised: int | None
-    missing_bytes: int
-
-
 def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
-
-    Args:
-        path: for messages.
-        stream: the open file.
-        sound: the decoder that reads from it.
 
     Raises:
         ValueError: naming the file, if it is truncated, holds several joined files, or has no known length, so that
@@ -87,30 +57,22 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     caf = _CAF_SIZES.search(log)
     if caf and sound.format == "CAF":
         _compare(path, (int(caf[2]) - _CAF_EDIT_BYTES) // int(caf[1]), sound.frames)
-    if sound.format == "NIST":
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            count = _NIST_COUNT.search(content[:_NIST_HEADER_BYTES])
-        if count:
-            _compare(path, int(count[1]), sound.frames)
-            surplus = sound.frames - int(count[1])
-            if surplus > _MOST_PADDING_BYTES:
-                raise _longer(path, surplus, "samples")
-    if sound.format == "OGG":
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    if sound.format not in ("NIST", "OGG", "MP3"):
+        return sound.frames
+    with _mapped(stream) as content:
+        if sound.format == "MP3":
+            return _mpeg_samples(path, content, sound.frames)
+        if sound.format == "OGG":
             _check_ogg_pages(path, content)
-    if sound.format == "MP3":
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _whole_mpeg_samples(path, _count_mpeg_frames(content), sound.frames)
+        elif count := _NIST_COUNT.search(content[:_NIST_HEADER_BYTES]):
+            _compare(path, int(count[1]), sound.frames)
+            if (surplus := sound.frames - int(count[1])) > _MOST_PADDING_BYTES:
+                raise _longer(path, surplus, "samples")
     return sound.frames
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Refuse a file that goes on after its audio; call this after the last sample is read.
-
-    Args:
-        path: for messages.
-        stream: the open file, at the position of the decoder.
-        sound: the decoder.
+    """Refuse a file that goes on after its audio; call this after the last sample is read from `stream`.
 
     Raises:
         ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.
@@ -118,7 +80,7 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
     if sound.format in ("MP3", "OGG"):  # `whole_samples` counted their frames and pages
         return
     end = stream.tell()
-    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with _mapped(stream) as content:
         buffered = _BUFFERED_BYTES.get(sound.format, 0)
         last = len(content) if buffered else end + _MOST_PADDING_BYTES
         if content.find(content[:8], max(8, end - buffered), last) > 0:
@@ -128,6 +90,10 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
         is_chunk = any(content[start : start + 4].strip(b" _").isalnum() for start in (end, end + 1))
     if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
         raise _longer(path, num_after)
+
+
+def _mapped(stream: FileIO) -> mmap.mmap:
+    return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _is_placeholder(num_bytes: int) -> bool:
@@ -178,57 +144,16 @@ def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
         raise _cut_off(path)
 
 
-def _whole_mpeg_samples(path: Path, mpeg: _Mpeg, num_decoded: int) -> int:
-    if mpeg.missing_bytes:
-        raise ValueError(f"{path}: is truncated, {mpeg.missing_bytes} bytes of its last frame are missing")
-    promised = mpeg.num_promised
-    if promised is not None:
-        if mpeg.num_frames + 1 < promised:  # some encoders count the information frame, too
-            raise ValueError(f"{path}: is truncated, {mpeg.num_frames} of its {promised} frames are there")
-        if mpeg.num_frames > promised:
-            raise ValueError(
-                f"{path}: holds {mpeg.num_frames} frames, but its first one says {promised}, and only these would be "
-                "read: files were joined; give each its own file"
-            )
-    elif num_decoded < mpeg.num_samples:
-        raise ValueError(
-            f"{path}: its bit rate varies and no header says its length, so that only {num_decoded} of its "
-            f"{mpeg.num_samples} samples would be read; convert it to WAV or FLAC"
-        )
-    return min(num_decoded, mpeg.num_samples)
-
-
-def _mpeg_frame_bytes(version: int, layer: int, kbits: int, rate: int, padding: int) -> int:
-    """Return the bytes of a frame by the fields of its header; 0 if a field is illegal or the format is free."""
-    if version == 1 or layer == 0 or kbits in (0, 15) or rate == 3:
-        return 0
-    rows = _MPEG_1_KBITS if version == 3 else _MPEG_2_KBITS
-    bits_per_second = 1000 * rows[3 - layer][kbits - 1]
-    rate_hz = _MPEG_RATES_HZ[rate] // {3: 1, 2: 2, 0: 4}[version]
-    if layer == 3:  # layer I counts in slots of four bytes
-        return (12 * bits_per_second // rate_hz + padding) * 4
-    return (72 if layer == 1 and version != 3 else 144) * bits_per_second // rate_hz + padding
-
-
-# Bytes of a frame, by its second and third byte; the first byte has eight ones.
-_MPEG_FRAME_BYTES = [
-    _mpeg_frame_bytes(key >> 11 & 3, key >> 9 & 3, key >> 4 & 15, key >> 2 & 3, key >> 1 & 1) if key >> 13 == 7 else 0
-    for key in range(1 << 16)
-]
-
-
-def _count_mpeg_frames(content: mmap.mmap) -> _Mpeg:
-    """Count the frames, skipping tags and damaged bytes."""
+def _mpeg_samples(path: Path, content: mmap.mmap, num_decoded: int) -> int:
+    """Return the samples that decoding gives, by counting frames; tags and damaged bytes are skipped."""
     position, num_frames, samples_per_frame = 0, 0, 0
     promised: int | None = None
     while position + 4 <= len(content):
-        num_bytes = _frame_bytes_at(content, position)
-        if num_bytes:
-            if position + num_bytes > len(content):
-                return _Mpeg(num_frames * samples_per_frame, num_frames, promised, position + num_bytes - len(content))
+        if num_bytes := _frame_bytes_at(content, position):
+            if (missing := position + num_bytes - len(content)) > 0:
+                raise ValueError(f"{path}: is truncated, {missing} bytes of its last frame are missing")
             if not samples_per_frame:
-                version, layer = content[position + 1] >> 3 & 3, content[position + 1] >> 1 & 3
-                samples_per_frame = 384 if layer == 3 else 576 if layer == 1 and version != 3 else 1152
+                samples_per_frame = 1152 if content[position + 1] >> 3 & 3 == 3 else 576
                 promised = _promised_frames(content[position : position + _INFO_BYTES])
                 num_frames -= promised is not None
             num_frames += 1
@@ -240,13 +165,38 @@ def _count_mpeg_frames(content: mmap.mmap) -> _Mpeg:
             break
         else:
             position = _next_frame(content, position + 1)
-    return _Mpeg(num_frames * samples_per_frame, num_frames, promised, 0)
+    if not samples_per_frame:  # layer I or II
+        return num_decoded
+    num_samples = num_frames * samples_per_frame
+    if promised is None and num_decoded < num_samples:
+        raise ValueError(
+            f"{path}: its bit rate varies and no header says its length, so that only {num_decoded} of its "
+            f"{num_samples} samples would be read; convert it to WAV or FLAC"
+        )
+    if promised is not None and num_frames + 1 < promised:  # some encoders count the information frame, too
+        raise ValueError(f"{path}: is truncated, {num_frames} of its {promised} frames are there")
+    if promised is not None and num_frames > promised:
+        raise ValueError(
+            f"{path}: holds {num_frames} frames, but its first one says {promised}, and only these would be read: "
+            "files were joined; give each its own file"
+        )
+    return min(num_decoded, num_samples)
 
 
 def _frame_bytes_at(content: mmap.mmap, position: int) -> int:
-    if content[position] != 0xFF:
+    return _frame_bytes(content[position + 1], content[position + 2]) if content[position] == 0xFF else 0
+
+
+@cache
+def _frame_bytes(second: int, third: int) -> int:
+    """Return the bytes of a frame of layer III, by the second and third byte of its header; 0 if they are illegal."""
+    version, layer, kbits, rate, padding = second >> 3 & 3, second >> 1 & 3, third >> 4, third >> 2 & 3, third >> 1 & 1
+    if second >> 5 != 7 or version == 1 or layer != 1 or kbits in (0, 15) or rate == 3:
         return 0
-    return _MPEG_FRAME_BYTES[content[position + 1] << 8 | content[position + 2]]
+    rate_hz = _MPEG_RATES_HZ[rate] // {3: 1, 2: 2, 0: 4}[version]
+    if version == 3:
+        return 144_000 * _MPEG_1_KBITS[kbits - 1] // rate_hz + padding
+    return 72_000 * _MPEG_2_KBITS[kbits - 1] // rate_hz + padding
 
 
 def _next_frame(content: mmap.mmap, position: int) -> int:

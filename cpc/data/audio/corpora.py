@@ -5,12 +5,13 @@ They download nothing, and write only the manifest.
 
 import re
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
+from cpc.data.audio.file_names import named_groups, refuse
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
-from cpc.data.store.folders import name_a_few, require_file
+from cpc.data.store.folders import require_file
 from cpc.data.store.text_files import read_text
 
 
@@ -46,11 +47,7 @@ def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
 
 def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[str]]:
     """Match every path; return the values of each named group of the pattern."""
-    matches = [re.search(pattern, path) for path in index.paths]
-    strange = [path for path, match in zip(index.paths, matches, strict=True) if match is None]
-    refuse(f"of {len(index)} audio files are not named like {layout}", strange)
-    groups = re.compile(pattern).groupindex
-    return {name: [match[name] for match in matches if match] for name in groups}
+    return named_groups(index.paths, re.compile(pattern), f"audio files are not named like {layout}")
 
 
 def splits_of(
@@ -61,14 +58,11 @@ def splits_of(
     split_of: dict[str, str] = {}
     for split, path in lists.items():
         listed = [line.rpartition(".")[0] if drop_suffix else line for line in read_list(path)]
-        refuse(
-            f"utterances of {path} are in another list too",
-            [utterance for utterance in listed if utterance in split_of],
-        )
+        refuse(f"utterances of {path} are in another list too", [each for each in listed if each in split_of])
         absent = [utterance for utterance in listed if utterance not in present]
         if absent and allow_missing:
             warnings.warn(f"left out {len(absent)} utterances of {path} without audio", stacklevel=3)
-        elif absent:
+        else:
             refuse(f"of {len(listed)} utterances of {path} have no audio", absent)
         split_of |= {utterance: split for utterance in listed if utterance in present}
     return split_of
@@ -78,13 +72,6 @@ def read_list(path: Path) -> list[str]:
     """Return the lines of a text file that are not blank; raise a ValueError if there is no file."""
     require_file(path)
     return [line for line in read_text(path).splitlines() if line.strip()]
-
-
-def refuse(problem: str, culprits: Iterable[str]) -> None:
-    """Raise a ValueError that names the first few culprits, if there are any."""
-    culprits = list(culprits)
-    if culprits:
-        raise ValueError(f"{len(culprits)} {problem}:\n{name_a_few(culprits)}")
 
 
 def write_manifest(

@@ -9,11 +9,11 @@ import numpy as np
 
 from cpc.data.audio.alignments import FrameTimes, check_alignments, read_alignments, window_labels
 from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
-from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.file_names import refuse
+from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio, open_sharded, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
-from cpc.data.drawn import DrawnCorpus
-from cpc.data.store.folders import name_a_few
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.shards import Shards, is_sharded
 from cpc.data.streams.stream import digest, naming
 
@@ -30,7 +30,7 @@ class Geometry(FrameTimes, Protocol):
 
 
 @dataclass(eq=False)
-class Corpus(DrawnCorpus):
+class Corpus(MapStyleCorpus):
     """The files of a manifest at an encoder's sample rate.
 
     Audio is decoded by the first call of `windows`; `check` decodes nothing.
@@ -63,10 +63,8 @@ class Corpus(DrawnCorpus):
 
     def __post_init__(self) -> None:
         self._shards = Shards(self.source, self.cache_dir, self.cache_gb) if is_sharded(self.source) else None
-        if self._shards is None:
-            self.manifest: Manifest = read_manifest(self.source)
-        else:
-            self.manifest = read_manifest(self._shards.folder, check_files=False)
+        source = self.source if self._shards is None else self._shards.folder
+        self.manifest = read_manifest(source, check_files=self._shards is None)
         self.group_ids = np.full(len(self.manifest), -1)
         self.speakers: list[str] = []
         if "speaker" in self.manifest.columns:
@@ -75,27 +73,14 @@ class Corpus(DrawnCorpus):
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check the manifest and the alignments before decoding.
-
-        Args:
-            splits: the splits that will be used; None: all rows.
-            needs_speakers: whether every file of these splits must have a speaker.
-
-        Raises:
-            ValueError: if a split has no rows, a speaker is missing, or the alignments do not fit a split (see
-                `check_alignments`).
-        """
+        """Refuse splits without rows, missing speakers, and alignments that do not fit (see `check_alignments`)."""
         for split in splits:
             rows = self.manifest.rows(split)
-            paths = [self.manifest.paths[row] for row in rows]
             if needs_speakers:
                 speakers = self.manifest.column("speaker")
-                nameless = [path for path, row in zip(paths, rows, strict=True) if not speakers[row]]
-                if nameless:
-                    raise ValueError(
-                        f"{len(nameless)} of the {len(paths)} files of split {split!r} have no speaker:\n"
-                        f"{name_a_few(nameless)}\nfill the manifest's speaker column"
-                    )
+                nameless = [self.manifest.paths[row] for row in rows if not speakers[row]]
+                problem = f"of the {len(rows)} files of split {split!r} have no speaker"
+                refuse(problem, nameless, "fill the manifest's speaker column")
             if self._alignments is not None:
                 try:
                     check_alignments(self._alignments, self.manifest, rows)
@@ -113,10 +98,8 @@ class Corpus(DrawnCorpus):
     def augmenter(self) -> Augmenter | None:
         """The augmentation of training windows; recordings of noise are packed now unless they are packed already."""
         options, rate = self.augmentation, self.geometry.sample_rate_hz
-        if options is None:
-            return None
-        if options.recordings is None:
-            return Augmenter(options, rate)
+        if options is None or options.recordings is None:
+            return None if options is None else Augmenter(options, rate)
         try:
             recordings = pack(read_manifest(options.recordings), rate, self.cache_dir, skip_bad=self.skip_bad)
         except ValueError as error:

@@ -67,10 +67,9 @@ class Features:
         precision: Precision = "float32",
         chunk_seconds: float = 4.0,
     ) -> None:
-        if kind not in get_args(Kind):
-            raise ValueError(f"features {kind!r} are not one of {', '.join(get_args(Kind))}")
-        if precision not in get_args(Precision):
-            raise ValueError(f"precision={precision!r} is not one of {', '.join(get_args(Precision))}")
+        for name, value, allowed in (("features", kind, get_args(Kind)), ("precision", precision, get_args(Precision))):
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
         self._context: Any = None
         if kind in _SPECTRAL:
             rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz
@@ -87,9 +86,7 @@ class Features:
             self._encoder = model.encoder
             self._context = None if kind == "z" else model.context
         self.kind = kind
-        self.device = next(
-            (parameter.device for parameter in self._network.parameters()), torch.device(device or "cpu")
-        )
+        self.device = next((each.device for each in self._network.parameters()), torch.device(device or "cpu"))
         self.precision = precision
         self.has_context = self._context is not None
         self.latent_dim: int = self._encoder.dim
@@ -120,23 +117,12 @@ class Features:
         }
 
     def __call__(self, wave: np.ndarray) -> np.ndarray:
-        """Return the features of a whole file.
-
-        Args:
-            wave: `[S]` float32 at `sample_rate_hz`.
-
-        Returns:
-            `[T, D]` float32; T is 0 if the file is too short for a frame.
-        """
+        """Return the features `[T, D]` float32 of a whole file `[S]`; T is 0 if the file is too short for a frame."""
         pieces = list(self.stream([wave]))
         return np.concatenate(pieces) if pieces else np.zeros((0, self.dim), np.float32)
 
     def stream(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield the features of one file, given in blocks of samples; the pieces `[t, D]` together are `[T, D]`.
-
-        Args:
-            blocks: consecutive samples, in blocks of any size.
-        """
+        """Yield the features of a file in pieces `[t, D]`; `blocks` are its samples, in blocks of any size."""
         with self.frozen():
             state = None
             for latents in self._latents(blocks):
@@ -148,19 +134,11 @@ class Features:
 
         Steps of a recurrent context are bound by memory bandwidth: a batch of eight files takes little longer than one
         file. Contexts are causal, so the padding behind a shorter file does not reach its contexts. The encoder is not
-        causal, and encodes one file at a time.
-
-        Args:
-            files: the blocks of samples of each file.
-
-        Returns:
-            `[T, D]` float32 per file.
+        causal, and encodes one file at a time. Each file is given in blocks of samples.
         """
         with self.frozen():
-            latents = [
-                rearrange(torch.cat([self._no_latents(), *self._latents(blocks)], 1), "1 t d -> t d")
-                for blocks in files
-            ]
+            nothing = torch.zeros(1, 0, self.latent_dim, device=self.device)
+            latents = [torch.cat([nothing, *self._latents(blocks)], 1)[0] for blocks in files]
             lengths = [len(file_latents) for file_latents in latents]
             frames, _ = self._frames(nn.utils.rnn.pad_sequence(latents, batch_first=True), None)
         return [padded[:length].cpu().numpy() for padded, length in zip(frames, lengths, strict=True)]
@@ -196,9 +174,6 @@ class Features:
         samples = rearrange(torch.from_numpy(x), "... -> 1 ...").to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
-
-    def _no_latents(self) -> Float[Tensor, "1 0 Z"]:
-        return torch.zeros(1, 0, self.latent_dim, device=self.device)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

@@ -1,10 +1,12 @@
 """Names of audio files in tables: their paths, their paths without suffix, or their stems."""
 
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.store.folders import name_a_few
 
 
 def composed(name: str) -> str:
@@ -33,3 +35,24 @@ def shortest_names(paths: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return list(paths)
+
+
+def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
+    """Raise a ValueError with the number of names, the problem, the first few names and the advice; do nothing if none.
+
+    >>> refuse("of 9 files are empty", ["a.wav"], "remove them")
+    Traceback (most recent call last):
+    ValueError: 1 of 9 files are empty:
+      a.wav
+    remove them
+    """
+    names = list(names)
+    if names:
+        raise ValueError("\n".join(filter(None, [f"{len(names)} {problem}:", name_a_few(names), advice])))
+
+
+def named_groups(paths: Sequence[str], pattern: re.Pattern[str], problem: str) -> dict[str, list[str]]:
+    """Return each named group of a pattern, searched in every path; `problem` is that of paths that do not match."""
+    matches = [pattern.search(path) for path in paths]
+    refuse(f"of {len(paths)} {problem}", [path for path, match in zip(paths, matches, strict=True) if not match])
+    return {name: [match[name] or "" for match in matches if match] for name in pattern.groupindex}

@@ -35,10 +35,7 @@ def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
 def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLOCK_SAMPLES) -> Iterator[np.ndarray]:
     """Yield blocks whose concatenation is `read_audio(path, sample_rate_hz)`, in bounded memory.
 
-    Args:
-        path: the file.
-        sample_rate_hz: rate to resample to.
-        block_samples: samples decoded at a time, at the file's own rate.
+    `block_samples` samples are decoded at a time, at the file's own rate.
     """
     path = Path(path)
     with open_sound(path) as sound:
@@ -60,9 +57,9 @@ def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLO
         yield resampling(pending)[num_done * resampling.new :]
 
 
-def resampled_length(num_samples: np.ndarray, old_rate_hz: np.ndarray, new_rate_hz: int) -> np.ndarray:
-    """Return the number of samples after resampling: ceil(num_samples * new / old), int64."""
-    return -(-np.asarray(num_samples, np.int64) * new_rate_hz // np.asarray(old_rate_hz, np.int64))
+def resampled_length(num_samples: int, old_rate_hz: int, new_rate_hz: int) -> int:
+    """Return the number of samples after resampling: ceil(num_samples * new / old)."""
+    return -(-num_samples * new_rate_hz // old_rate_hz)
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
@@ -102,29 +99,24 @@ class _Resampling:
             torch.from_numpy(x)[None, None], (self._transform.width, self._transform.width + self.old)
         )
         y = functional.conv1d(padded, self._transform.kernel, stride=self.old)
-        return rearrange(y, "1 new patterns -> (patterns new)").numpy()[: -(-len(x) * self.new // self.old)]
+        return rearrange(y, "1 new patterns -> (patterns new)").numpy()[: resampled_length(len(x), self.old, self.new)]
 
 
-@lru_cache(maxsize=16)
-def _resampling(old_rate_hz: int, new_rate_hz: int) -> _Resampling:
-    return _Resampling(old_rate_hz, new_rate_hz)
+_resampling = lru_cache(maxsize=16)(_Resampling)
 
 
 def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.ndarray]:
+    """Yield decoded blocks, averaged over the channels, after checking that they are whole and finite."""
     for start in range(0, sound.num_samples, block_samples):
         num_wanted = min(block_samples, sound.num_samples - start)
-        yield _mono(path, sound, sound.read(num_wanted, "float32", always_2d=True), num_wanted)
+        x = sound.read(num_wanted, "float32", always_2d=True)
+        if len(x) < num_wanted:
+            raise ValueError(
+                f"{path}: is truncated, {num_wanted - len(x)} of the {sound.num_samples} samples that its header "
+                "promises are missing"
+            )
+        mono = x[:, 0] if x.shape[1] == 1 else x.mean(axis=1)
+        if not np.isfinite(mono).all():
+            raise ValueError(f"{path}: holds NaN or infinite samples; repair or remove it")
+        yield mono
     check_end(path, sound.stream, sound)
-
-
-def _mono(path: Path, sound: Sound, x: np.ndarray, num_wanted: int) -> np.ndarray:
-    """Average the channels of a decoded block, after checking that it is whole and finite."""
-    if len(x) < num_wanted:
-        raise ValueError(
-            f"{path}: is truncated, {num_wanted - len(x)} of the {sound.num_samples} samples that its header promises "
-            "are missing"
-        )
-    mono = x[:, 0] if x.shape[1] == 1 else x.mean(axis=1)
-    if not np.isfinite(mono).all():
-        raise ValueError(f"{path}: holds NaN or infinite samples; repair or remove it")
-    return mono

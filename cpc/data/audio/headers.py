@@ -143,22 +143,16 @@ def read_header(path: Path) -> Header:
 def read_headers(
     files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
 ) -> list[Header | str]:
-    """Return, for each file in order, its header or an error message.
+    """Return, for each file in order, its header or an error message, with a progress bar of the title `bar`.
 
-    Args:
-        files: the files to read.
-        num_workers: threads of each process.
-        bar: title of a progress bar.
-        num_ray_workers: processes of a Ray cluster; only this process unless given.
+    `num_workers` threads read headers, in this process, or in each of `num_ray_workers` processes of a Ray cluster.
     """
-    if num_ray_workers is None:
-        headers = _examine(files, num_workers)
-    else:
+    headers = _examine(files, num_workers)
+    if num_ray_workers is not None:
         parts = [files[start : start + _FILES_PER_MESSAGE] for start in range(0, len(files), _FILES_PER_MESSAGE)]
-        part_headers = spread(
-            lambda: lambda part: list(_examine(part, num_workers)), parts, num_ray_workers, name=itemgetter(0)
+        headers = chain.from_iterable(
+            spread(lambda: lambda part: list(_examine(part, num_workers)), parts, num_ray_workers, name=itemgetter(0))
         )
-        headers = chain.from_iterable(part_headers)
     return list(tqdm(headers, total=len(files), desc=bar, unit="file", disable=bar is None))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
+from cpc.data.audio.file_names import named_groups, refuse
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
@@ -100,11 +101,9 @@ def index_folder(
     out.parent.mkdir(parents=True, exist_ok=True)
     entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None, num_ray_workers)
     bad = [entry for entry in entries if isinstance(entry, str)]
-    if bad and (not skip_bad or len(bad) == len(paths)):
-        raise ValueError(
-            f"{len(bad)} of the {len(paths)} audio files below {root} cannot be used:\n{name_a_few(bad)}\n"
-            "repair or remove them, or set `skip_bad` to leave them out"
-        )
+    if not skip_bad or len(bad) == len(paths):
+        problem = f"of the {len(paths)} audio files below {root} cannot be used"
+        refuse(problem, bad, "repair or remove them, or set `skip_bad` to leave them out")
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
     headers = {row: entry for row, entry in enumerate(entries) if isinstance(entry, Header)}
@@ -132,42 +131,33 @@ def _labels(
     paths: list[str], speaker_level: int | None, pattern: str | None, split_level: int | None
 ) -> dict[str, list[str]]:
     labels: dict[str, list[str]] = {}
+    folders = [PurePosixPath(path).parts[:-1] for path in paths]
     for name, level in (("split", split_level), ("speaker", speaker_level)):
         if level is not None:
-            labels[name] = _folders_at(paths, level, f"{name}_level")
+            shallow = [
+                path for path, parts in zip(paths, folders, strict=True) if not -len(parts) <= level < len(parts)
+            ]
+            advice = f"level 0 is the first folder below the root; change `{name}_level`"
+            refuse(f"of {len(paths)} files lie in fewer folders than {name}_level={level} needs", shallow, advice)
+            labels[name] = [parts[level] for parts in folders]
     if pattern is None:
         return labels
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"`speaker_pattern`={pattern!r} is not a regular expression: {error}") from error
-    groups = list(expression.groupindex)
-    if not groups:
+    if not expression.groupindex:
         raise ValueError(f"speaker_pattern={pattern!r} has no named group; write it like (?P<speaker>[a-z]+)")
-    reserved = [name for name in groups if name in labels or name in ("path", *COUNT_COLUMNS)]
+    reserved = [name for name in expression.groupindex if name in (*labels, "path", *COUNT_COLUMNS)]
     if reserved:
         raise ValueError(
             f"speaker_pattern={pattern!r} names {', '.join(reserved)}, set elsewhere already; rename the group"
         )
-    matches = [expression.search(path) for path in paths]
-    unmatched = [path for path, match in zip(paths, matches, strict=True) if match is None]
-    if unmatched:
-        raise ValueError(
-            f"speaker_pattern={pattern!r} does not match {len(unmatched)} of {len(paths)} paths:\n"
-            f"{name_a_few(unmatched)}"
-        )
-    for name in groups:
-        labels[name] = [match[name] or "" for match in matches if match]
-    return labels
+    return labels | named_groups(paths, expression, f"paths do not match speaker_pattern={pattern!r}")
 
 
 def _drawn_splits(
-    columns: dict[str, list[str]],
-    *,
-    valid_share: float | None,
-    test_share: float | None,
-    split_by: SplitBy,
-    seed: int,
+    columns: dict[str, list[str]], valid_share: float | None, test_share: float | None, split_by: SplitBy, seed: int
 ) -> dict[str, list[str]]:
     """Return a column `split` from the first folders or by chance; {} if there is one, or both shares are 0."""
     if split_by not in get_args(SplitBy):
@@ -189,19 +179,13 @@ def _drawn_splits(
     if split_by == "speaker":
         units = columns.get("speaker", [""] * len(paths))
         nameless = [path for path, speaker in zip(paths, units, strict=True) if not speaker]
-        if nameless:
-            raise ValueError(
-                f"split_by='speaker', but {len(nameless)} of {len(paths)} files have no speaker:\n"
-                f"{name_a_few(nameless)}\nname them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
-            )
+        advice = "name them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
+        refuse(f"of {len(paths)} files have no speaker, but split_by='speaker'", nameless, advice)
     return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
 
 
 def _splits_of_first_folders(paths: list[str]) -> list[str]:
-    """Return the split that each path's first folder names, or [].
-
-    If there is no `valid`, it is drawn from `train`.
-    """
+    """Return the split that each path's first folder names, or []; without a `valid`, it is drawn from `train`."""
     tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
     split_of_top = splits_of_folders(tops)
     if len(set(split_of_top.values())) < 2:
@@ -210,18 +194,5 @@ def _splits_of_first_folders(paths: list[str]) -> list[str]:
     train_paths = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
     if "valid" in splits or len(train_paths) < 2:
         return splits
-    new_splits = dict(
-        zip(train_paths, draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0), strict=True)
-    )
-    return [new_splits.get(path, split) for path, split in zip(paths, splits, strict=True)]
-
-
-def _folders_at(paths: list[str], level: int, option: str) -> list[str]:
-    folders = [PurePosixPath(path).parts[:-1] for path in paths]
-    shallow = [path for path, parts in zip(paths, folders, strict=True) if not -len(parts) <= level < len(parts)]
-    if shallow:
-        raise ValueError(
-            f"{option}={level}, but {len(shallow)} of {len(paths)} files lie in fewer folders:\n{name_a_few(shallow)}\n"
-            f"level 0 is the first folder below the root; change `{option}`"
-        )
-    return [parts[level] for parts in folders]
+    new_splits = iter(draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0))
+    return [next(new_splits) if split == "train" else split for split in splits]

@@ -4,15 +4,17 @@ A header `#file onset offset #phone prev-phone next-phone speaker`, then a line 
 blanks and times in seconds. n items.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from cpc.data.audio.file_names import refuse
+from cpc.data.audio.manifest import number_or_nan
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.folders import name_a_few, require_utf8
+from cpc.data.store.folders import require_utf8
 from cpc.data.store.text_files import read_text
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
@@ -66,21 +68,14 @@ class Items:
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])
-        if unfit:
-            raise ValueError(
-                f"{len(unfit)} names of files, phones or speakers are empty or hold a blank, which parts the columns "
-                f"of an item file: rename them\n{name_a_few([repr(name) for name in unfit])}"
-            )
-        rounded = [row for row in range(len(self)) if len(set(self.line(row).split()[1:3])) == 1]
-        if rounded:
-            raise ValueError(
-                f"{len(rounded)} items are shorter than a microsecond, to which times are written: leave them out\n"
-                f"{name_a_few([self.line(row) for row in rounded])}"
-            )
+        problem = "names of files, phones or speakers are empty or hold a blank, which divides the columns"
+        refuse(problem, map(repr, unfit), "rename them")
+        lines = list(map(self.line, range(len(self))))
+        rounded = [line for line in lines if len(set(line.split()[1:3])) == 1]
+        refuse("items are shorter than a microsecond, to which times are written", rounded, "leave them out")
         require_utf8(sorted(names), "an item file")
         with write_atomically(path) as new:
-            lines = [HEADER, *map(self.line, range(len(self)))]
-            new.write_text("\n".join([*lines, ""]), encoding="utf-8")
+            new.write_text("\n".join([HEADER, *lines, ""]), encoding="utf-8")
 
 
 def read_items(path: str | Path) -> Items:
@@ -105,8 +100,8 @@ def read_items(path: str | Path) -> Items:
             continue
         if len(cells) != len(HEADER.split()):
             raise ValueError(f"{path}, line {line_number}: {len(cells)} fields under the 7 of {HEADER!r}")
-        onset, offset = (_seconds(cell) for cell in cells[1:3])
-        if not 0 <= onset < offset < math.inf:
+        onset, offset = (number_or_nan(cell) for cell in cells[1:3])
+        if not 0 <= onset < offset < np.inf:
             raise ValueError(
                 f"{path}, line {line_number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds "
                 "from the start of the file, the onset first"
@@ -119,13 +114,10 @@ def read_items(path: str | Path) -> Items:
         rows.append((cells[0], onset, offset, *cells[3:]))
     if not rows:
         raise ValueError(f"{path} has a header and no items")
-    files, onsets, offsets, *labels = (list(column) for column in zip(*rows, strict=True))
+    return items_of_rows(rows)
+
+
+def items_of_rows(rows: Iterable[tuple[Any, ...]]) -> Items:
+    """Return items, of which each row has the columns of `Items`."""
+    files, onsets, offsets, *labels = map(list, zip(*rows, strict=True))
     return Items(files, np.array(onsets), np.array(offsets), *labels)
-
-
-def _seconds(cell: str) -> float:
-    """Return the number in a cell; NaN if it holds none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan

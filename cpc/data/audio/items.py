@@ -5,13 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from cpc.config.argument_rules import OutFile, checked
-from cpc.data.audio.alignments import ALIGNMENTS_NAME, Segment, check_alignments, read_alignments
+from cpc.data.audio.alignments import Segment, read_matching_alignments
 from cpc.data.audio.file_names import shortest_names
-from cpc.data.audio.item_files import Items
-from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.item_files import Items, items_of_rows
+from cpc.data.audio.manifest import read_manifest
 
 Span = Literal["phone", "triphone"]
 
@@ -56,12 +54,9 @@ def write_items(
     if span not in get_args(Span):
         raise ValueError(f"span={span!r} is not one of {', '.join(get_args(Span))}")
     manifest = read_manifest(data)
-    source = manifest.root / ALIGNMENTS_NAME if alignments is None else Path(alignments)
-    if not source.exists():
-        raise ValueError(f"items are made of alignments, and there is no {source}: name them with `alignments`")
-    aligned, rows = read_alignments(source, tier=tier), manifest.rows(split).tolist()
-    check_alignments(aligned, manifest, rows)
-    names, speakers = shortest_names(manifest.paths), _speakers(manifest)
+    rows = manifest.rows(split).tolist()
+    aligned = read_matching_alignments(manifest, rows, alignments, tier, "an item file")
+    names, speakers = shortest_names(manifest.paths), manifest.column("speaker")
     columns: list[tuple[str, float, float, str, str, str, str]] = []
     for row in rows:
         if manifest.paths[row] in aligned:
@@ -71,11 +66,10 @@ def write_items(
             columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
     if not columns:
         raise ValueError(
-            f"no phone of the {len(rows)} files has a neighbour on either side, so there is no item: see what "
-            f"{source} holds, and `silences`"
+            f"no phone of the {len(rows)} files has a neighbour on either side, so there is no item: see what the "
+            "alignments hold, and `silences`"
         )
-    files, onsets, offsets, *labels = (list(column) for column in zip(*columns, strict=True))
-    items = Items(files, np.array(onsets), np.array(offsets), *labels)
+    items = items_of_rows(columns)
     items.write(out)
     return items
 
@@ -97,12 +91,3 @@ def _items(
         if begins and ends and not silent & silences:
             first, last = (phone, phone) if span == "phone" else (before, after)
             yield first.start_seconds, last.end_seconds, phone.label, before.label, after.label
-
-
-def _speakers(manifest: Manifest) -> list[str]:
-    if "speaker" not in manifest.columns:
-        raise ValueError(
-            f"items name their speakers, and the manifest in {manifest.root} has no column 'speaker': index the folder "
-            "with `cpc data index` and --speaker_level or --speaker_pattern"
-        )
-    return manifest.columns["speaker"]

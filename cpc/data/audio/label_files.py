@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from cpc.data.audio.file_names import composed
+from cpc.data.audio.file_names import composed, refuse
 from cpc.data.audio.headers import COUNT_COLUMNS
-from cpc.data.store.folders import name_a_few
 from cpc.data.store.tables import read_table
 
 # Ways in which a row's key may name a file; the one that matches most files is used.
@@ -44,18 +43,12 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
             f"called {paths[0]!r}: choose another `label_key` of {', '.join(columns) or 'no others'}"
         )
     repeated = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
-    if repeated:
-        raise ValueError(f"{table} has more than one row for {len(repeated)} files:\n{name_a_few(repeated)}")
+    refuse(f"files have more than one row in {table}", repeated)
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
-    if shared:
-        raise ValueError(
-            f"{table} names files that lie in several folders, only by their names:\n{name_a_few(shared)}\n"
-            "write their paths into the table"
-        )
+    refuse(f"names in {table} are of files in several folders", shared, "write the paths of these files into the table")
     labels = {name: ["" if row is None else values[row] for row in rows] for name, values in columns.items()}
     unsplit = [path for path, split in zip(paths, labels.get("split", paths), strict=True) if not split]
-    if unsplit:
-        raise ValueError(f"{table} gives {len(unsplit)} of {len(paths)} files no split:\n{name_a_few(unsplit)}")
+    refuse(f"of {len(paths)} files have no split in {table}", unsplit)
     num_unnamed, num_unused = rows.count(None), len(set(keys) - set(names))
     if num_unnamed or num_unused:
         warnings.warn(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from cpc.data.audio.file_names import refuse
 from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import name_a_few, refuse_doubles
+from cpc.data.store.folders import refuse_doubles
 from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
@@ -44,8 +45,7 @@ class Manifest:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a manifest's columns have one length; found {lengths}")
         repeated = [path for path, count in Counter(self.paths).items() if count > 1]
-        if repeated:
-            raise ValueError(f"{len(repeated)} paths occur more than once in the manifest:\n{name_a_few(repeated)}")
+        refuse("paths occur more than once in the manifest", repeated)
         for name in COUNT_COLUMNS:
             if name in self.columns:
                 self._counts(name)
@@ -155,20 +155,15 @@ class Manifest:
         """Refuse an `offset` or a `duration` of a part of a file: cpc reads whole files."""
         whole = "cpc reads whole files: cut the files, or rename the column if it means something else"
         for path, cell in zip(self.paths, self.columns.get("offset", []), strict=False):
-            if _parse_number(cell or "0") != 0:
+            if number_or_nan(cell or "0") != 0:
                 raise ValueError(f"{path}: offset is {cell[:40]!r}, but must be 0 or empty; {whole}")
-        if "duration" not in self.columns:
+        durations = self.columns.get("duration", [])
+        if not any(durations):
             return
-        durations = np.array([_parse_number(cell) if cell else np.nan for cell in self.columns["duration"]])
-        has_duration = np.array([cell != "" for cell in self.columns["duration"]], dtype=bool)
-        if has_duration.any():
-            lengths = self.seconds
-            differs = ~np.isclose(durations, lengths, rtol=_DURATION_SHARE, atol=_DURATION_SECONDS) & ~np.isnan(lengths)
-            for row in np.flatnonzero(has_duration & differs):
-                raise ValueError(
-                    f"{self.paths[row]}: duration is {self.columns['duration'][row][:40]!r}, but the file lasts "
-                    f"{lengths[row]:g} s; {whole}"
-                )
+        for path, cell, seconds in zip(self.paths, durations, self.seconds, strict=True):
+            is_whole = abs(number_or_nan(cell) - seconds) <= _DURATION_SECONDS + _DURATION_SHARE * seconds
+            if cell and not is_whole and not np.isnan(seconds):
+                raise ValueError(f"{path}: duration is {cell[:40]!r}, but the file lasts {seconds:g} s; {whole}")
 
     def _counts(self, name: str) -> np.ndarray:
         values, (lowest, highest) = self.column(name), COUNT_LIMITS[name]
@@ -217,16 +212,15 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if check_files:
         _take_normal_forms(manifest)
         absent = [str(file) for file in manifest.files if not file.is_file()]
-        if absent:
-            raise ValueError(f"{len(absent)} of the {len(manifest)} files in {path} are absent:\n{name_a_few(absent)}")
+        refuse(f"of the {len(manifest)} files in {path} are absent", absent)
         refuse_doubles(manifest.root, manifest.paths)
     speakers = {"speakers": manifest.codes("speaker")[1]} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 
 
-def _parse_number(cell: str) -> float:
-    """Return a cell's number; NaN if it is none."""
+def number_or_nan(cell: str) -> float:
+    """Return the number in a cell; NaN if the cell holds none."""
     try:
         return float(cell)
     except ValueError:

@@ -11,11 +11,11 @@ from cpc.data.audio.augmentation import WaveformAugmentation
 from cpc.data.audio.corpus import Corpus, Sampler
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
-from cpc.data.drawn import Drawn
+from cpc.data.map_style import MapStyleModality
 
 
 @dataclass(kw_only=True)
-class Audio(Drawn):
+class Audio(MapStyleModality):
     """Windows of audio files.
 
     Args:
@@ -46,7 +46,7 @@ class Audio(Drawn):
     unit = "windows"
     source_option = "manifest"
     size_option = "window_samples"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "alignments", "tier", "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "alignments", "tier", "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
     probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
 

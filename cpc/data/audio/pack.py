@@ -132,8 +132,8 @@ class _Waveforms(RowSource):
         self._rate_hz = sample_rate_hz
         self._files = manifest.files
         self._paths = manifest.paths
-        names = [name for name in ("num_samples", "sample_rate_hz") if name in manifest.columns]
-        self._expected = {name: manifest.column(name) for name in names}
+        counts = ("num_samples", "sample_rate_hz")
+        self._expected = {name: manifest.column(name) for name in counts if name in manifest.columns}
         self._headers: list[Header | str] = []
         self._clipped: set[int] = set()
         self._quiet: set[int] = set()
@@ -151,33 +151,22 @@ class _Waveforms(RowSource):
         return digest.hexdigest()[:24]
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        headers = read_headers(self._files, num_workers, "pack: headers" if progress else None)
-        self._headers = [self._checked(row, header) for row, header in enumerate(headers)]
-        # A file that cannot be read takes no room.
-        readable = [header if isinstance(header, Header) else Header(0, 1, 1, "") for header in self._headers]
-        num_samples, rates = (np.array([getattr(header, name) for header in readable]) for name in Header._fields[:2])
-        lengths = resampled_length(num_samples, rates, self._rate_hz).tolist()
-        return [
-            header if isinstance(header, str) else length for header, length in zip(self._headers, lengths, strict=True)
-        ]
+        self._headers = read_headers(self._files, num_workers, "pack: headers" if progress else None)
+        return [self._room(row, header) for row, header in enumerate(self._headers)]
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
         yield
-        for rows, description in (
-            (self._clipped, "of floating-point samples go beyond [-1, 1] and were clipped there; scale them down if "),
-            (
-                self._quiet,
-                f"stay below {_QUIET / _LOUDEST:.3f} of full scale, and a pack of 16 bits rounds them to fewer than "
-                f"{2 * _QUIET} levels, which `cpc embed` does not; scale them up, and index the folder again, if ",
-            ),
-        ):
+        clipped = "of floating-point samples go beyond [-1, 1] and were clipped there; scale them down"
+        quiet = (
+            f"stay below {_QUIET / _LOUDEST:.3f} of full scale, and a pack of 16 bits rounds them to fewer than "
+            f"{2 * _QUIET} levels, which `cpc embed` does not; scale them up, and index the folder again,"
+        )
+        for rows, problem in ((self._clipped, clipped), (self._quiet, quiet)):
             if rows:
                 files = [str(self._files[row]) for row in sorted(rows)]
-                warnings.warn(
-                    f"{len(files)} of {len(self._files)} files {description}that is too much:\n{name_a_few(files)}",
-                    stacklevel=6,
-                )
+                problem = f"of {len(self._files)} files {problem} if that is too much"
+                warnings.warn(f"{len(files)} {problem}:\n{name_a_few(files)}", stacklevel=6)
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         header = self._headers[row]
@@ -193,26 +182,21 @@ class _Waveforms(RowSource):
             lowest, highest = min(lowest, samples.min()), max(highest, samples.max())
             yield samples
         if lowest == highest:
-            raise ValueError(
-                f"{self._files[row]}: is constant, each of its {num_samples} samples is {lowest / _LOUDEST:g}"
-            )
-
+            level = f"each of its {num_samples} samples is {lowest / _LOUDEST:g}"
+            raise ValueError(f"{self._files[row]}: is constant, {level}")
         if max(int(highest), -int(lowest)) < _QUIET and header.subtype not in _COARSE:
             self._quiet.add(row)
 
-    def _checked(self, row: int, header: Header | str) -> Header | str:
-        """Return the header of a file that can be packed, or an error message."""
-        file = self._files[row]
+    def _room(self, row: int, header: Header | str) -> int | str:
+        """Return the number of samples of a file after resampling, or why the file cannot be packed."""
         if isinstance(header, str):
             return header
+        file = self._files[row]
         try:
             check_rates(file, header.sample_rate_hz, self._rate_hz)
         except ValueError as error:
             return str(error)
         for name, values in self._expected.items():
-            if int(values[row]) != getattr(header, name):
-                return (
-                    f"{file}: {name} is {getattr(header, name)}, but {values[row]} in the manifest; index the folder "
-                    "again"
-                )
-        return header
+            if int(values[row]) != (found := getattr(header, name)):
+                return f"{file}: {name} is {found}, but {values[row]} in the manifest; index the folder again"
+        return resampled_length(header.num_samples, header.sample_rate_hz, self._rate_hz)

@@ -14,18 +14,12 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments, window_labels
+from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.audio.windows import (
-    NUM_INITIALISATION_WINDOWS,
-    Audio,
-    WindowDataset,
-    initialisation_windows,
-    window_draws,
-)
+from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, Audio, WindowDataset, initialisation_windows
 from cpc.data.batch import Batch
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
@@ -42,8 +36,7 @@ class SegmentLabels(Labels):
 
     vary_within = True
 
-    def names(self, row: int) -> set[str]:
-        """Return all labels of a file."""
+    def names(self, row: int) -> set[str]:  # noqa: D102
         return {segment.label for segment in self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
@@ -73,8 +66,7 @@ class AudioFrontEnd(FeatureExtractor):
         """All cores on a CPU, since one file per core is faster than one file on all cores."""
         return torch.get_num_threads() if self.times.device.type == "cpu" else 1
 
-    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of frames of each file."""
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:  # noqa: D102
         assert self.audio is not None
         return self.times.num_frames(self.audio.num_samples[rows])
 
@@ -107,8 +99,7 @@ class AudioFrontEnd(FeatureExtractor):
     def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
         return self.times.geometry() | super().geometry(feature)
 
-    def file_features(self, path: Path) -> np.ndarray:
-        """Return the features `[T, D]` of a whole file."""
+    def file_features(self, path: Path) -> np.ndarray:  # noqa: D102
         pieces = list(self.times.stream(read_blocks(path, self.times.sample_rate_hz)))
         if not pieces:
             raise ValueError(f"{path}: is too short for a single frame")
@@ -174,11 +165,7 @@ class AudioProbeData(ProbeData):
         if task != "phones":
             values = manifest.column(task)
             return Labels({row: values[row] for row in rows.tolist() if values[row]})
-        source = manifest.root / ALIGNMENTS_NAME if self._alignments is None else Path(self._alignments)
-        if not source.exists():
-            raise ValueError(f"task 'phones' needs alignments, and there is no {source}: name them with `alignments`")
-        alignments = read_alignments(source, tier=self._tier)
-        check_alignments(alignments, manifest, rows)
+        alignments = read_matching_alignments(manifest, rows, self._alignments, self._tier, "task 'phones'")
         paths = {row: manifest.paths[row] for row in rows.tolist()}
         segments = {row: alignments.segments(path) for row, path in paths.items() if path in alignments}
         return SegmentLabels({row: row_segments for row, row_segments in segments.items() if row_segments})
@@ -188,25 +175,21 @@ class AudioProbeData(ProbeData):
         audio = None if self._corpus is None else self._corpus.audio
         where: dict[str, Any] = {"device": self.device, "precision": self.precision}
         if model is None:
-            (kind,) = features
-            rate, statistics = self.corpus.audio.sample_rate_hz, self.corpus.statistics(self.train_split)
-            return AudioFrontEnd(features, Features(kind, None, rate, statistics=statistics, **where), audio)  # type: ignore[arg-type]
-        kind = "zc" if len(features) == 2 else features[0]
-        return AudioFrontEnd(features, Features(kind, model, **where), audio)  # type: ignore[arg-type]
+            where["sample_rate_hz"] = self.corpus.audio.sample_rate_hz
+            where["statistics"] = self.corpus.statistics(self.train_split)
+        kind: Any = "zc" if len(features) == 2 else features[0]
+        return AudioFrontEnd(features, Features(kind, model, **where), audio)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, AUDIO_SUFFIXES, "audio")
 
-    def name(self, row: int) -> str:
-        """Return the path of the file."""
+    def name(self, row: int) -> str:  # noqa: D102
         return self.corpus.manifest.paths[row]
 
-    def default_test_split(self, task: str) -> str:
-        """Return `valid` for speakers, `test` for other tasks."""
+    def default_test_split(self, task: str) -> str:  # noqa: D102
         return "valid" if task == "speaker" else "test"
 
-    def default_pool(self, task: str) -> str:
-        """Return `frames` for phones and speakers, `mean` for other tasks."""
+    def default_pool(self, task: str) -> str:  # noqa: D102
         return "frames" if task in ("phones", "speaker") else "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
@@ -227,7 +210,7 @@ class AudioProbeData(ProbeData):
 
     def initialise(self, model: Any, seed: int) -> None:
         """Initialise by the statistics of the training split and by windows of it without padding."""
-        audio = self._training_audio
+        audio = self.corpus.audio.subset(self.corpus.manifest.rows(self.train_split))
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)
         model.initialise_from(windows)
@@ -236,12 +219,10 @@ class AudioProbeData(ProbeData):
         """Return only the first feature, since a pass over a corpus takes long."""
         return learnt[:1] or ("c",)
 
-    def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder and the context."""
+    def trained(self, model: Any) -> list[nn.Module]:  # noqa: D102
         return [model.encoder, model.context]
 
-    def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
-        """Yield batches of windows drawn uniformly."""
+    def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:  # noqa: D102
         audio, encoder = self.corpus.audio.subset(rows), model.encoder
         window_samples = protocol.window_latents * encoder.hop_samples
         dataset = WindowDataset(
@@ -250,8 +231,7 @@ class AudioProbeData(ProbeData):
             labels=lambda file, start, num_latents: labels(int(rows[file]), encoder, start, num_latents),
             num_latents=int(encoder.num_latents(window_samples)),
         )
-        draws = window_draws(audio.num_samples, window_samples)
-        stream = UniformBatches(**draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, seed=protocol.seed)
         return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -275,7 +255,3 @@ class AudioProbeData(ProbeData):
                 "from": f"split {self.train_split!r}, without padding",
             },
         }
-
-    @property
-    def _training_audio(self) -> Any:
-        return self.corpus.audio.subset(self.corpus.manifest.rows(self.train_split))

@@ -1,14 +1,15 @@
 """Time alignments in Praat's TextGrids, long or short, UTF-8 or UTF-16."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, decode_text, single_track
+from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, single_track
+from cpc.data.store.text_files import decode
 
 # The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
-_TEXTGRID_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
@@ -18,72 +19,67 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         file: the TextGrid.
         tier: name of the tier; None: `phones`, or the only interval tier.
     """
-    values = _TextGridValues(file)
+    values = _Values(file)
     # The Penn aligner calls the short format by name.
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
         raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
     values.bounds()
-    tiers: dict[str, _Tier] = {}
-    others = []
+    tiers: dict[str, tuple[float, float, list[Row]]] = {}
+    points = []
     for _ in range(values.count() if values.flag() == "<exists>" else 0):
-        kind = values.string()
-        if kind not in ("IntervalTier", "TextTier"):
-            raise ValueError(f"{file}, line {values.line}: a tier is an IntervalTier or a TextTier, not {kind!r}")
+        tier_class = values.string()
+        if tier_class not in ("IntervalTier", "TextTier"):
+            raise ValueError(f"{file}, line {values.line}: a tier is an IntervalTier or a TextTier, not {tier_class!r}")
         name = values.string()
-        if kind == "IntervalTier" and name in tiers:
+        if tier_class == "IntervalTier" and name in tiers:
             raise ValueError(
                 f"{file}, line {values.line}: a second interval tier is called {name!r}; rename one of them"
             )
-        if kind == "IntervalTier":
-            tiers[name] = values.intervals()
+        bounds = values.bounds()
+        if tier_class == "IntervalTier":
+            tiers[name] = (*bounds, [values.interval() for _ in range(values.count())])
         else:
-            values.skip_points()
-            others.append(name)
+            points.append(name)
+            for _ in range(values.count()):
+                values.number(), values.string()
     values.end()
     if tier is None:
         tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
     if tier not in tiers:
-        points = f" (and the point tiers {', '.join(others)})" if others else ""
+        others = f" (and the point tiers {', '.join(points)})" if points else ""
         raise ValueError(
-            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{points}; name one with `tier`"
+            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{others}; name one with `tier`"
         )
-    return single_track(file, tiers[tier].labelled(file))
+    return single_track(file, _labelled(file, *tiers[tier]))
 
 
-class _Tier(NamedTuple):
-    """An interval tier: its bounds in seconds, and all its intervals in order, with and without text."""
-
-    first: float
-    last: float
-    rows: list[Row]
-
-    def labelled(self, file: Path) -> Iterator[Row]:
-        """Yield the intervals that have a text; check that intervals are in order and within the tier."""
-        before = self.first
-        for line, name, start, end, label in self.rows:
-            for is_bad, problem in (
-                (end < start, "ends before it starts"),
-                (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the one before it, which ends at {before:g} s"),
-                (end > self.last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {self.last:g} s"),
-                ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
-            ):
-                if is_bad:
-                    raise ValueError(
-                        f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
-                    )
-            before = end
-            if label:
-                yield line, name, start, end, label
+def _labelled(file: Path, first: float, last: float, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the intervals that have a text; check that intervals are in order and within the bounds of their tier."""
+    before = first
+    for line, name, start, end, label in rows:
+        for is_bad, problem in (
+            (end < start, "ends before it starts"),
+            (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the one before it, which ends at {before:g} s"),
+            (end > last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {last:g} s"),
+            ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
+        ):
+            if is_bad:
+                raise ValueError(
+                    f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
+                )
+        before = end
+        if label:
+            yield line, name, start, end, label
 
 
-class _TextGridValues:
+class _Values:
     """The values of a TextGrid, one after the other; any other text is commentary and skipped, as in Praat."""
 
     def __init__(self, file: Path) -> None:
         self.line = 1
         self._file = file
-        self._text = decode_text(file)
-        self._values = _TEXTGRID_VALUE.finditer(self._text)
+        self._text = decode(file.read_bytes(), file)
+        self._matches = _VALUE.finditer(self._text)
         self._position = 0
 
     def bounds(self) -> tuple[float, float]:
@@ -92,26 +88,9 @@ class _TextGridValues:
             self._fail("an end that is not before its start", f"{first:g} to {last:g}")
         return first, last
 
-    def intervals(self) -> "_Tier":
-        """Return an interval tier, unchecked."""
-        first, last = self.bounds()
-        rows = []
-        for _ in range(self.count()):
-            start, line = self.number(), self.line
-            rows.append((line, "", start, self.number(), self.string().strip()))
-        return _Tier(first, last, rows)
-
-    def skip_points(self) -> None:
-        """Move past a tier of points, which has no segments."""
-        self.bounds()
-        for _ in range(self.count()):
-            self.number(), self.string()
-
-    def end(self) -> None:
-        match = next(self._values, None)
-        if match is not None:
-            self._move(match.start())
-            self._fail("the end of the file, after as many tiers and intervals as it announces", match[0])
+    def interval(self) -> Row:
+        start, line = self.number(), self.line
+        return line, "", start, self.number(), self.string().strip()
 
     def string(self) -> str:
         return self._next(1, "a string").replace('""', '"')
@@ -132,16 +111,22 @@ class _TextGridValues:
     def flag(self) -> str:
         return self._next(3, "<exists>")
 
+    def end(self) -> None:
+        if match := self._next_match():
+            self._fail("the end of the file, after as many tiers and intervals as it announces", match[0])
+
     def _next(self, group: int, expected: str) -> str:
-        match = next(self._values, None)
-        self._move(len(self._text) if match is None else match.start())
+        match = self._next_match()
         if match is None or match[group] is None:
-            self._fail(expected, "the end of the file" if match is None else match[0])
+            self._fail(expected, match[0] if match else "the end of the file")
         return match[group]
 
-    def _move(self, position: int) -> None:
+    def _next_match(self) -> re.Match[str] | None:
+        match = next(self._matches, None)
+        position = match.start() if match else len(self._text)
         self.line += self._text.count("\n", self._position, position)
         self._position = position
+        return match
 
     def _fail(self, expected: str, found: str) -> NoReturn:
         raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

@@ -64,13 +64,8 @@ def room_response(
 ) -> Float[np.ndarray, " n"]:
     """Return a room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
 
-    The statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level.
-
-    Args:
-        rt60_ms: reverberation time.
-        direct_db: energy of the direct sound against all that follows.
-        sample_rate_hz: rate of the response.
-        rng: generator of the reflections.
+    The statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level;
+    `direct_db` is the energy of the direct sound against all that follows.
     """
     num_samples = max(2, round(rt60_ms / 1000 * sample_rate_hz))
     response = rng.standard_normal(num_samples, np.float32)

@@ -78,9 +78,7 @@ class WindowDataset(Dataset[Batch]):
         if self.window_samples < 1:
             raise ValueError(f"window_samples={self.window_samples}, but a window has at least 1 sample")
         if self.labels is not None and self.num_latents < 1:
-            raise ValueError(
-                f"labels are given with num_latents={self.num_latents}; set the encoder's latents per window"
-            )
+            raise ValueError(f"labels are given with num_latents={self.num_latents}; set the latents of a window")
         num_files = len(self.audio.num_samples)
         for name, default in (("sequence_ids", np.arange(num_files)), ("group_ids", np.full(num_files, -1))):
             ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
@@ -116,8 +114,8 @@ class WindowDataset(Dataset[Batch]):
         draws = window_draws(self.audio.num_samples, self.window_samples)
         draws["made_from"] |= self.made_from
         if self.augmenter is not None:
-            draws["num_starts"] = draws["num_starts"] * NUM_CHANGES
-            draws["made_from"] = draws["made_from"] | {"augmentation": True}
+            draws["num_starts"] *= NUM_CHANGES
+            draws["made_from"]["augmentation"] = True
         if self.windows_at_once is not None:
             draws["slots_at_once"] = self.windows_at_once
         return draws
@@ -129,23 +127,14 @@ class WindowDataset(Dataset[Batch]):
 
 
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:
-    """Return the arguments of a batch stream that draws windows from audio files.
+    """Return the arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream` of windows of audio files.
 
     A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty file has
     none.
 
-    Args:
-        num_samples: `[num_files]` length of each file.
-        window_samples: length of a window.
-
-    Returns:
-        `num_slots`, `num_starts` and `made_from`, the arguments of `BatchStream`.
-
     Raises:
-        ValueError: if no file holds a sample, or `window_samples` is below 1.
+        ValueError: if no file holds a sample.
     """
-    if window_samples < 1:
-        raise ValueError(f"window_samples={window_samples}, but a window has at least 1 sample")
     num_samples = np.asarray(num_samples, np.int64)
     if not num_samples.any():
         raise ValueError(f"none of the {len(num_samples)} audio files holds a sample, so there is nothing to draw")
@@ -162,12 +151,6 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
     Padding would bias the encoder's channel statistics, which every sample enters. Windows are therefore at most as
     long as the median file, and shorter files are left out: at least half of the files take part.
 
-    Args:
-        audio: the training files.
-        window_samples: S, the length of training windows.
-        num_windows: B.
-        seed: seed of the stream.
-
     Raises:
         ValueError: if no file holds a sample.
     """
@@ -176,5 +159,5 @@ def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, 
         window_samples = min(window_samples, int(np.median(num_samples[num_samples > 0])))
     long_enough = np.where(num_samples >= window_samples, num_samples, 0)
     draws = window_draws(long_enough, window_samples)
-    windows = UniformBatches(**draws, batch_size=num_windows, num_batches=1, seed=seed).batch(0)
+    windows = UniformBatches(**draws, batch_size=num_windows, seed=seed).batch(0)
     return WindowDataset(audio, window_samples).__getitems__(windows).x

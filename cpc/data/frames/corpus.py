@@ -13,15 +13,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
-from cpc.data.drawn import DrawnCorpus
 from cpc.data.frames.recording import Recording
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.contents import say_contents
 from cpc.data.streams.stream import Draw, digest
 
 NUM_INITIALISATION_WINDOWS = 16
 
 
-class FrameCorpus(DrawnCorpus):
+class FrameCorpus(MapStyleCorpus):
     """The episodes of a recording.
 
     Args:
@@ -93,20 +93,22 @@ class FrameWindows:
         return {
             "num_slots": np.maximum(self.lengths // self.num_latents, 1),
             "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
-            "made_from": {"window_frames": self.num_latents, "episodes": digest(self.lengths)}
-            | {"content of episodes": digest(self.corpus.recording.content(self.sequence_ids))},
+            "made_from": {
+                "window_frames": self.num_latents,
+                "episodes": digest(self.lengths),
+                "content of episodes": digest(self.corpus.recording.content(self.sequence_ids)),
+            },
         }
 
     def __getitems__(self, indices: Sequence[Draw]) -> Batch:
         """Return the batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
         x = np.zeros((len(indices), self.num_latents, *self.corpus.frame_shape), np.uint8)
-        for window, (episode, start) in zip(x, indices, strict=True):
-            row = int(self.sequence_ids[episode])
+        ids = self.sequence_ids[[episode for episode, _ in indices]]
+        for window, row, (_, start) in zip(x, ids.tolist(), indices, strict=True):
             frames = self.corpus.recording.read(row, start, self.num_latents, self.corpus.stack)
             window[: len(frames)] = frames
-        episodes = [episode for episode, _ in indices]
-        ids, groups = (torch.from_numpy(x[episodes]) for x in (self.sequence_ids, self.group_ids))
-        return Batch(torch.from_numpy(x), self.num_valid(indices), ids, groups, ids.new_zeros(len(ids), 0))
+        batch = Batch.of(torch.from_numpy(x))
+        return batch._replace(num_valid=self.num_valid(indices), sequence_id=torch.from_numpy(ids))
 
     def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Return the number of frames of each window without padding."""

@@ -115,8 +115,7 @@ def picture_key(space: Any) -> str | None:
             "the environment's observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not "
             f"{space}"
         )
-    key: str | None = keys[0]
-    return key
+    return keys[0]
 
 
 def resize_frame(picture: UInt8[np.ndarray, "..."], side: int) -> UInt8[np.ndarray, "H W 1"]:

@@ -4,26 +4,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count
-from cpc.data.drawn import Drawn, HeldOut
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus
 from cpc.data.frames.probe_data import FrameProbeData
+from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 
 
 @dataclass(kw_only=True)
-class Frames(Drawn):
+class Frames(MapStyleModality):
     """Windows of recorded episodes; an observation is a stack of a frame and the frames before it.
 
     Args:
         source: a folder that `cpc data record` wrote.
         window_frames: length of a window. Windows and predictions lie in one episode.
         stack: frames in a stack, of which the last is the current one; equal to `model.encoder.init_args.num_frames`.
-        batch_size: windows per batch and device.
-        train_split: split to train on.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
-        num_workers: loader processes; 0 loads in the training process.
-        seed: seed of the batches.
     """
 
     name = "frames"

@@ -4,7 +4,6 @@ B windows, T frames, S frames in a stack, H W a frame's rows and columns of pixe
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +14,12 @@ import torch
 from einops import rearrange
 from jaxtyping import Float, UInt8
 from scipy.stats import entropy
-from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
 from cpc.data.frames.recording import stacked
-from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData
+from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -47,21 +45,14 @@ class StateLabels(Labels):
 
 
 class FrameFeatureExtractor(FeatureExtractor):
-    """Latents and contexts of episodes, from their first frame on.
-
-    Args:
-        features: `c`, `z` or both.
-        model: the model in eval mode.
-        corpus: the episodes; None if only `file_features` is called.
-        device: device of the model.
-        precision: precision of the model's matrix products.
-    """
+    """Latents `z` and contexts `c` of episodes, from their first frame on; without a corpus only of files."""
 
     def __init__(
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision
     ) -> None:
         self.model, self.corpus, self.device, self.precision = model, corpus, device, precision
-        self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name] for name in features}
+        dims = {"z": model.encoder.dim, "c": model.context.dim}
+        self.dims = {name: dims[name] for name in features}
 
     @property
     def num_workers(self) -> int:
@@ -95,17 +86,15 @@ class FrameFeatureExtractor(FeatureExtractor):
                 f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"
             )
         starts, stack = range(0, len(frames), _FRAMES_AT_ONCE), self.model.encoder.num_frames
-        features = self._encode(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
-        return np.concatenate([next(iter(piece.values())) for piece in features])
+        (feature,) = self.dims
+        pieces = self._encode(stacked(frames, start, _FRAMES_AT_ONCE, stack) for start in starts)
+        return np.concatenate([piece[feature] for piece in pieces])
 
     def _encode(self, pieces: Iterator[UInt8[np.ndarray, "T S H W"]]) -> Iterator[dict[str, Float[np.ndarray, "T D"]]]:
         state = None
         for frames in pieces:
             x = rearrange(torch.from_numpy(frames).to(self.device), "t s h w -> 1 t s h w")
-            with (
-                torch.inference_mode(),
-                torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"),
-            ):
+            with torch.inference_mode(), autocast(x, self.precision):
                 latents, contexts, state = self.model.encode(x, state)
             yield {name: {"z": latents, "c": contexts}[name][0].float().cpu().numpy() for name in self.dims}
 
@@ -187,34 +176,20 @@ class FrameProbeData(ProbeData):
         """Initialise by the pixel statistics of the training split and by some of its windows."""
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = self.corpus.windows(self.train_split)
-        indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, 1, seed).batch(0)
+        indices = self.corpus.batches(windows, "uniform", NUM_INITIALISATION_WINDOWS, seed).batch(0)
         model.initialise_from(windows.__getitems__(indices).x)
-
-    def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder and the context."""
-        return [model.encoder, model.context]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of uniformly random windows."""
         windows = FrameWindows(self.corpus, rows, self.train_split, protocol.window_latents)
-        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
-        for step in itertools.count():
-            indices = stream.batch(step)
+        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
+        for indices in stream:
             batch = windows.__getitems__(indices)
             classes = np.full(batch.x.shape[:2], UNLABELLED)
             lengths = windows.num_valid(indices).tolist()
             for window_classes, (episode, start), length in zip(classes, indices, lengths, strict=True):
                 window_classes[:length] = labels(int(rows[episode]), None, start, length)
             yield batch._replace(labels=torch.from_numpy(classes))
-
-    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the contexts `[B, T, C]`, and a mask `[B, T]` that excludes padding."""
-        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            latents = model.encoder(batch.x)
-        contexts, _ = model.context(latents.float())
-        assert batch.num_valid is not None
-        num_valid = rearrange(batch.num_valid, "b -> b 1")
-        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
         """Return how the episodes were recorded, and how many frames are not used for tests."""
@@ -254,7 +229,7 @@ class FrameProbeData(ProbeData):
                 for frame in recording.read(row, 0, int(recording.lengths[row]), 1)
             ]
 
-        trained = set(recording.rows(self.train_split).tolist()) if self.train_split else set(range(len(recording)))
-        seen = {digest for row in trained for digest in hashes(row)} if len(trained) < len(recording) else set()
-        others = (row for row in range(len(recording)) if row not in trained)
+        trained = recording.rows(self.train_split).tolist()
+        others = sorted(set(range(len(recording))) - set(trained))
+        seen = {digest for row in trained for digest in hashes(row)} if others else set()
         return {row: np.array([digest in seen for digest in hashes(row)]) for row in others}

@@ -1,11 +1,10 @@
 """`cpc data record`: play episodes of an environment and write them to a folder."""
 
-import platform
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
 from cpc.data.frames.environments import open_environment, open_policy, picture_key, read_ram, resize_frame
 from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.store.atomic_folder import build_atomically
-from cpc.data.store.packed import PackedRows, pack_rows
+from cpc.data.store.packed import PackedRows, RowSource, pack_rows
 from cpc.data.store.splits import draw_splits
 
 
@@ -70,23 +69,13 @@ def record(
     return recording
 
 
-class _EpisodeRows:
-    """Episodes, which are played when they are read, as rows of frames; `steps` collects actions, rewards and memory.
-
-    The class follows the protocol of rows that `pack_rows` takes.
-    """
+class _EpisodeRows(RowSource):
+    """Episodes as rows of frames, played when they are read; `steps` collects actions, rewards and memory."""
 
     noun, dtype = "episode", "|u1"
 
     def __init__(
-        self,
-        env: str,
-        options: dict[str, Any],
-        policy: str,
-        splits: Sequence[str],
-        max_steps: int,
-        side: int,
-        seed: int,
+        self, env: str, options: dict[str, Any], policy: str, splits: list[str], max_steps: int, side: int, seed: int
     ) -> None:
         self._environment = open_environment(env, **options)
         self._policy = open_policy(policy, self._environment.action_space)
@@ -96,20 +85,16 @@ class _EpisodeRows:
         height, width = (space if self._key is None else space[self._key]).shape[:2]
         if height % side or width % side:
             raise ValueError(f"`shrink` {side} does not divide frames of {height} x {width} pixels")
-        self.shape: tuple[int, ...] = (height // side, width // side, 1)
+        self.shape = (height // side, width // side, 1)
         self._steps: defaultdict[str, list[Any]] = defaultdict(list)
-        self.about: Mapping[str, Any] = {
+        self.about = {
             "environment": env,
             "options": options,
             "policy": policy,
             "seed": seed,
             "max_steps": max_steps,
-            "splits": list(splits),
-            "versions": {
-                "gymnasium": version("gymnasium"),
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
+            "splits": splits,
+            "versions": {**{name: version(name) for name in ("gymnasium", "numpy")}, "python": python_version()},
         }
 
     @property
@@ -120,9 +105,6 @@ class _EpisodeRows:
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
         """Return the largest length of every episode; the true length is known only after playing."""
         return [self._max_steps] * self._num_episodes
-
-    def decoding(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         """Play an episode and yield its frames; each frame is stored with the action that follows."""

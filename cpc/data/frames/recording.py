@@ -65,7 +65,7 @@ class Recording(PackedRows):
 
     def rows(self, split: str | None) -> Int[np.ndarray, " e"]:
         """Return the episodes of a split; None: all."""
-        return np.flatnonzero(np.array([split in (None, episode_split) for episode_split in self.splits]))
+        return np.flatnonzero([split in (None, episode_split) for episode_split in self.splits])
 
     def read(self, row: int, start: int, num_frames: int, stack: int) -> UInt8[np.ndarray, "T S H W"]:
         """Return stacks of an episode's frames from `start` on; see `stacked`."""
@@ -87,5 +87,4 @@ def stacked(
     There are fewer stacks if the episode ends before. The first frame also stands for the frames before the episode.
     """
     times = np.arange(start, min(start + num_frames, len(frames)))[:, None] + np.arange(1 - stack, 1)
-    stacks: np.ndarray = frames[times.clip(0)]
-    return stacks
+    return np.asarray(frames[times.clip(0)])

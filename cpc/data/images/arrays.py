@@ -56,12 +56,7 @@ class ImageArray:
 
 
 class ArrayImages(FolderImages):
-    """Images in arrays, named `array:row`. Pickling sends no pixels; another process loads them again.
-
-    Args:
-        root: folder of the arrays' files.
-        arrays: the arrays, with different names.
-    """
+    """Images in arrays of different names, named `array:row`. Pickling sends no pixels; another process loads them."""
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
         super().__init__(root)
@@ -116,13 +111,13 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
             raise ValueError(
                 f"{root}: {named[0].name} and {array.name} disagree about classes: {classes} and {array.classes}"
             )
+    names: list[str] = []
+    sequences = []
+    for array in arrays:
+        rows = np.arange(len(array.labels))
+        sequences.append(len(names) + (rows if array.sequences is None else array.sequences))
+        names += [f"{array.name}:{row}" for row in rows]
     splits = [split for array in arrays for split in array.splits]
-    names = [f"{array.name}:{row}" for array in arrays for row in range(len(array.labels))]
-    first_rows = np.cumsum([0, *(len(array.labels) for array in arrays[:-1])])
-    sequences = [
-        first_row + (np.arange(len(array.labels)) if array.sequences is None else array.sequences)
-        for first_row, array in zip(first_rows, arrays, strict=True)
-    ]
     return ImageTable(names, splits, labels, classes, ArrayImages(root, arrays), np.concatenate(sequences))
 
 

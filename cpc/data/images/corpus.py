@@ -9,19 +9,18 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from cpc.data.drawn import DrawnCorpus
 from cpc.data.images.dataset import Chance, ImageDataset
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
-from cpc.data.streams.stream import BatchStream
 
 
 @dataclass(eq=False)
-class ImageCorpus(DrawnCorpus):
+class ImageCorpus(MapStyleCorpus):
     """Images by split. Pixels are read by the first access to `images`; `check` reads none.
 
     Args:
@@ -102,12 +101,6 @@ class ImageCorpus(DrawnCorpus):
             split,
             self.num_latents,
         )
-
-    def batches(self, windows: ImageDataset, sampler: str, *args: Any, **options: Any) -> BatchStream:
-        """Return a stream of every image once per pass, with the images of a sequence far apart."""
-        if sampler != "uniform":
-            raise ValueError(f"sampler={sampler!r} needs speakers, and images have none: images are drawn uniformly")
-        return super().batches(windows, sampler, *args, **options)
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
         """Return the batch size of all ranks, at most one pass: a repeated image would be its own negative."""

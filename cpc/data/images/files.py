@@ -36,7 +36,6 @@ class ImageFiles(RowSource):
     """
 
     noun, dtype = "image", "|u1"
-    about: Mapping[str, object] = {}
     skipped: Mapping[int, str] = {}
 
     def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:

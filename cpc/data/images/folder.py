@@ -65,25 +65,24 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
             f"{root} holds the splits {', '.join(named)} beside {len(others)} other folders:\n{name_a_few(others)}\n"
             f"move these away, or all classes into one of the splits ({', '.join(SPLIT_OF)})"
         )
-    class_names: list[str | None]
     if others or not tops:
         splits = ["train" if tops else "unlabelled"] * len(names)
-        class_names = [folder[0] if tops else None for folder in folders]
+        class_names = [folder[0] if tops else "" for folder in folders]
     else:
         splits = [split_of_top[folder[0]] for folder in folders]
         class_names = [
-            None if split == "unlabelled" or len(folder) == 1 else folder[1]
+            "" if split == "unlabelled" or len(folder) == 1 else folder[1]
             for folder, split in zip(folders, splits, strict=True)
         ]
-        labelled_splits = {split for split, label in zip(splits, class_names, strict=True) if label is not None}
+        labelled_splits = {split for split, label in zip(splits, class_names, strict=True) if label}
         rows = zip(names, splits, class_names, strict=True)
-        strays = [name for name, split, label in rows if label is None and split in labelled_splits]
+        strays = [name for name, split, label in rows if not label and split in labelled_splits]
         if strays:
             raise ValueError(
                 f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n"
                 f"{name_a_few(strays)}\nmove them into one of these, or into unlabelled"
             )
-    classes = sorted({label for label in class_names if label is not None})
-    code_of: dict[str | None, int] = {name: code for code, name in enumerate(classes)}
+    classes = sorted(set(class_names) - {""})
+    code_of = {name: code for code, name in enumerate(classes)}
     labels = np.array([code_of.get(name, -1) for name in class_names], np.int64)
     return ImageTable(list(names), splits, labels, classes, FolderImages(root))

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count, Positive, Share
-from cpc.data.drawn import Drawn
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.pictures import draw_pictures
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
+from cpc.data.map_style import MapStyleModality
 from cpc.data.store.shards import is_sharded
 
 
 @dataclass(kw_only=True)
-class Images(Drawn):
+class Images(MapStyleModality):
     """Images as grids of patches.
 
     Args:
@@ -28,24 +28,19 @@ class Images(Drawn):
         load_size: side of decoded images, from which training cuts random squares; null: `image_size`.
         augmentation: augmentation of each patch: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
-        batch_size: images per batch and device.
         train_split: split to train on: `train`, or `unlabelled` if the source has it.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         valid_share: share of `train_split` that is held out as split `valid` if the source has none.
-        num_workers: loader processes; 0 loads in the training process.
         packed: decode all images once into a uint8 memory map; false decodes images at every read.
         cache_dir: folder for the map; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so it should
             be enough for all of them.
-        skip_bad: leave out files that cannot be used, and print how many.
         seed: seed of the batches and of all augmentation.
     """
 
     name = "image"
     unit = "images"
     size_option = "image_size"
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "cache_gb")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "image_size", "load_size", "valid_share")
 
     source: str

@@ -28,10 +28,6 @@ class PackedImages(PackedRows):
     Attributes:
         image_size: S, side of every image.
         num_channels: C, 3 for RGB, 1 for grey.
-        skipped: row -> why its image was skipped.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
     """
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
@@ -53,10 +49,10 @@ class PackedImages(PackedRows):
         Raises:
             ValueError: if an image was skipped.
         """
-        bad = [self.skipped[row] for row in np.asarray(rows).tolist() if row in self.skipped] if self.skipped else []
-        if bad:
+        rows = np.asarray(rows, np.int64)
+        if self.skipped and (bad := [self.skipped[row] for row in rows.tolist() if row in self.skipped]):
             raise ValueError(f"{len(bad)} of these images were skipped:\n{name_a_few(bad)}")
-        return self.elements[self._offsets[np.asarray(rows, np.int64)]]
+        return self.elements[self._offsets[rows]]
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
@@ -93,7 +89,7 @@ def pack_images(
         OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     if isinstance(table.origin, ShardedImages):
-        return _open_sharded(table.origin.shards, table, image_size, num_channels, skip_bad)
+        return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)
     source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     key = f"{FORMAT} {image_size} {num_channels} {table.fingerprint()}"
@@ -101,9 +97,7 @@ def pack_images(
     return pack_rows(source, folder, PackedImages, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
-def _open_sharded(
-    shards: Shards, table: ImageTable, image_size: int, num_channels: int, skip_bad: bool
-) -> PackedImages:
+def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels: int, skip_bad: bool) -> PackedImages:
     packed = PackedImages(shards.folder, shards)
     if packed.shape != (image_size, image_size, num_channels):
         raise ValueError(
@@ -111,7 +105,7 @@ def _open_sharded(
             f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or make "
             "shards of this size (`cpc data shard --image_size --num_channels`)"
         )
-    if len(packed) != len(table):
-        raise ValueError(f"{shards.source} holds {len(packed)} images, its table {len(table)}: shard it again")
+    if len(packed) != num_images:
+        raise ValueError(f"{shards.source} holds {len(packed)} images, its table {num_images}: shard it again")
     check_skipped(packed, "image", skip_bad)
     return packed

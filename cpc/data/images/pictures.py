@@ -24,7 +24,6 @@ FEWEST_MAPPED = 10
 MOST_IN_LEGEND = 40
 THUMBNAIL = 30  # pixels
 PAPER, MARK, UNLABELLED = "#eef0f3", "#d55e00", "#c3c8cf"
-TILE = 0.9  # side of a tile, relative to the distance between tiles
 _BATCH_IMAGES = 64
 
 
@@ -74,25 +73,12 @@ def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any
 
 
 def picture_neighbours(
-    model: Any,
-    shown: ImageDataset,
-    others: ImageDataset,
-    seed: int = 0,
-    num_queries: int = 8,
-    num_neighbours: int = 8,
+    model: Any, shown: ImageDataset, others: ImageDataset, seed: int = 0, num_queries: int = 8, num_neighbours: int = 8
 ) -> Any:
     """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
 
-    Patches of little contrast are no queries. Neighbours with the same pixels as the query or as an earlier neighbour
-    are left out, since overlapping crops hold equal patches.
-
-    Args:
-        model: a model in eval mode.
-        shown: images of the queries, of different classes as far as possible.
-        others: images of the neighbours.
-        seed: seed of the queries.
-        num_queries: number of queries.
-        num_neighbours: neighbours per query.
+    Queries come from different classes as far as possible; patches of little contrast are no queries. Neighbours with
+    the same pixels as the query or as an earlier neighbour are left out, since overlapping crops hold equal patches.
     """
     from matplotlib.patches import Rectangle
 
@@ -103,34 +89,27 @@ def picture_neighbours(
         rearrange(grid.patches(squares), "n h w c p q -> n (h w) c p q") for squares in (images, others.pixels())
     )
     queries = _queries(pixels, shown.labels, num_queries, np.random.default_rng(seed))
-    num_columns, row_height = num_neighbours + 2.2, 1.3
-    figure = _figure(1.15 * num_columns, 1.15 * (row_height * len(queries) + 0.3))
-    axes = figure.subplots()
-    axes.set(xlim=(0, num_columns), ylim=(row_height * len(queries), -0.3))
-    axes.axis("off")
+    figure = _figure(1.15 * (num_neighbours + 2), 1.6 * len(queries))
+    figure.suptitle("an image, one of its patches, and the nearest patches of other images, with the cosine of z")
 
-    def tile(left: float, top: float, pixels: Tensor, words: str) -> None:
-        extent = (left, left + TILE, top + TILE, top)
-        axes.imshow(_colours(pixels), interpolation="nearest", extent=extent)
-        axes.text(left, top + 1.02 * TILE, words, verticalalignment="top", fontsize=8)
+    def tile(axes: Any, pixels: Tensor, words: str = "") -> None:
+        axes.imshow(_colours(pixels), interpolation="nearest")
+        axes.set_title(words, fontsize=8)
+        axes.axis("off")
 
-    for left, words in enumerate(("image", "patch")):
-        axes.text(left, -0.1, words, fontsize=8)
-    axes.text(2.2, -0.1, "nearest patches of other images, with the cosine of z", fontsize=8)
-    for i, (image, position) in enumerate(queries):
-        top, side = row_height * i, grid.side(images.shape[2])
-        tile(0.0, top, images[image], _class_name(shown, image))
-        corner, scale = np.array(divmod(position, side))[::-1] * grid.stride, TILE / images.shape[2]
-        size = grid.patch_size * scale
-        axes.add_patch(Rectangle(tuple(scale * corner + (0, top)), size, size, fill=False, edgecolor=MARK, linewidth=2))
-        tile(1.0, top, pixels[image, position], "")
+    rows = figure.subplots(len(queries), num_neighbours + 2, squeeze=False)
+    for row, (image, position) in zip(rows, queries, strict=True):
+        query, side = pixels[image, position], grid.side(images.shape[2])
+        corner = np.array(divmod(position, side))[::-1] * grid.stride - 0.5
+        tile(row[0], images[image], _class_name(shown, image))
+        row[0].add_patch(Rectangle(corner, grid.patch_size, grid.patch_size, fill=False, edgecolor=MARK, linewidth=2))
+        tile(row[1], query)
         is_other = others.sequence_ids != shown.sequence_ids[image]
-        nearest = nearest_patches(
-            z[image, position], bank, candidates, pixels[image, position], is_other, num_neighbours
-        )
-        for column, (other, other_position, cosine) in enumerate(nearest):
-            words = f"{cosine:.2f}\n{_class_name(others, other)}"
-            tile(column + 2.2, top, candidates[other, other_position], words)
+        nearest = nearest_patches(z[image, position], bank, candidates, query, is_other, num_neighbours)
+        for axes, (other, other_position, cosine) in zip(row[2:], nearest, strict=False):
+            tile(axes, candidates[other, other_position], f"{cosine:.2f}\n{_class_name(others, other)}")
+        for axes in row[2 + len(nearest) :]:
+            axes.axis("off")
     return figure
 
 
@@ -170,18 +149,15 @@ def nearest_patches(
     is_other: np.ndarray,
     num: int,
 ) -> list[tuple[int, int, float]]:
-    """Return the nearest patches of other images in z whose pixels differ from each other and from the query.
+    """Return (image, position, cosine) of the nearest patches, whose pixels differ from each other and from the query.
 
     Args:
         query: latent of the query patch, of unit length.
-        bank: latents of the candidates, L of each image, of unit length.
+        bank: latents of the candidates, of unit length.
         candidates: pixels of the candidates.
         pixels: pixels of the query patch.
         is_other: `[n]` whether an image's patches are candidates.
         num: largest number of patches.
-
-    Returns:
-        (image, position, cosine) of each patch, the nearest first.
     """
     cosines = torch.where(torch.from_numpy(is_other)[:, None], bank @ query, -torch.inf).flatten()
     seen = [pixels]

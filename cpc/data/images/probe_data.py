@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange, reduce
+from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,18 +20,14 @@ from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
-from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData
+from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
 
 
 class ImageFeatureExtractor(FeatureExtractor):
-    """Features of the images of a corpus, without random augmentation.
-
-    Args:
-        corpus: the images.
-    """
+    """Features of the images of a corpus, without random augmentation."""
 
     def __init__(self, corpus: ImageCorpus) -> None:
         self.corpus = corpus
@@ -46,8 +42,7 @@ class ImageFeatureExtractor(FeatureExtractor):
         split_rows = [rows[splits == split] for split in dict.fromkeys(splits.tolist())]
         return [part[i : i + _BATCH_IMAGES] for part in split_rows for i in range(0, len(part), _BATCH_IMAGES)]
 
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield each image and its features."""
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # noqa: D102
         features = self.image_features(self.corpus.observations(rows))
         for i, row in enumerate(rows.tolist()):
             yield row, {name: values[i : i + 1] for name, values in features.items()}
@@ -86,12 +81,12 @@ class LearntImageFeatures(ImageFeatureExtractor):
 
     def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
         """Return the vectors of each grid side by side, or their mean."""
-        latents, contexts = self._grids(images.all_images().x)
-        grids = {name: latents if name.startswith("z") else contexts for name in self.features}
-        return {
-            name: (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
-            for name, grid in grids.items()
-        }
+        grids = self._grids(images.all_images().x)
+        features = {}
+        for name in self.features:
+            grid = grids[name[0]]
+            features[name] = (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
+        return features
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Return where patches lie in an image, and how it is cut.
@@ -106,23 +101,18 @@ class LearntImageFeatures(ImageFeatureExtractor):
         """Return the grid of latents or contexts of an image file."""
         options = replace(self.corpus.options, packed=False, cache_dir=None, skip_bad=False)
         corpus = replace(self.corpus, options=options, table=tabulate(path.parent, [path.name]))
-        latents, contexts = self._grids(corpus.windows(None).all_images().x)
-        return (latents if self.features[0] == "z" else contexts)[0].cpu().numpy()
+        return self._grids(corpus.windows(None).all_images().x)[self.features[0][0]][0].cpu().numpy()
 
     @torch.inference_mode()
-    def _grids(self, x: Tensor) -> tuple[Float[Tensor, "B H W D"], Float[Tensor, "B H W C"]]:
+    def _grids(self, x: Tensor) -> dict[str, Float[Tensor, "B H W D"]]:
         x = x.to(self.device)
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with autocast(x, self.precision):
             latents, contexts, _ = self.model.encode(x)
-        return latents.float(), contexts.float()
+        return {"z": latents.float(), "c": contexts.float()}
 
 
 class HandMadeImageFeatures(ImageFeatureExtractor):
     """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
-
-    Args:
-        feature: `pixels` or `hog`.
-        corpus: the images.
 
     Raises:
         ValueError: if `hog` is given without scikit-image, or for images smaller than a block of cells.
@@ -146,8 +136,7 @@ class HandMadeImageFeatures(ImageFeatureExtractor):
         self._hog = hog
         self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
 
-    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """Return the features of the central square of each image."""
+    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:  # noqa: D102
         pixels = images.pixels().numpy()
         if self.feature == "pixels":
             return {"pixels": pixels.reshape(len(pixels), -1)}
@@ -195,8 +184,7 @@ class ImageProbeData(ProbeData):
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_images(folder)
 
-    def name(self, row: int) -> str:
-        """Return the name of the image."""
+    def name(self, row: int) -> str:  # noqa: D102
         return self.corpus.table.names[row]
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
@@ -235,9 +223,9 @@ class ImageProbeData(ProbeData):
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the mean of the latents over the grid, `[B, 1, D]`, and a mask that excludes nothing."""
-        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with autocast(batch.x, self.precision):
             latents = model.encoder(batch.x)
-        means = rearrange(reduce(latents.float(), "b h w d -> b d", "mean"), "b d -> b 1 d")
+        means = reduce(latents.float(), "b h w d -> b 1 d", "mean")
         return means, torch.ones(means.shape[:2], dtype=torch.bool, device=means.device)
 
     def record(self) -> dict[str, Any]:

@@ -14,11 +14,7 @@ _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequenc
 
 
 class ShardedImages(FolderImages):
-    """Images that are squares of one size in shards, instead of files.
-
-    Args:
-        shards: the shards.
-    """
+    """Images that are squares of one size in shards, instead of files."""
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.folder)

@@ -68,7 +68,9 @@ def _read(source: str | Path) -> ImageTable:
         arrays = [array for array in sorted(path.glob("*.npz")) if split_called(array.stem)]
         if not arrays:
             return read_image_folder(path)
-        return read_image_arrays(sorted(arrays, key=_split_order), are_splits=True)
+        return read_image_arrays(
+            sorted(arrays, key=lambda array: SPLITS.index(SPLIT_OF[array.stem.lower()])), are_splits=True
+        )
     if path.is_file():
         if path.suffix.lower() != ".npz":
             raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
@@ -81,10 +83,6 @@ def _read(source: str | Path) -> ImageTable:
     return read_torchvision(match[1], Path(match[2]).expanduser())
 
 
-def _split_order(array: Path) -> int:
-    return SPLITS.index(SPLIT_OF[array.stem.lower()])
-
-
 def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:
     """Return the splits, with a share of one split drawn for `valid`; a source of only test images is not changed."""
     drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
@@ -92,8 +90,7 @@ def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, s
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
     units = [table.names[row] for row in rows[first[sequence]]]  # the first image of the row's sequence
     new_splits = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
-    new = list(table.splits)
+    splits = list(table.splits)
     for row, split in zip(rows.tolist(), new_splits, strict=True):
-        if split == "valid":
-            new[row] = split
-    return new
+        splits[row] = "valid" if split == "valid" else splits[row]
+    return splits

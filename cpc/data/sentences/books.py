@@ -7,8 +7,9 @@ from pathlib import Path
 from cpc.data.sentences.splitting import read_sentences
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
-from cpc.data.store.splits import draw_splits, split_named
+from cpc.data.store.splits import draw_splits
 from cpc.data.store.text_files import Encoding
+from cpc.data.text.lines import splits_of_names
 
 FEWEST_SENTENCES = 2  # one predicts the other
 
@@ -50,26 +51,17 @@ class Books:
         names = find_files(self.root, {".txt"}, "text")
         refuse_doubles(self.root, names)
         bad = {name: problem for name in names if (problem := self._problem(name))}
+        problems = name_a_few(list(bad.values()))
         if bad and (not skip_bad or len(bad) == len(names)):
             raise ValueError(
-                f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{name_a_few(list(bad.values()))}\n"
+                f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{problems}\n"
                 "mend them, take them out, or set `skip_bad` to go on without them"
             )
         if bad:
-            print(f"{len(bad)} of {len(names)} books skipped:\n{name_a_few(list(bad.values()))}")
+            print(f"{len(bad)} of {len(names)} books skipped:\n{problems}")
         self.names = [name for name in names if name not in bad]
-        named_splits = {name: split_named(name) for name in self.names}
-        unnamed = [name for name, split in named_splits.items() if split is None]
-        if 0 < len(unnamed) < len(named_splits):
-            first_named = next(name for name, split in named_splits.items() if split)
-            raise ValueError(
-                f"{first_named} names its split, but {unnamed[0]} does not: put train, valid or test in every book's "
-                "path, or in none"
-            )
-        self.splits = (
-            draw_splits(self.names, valid_share=valid_share, test_share=test_share)
-            if unnamed
-            else [split for split in named_splits.values() if split is not None]
+        self.splits = list(splits_of_names(self.names).values()) or draw_splits(
+            self.names, valid_share=valid_share, test_share=test_share
         )
         say_contents(source, "books", self.splits)
 

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cpc.data.drawn import DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.windows import Passages, SentenceWindows
 from cpc.data.store.atomic import json_text, write_json
-from cpc.data.text.corpus import write_once
+from cpc.data.text.corpus import write_once, write_stream
 from cpc.data.text.vocabulary import Vocabulary
 
 _FORMAT = 2  # format 1 split sentences and words by English letters and punctuation only
 _INDEX = "index.json"
 
 
-class SentenceCorpus(DrawnCorpus):
+class SentenceCorpus(MapStyleCorpus):
     """The books of a source, encoded by a vocabulary. Books are read on first use: probes need none.
 
     A passage is a run of consecutive sentences of a book, and corresponds to a file of audio: its windows share a
@@ -82,15 +82,16 @@ class SentenceCorpus(DrawnCorpus):
 
     def _pack(self, folder: Path) -> None:
         ends, num_sentences = array("q", [0]), []
-        with (folder / "tokens.raw").open("wb") as stream:
+
+        def pieces() -> Iterator[np.ndarray]:
             for name in self.books.names:
                 before = len(ends)
                 for piece in self._pieces(name):
-                    stream.write(piece.astype(np.int32).tobytes())
                     ends.append(ends[-1] + len(piece))
+                    yield piece
                 num_sentences.append(len(ends) - before)
-        np.save(folder / "tokens.npy", np.memmap(folder / "tokens.raw", np.int32, "r"))
-        (folder / "tokens.raw").unlink()
+
+        write_stream(folder / "tokens.npy", pieces())
         np.save(folder / "ends.npy", np.array(ends, np.int64))
         np.save(folder / "num_sentences.npy", np.array(num_sentences, np.int64))
         write_json({"books": self.books.names}, folder / _INDEX)  # written last: it marks the folder as complete

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -43,9 +43,7 @@ class LabelledSentences:
     labels: Sequence[str]
     sets: Sequence[str]
     splits: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self._bags: dict[str, csr_array] = {}
+    _bags: dict[str, csr_array] = field(default_factory=dict, init=False)
 
     @cached_property
     def names(self) -> list[str]:

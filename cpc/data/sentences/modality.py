@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from cpc.config.argument_rules import Count, Share
-from cpc.data.drawn import Drawn, DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus, MapStyleModality
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
 from cpc.data.sentences.probe_data import SentenceProbeData
@@ -14,7 +14,7 @@ from cpc.data.text.vocabulary import build_vocabulary, encoder_vocabulary
 
 
 @dataclass(kw_only=True)
-class Sentences(Drawn):
+class Sentences(MapStyleModality):
     """Windows of consecutive sentences; the vectors of sentences predict those of the sentences that follow.
 
     Args:
@@ -52,7 +52,7 @@ class Sentences(Drawn):
         "valid_share",
         "test_share",
     )
-    local_options: ClassVar[tuple[str, ...]] = (*Drawn.local_options, "text")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "text")
     probe_options: ClassVar[tuple[str, ...]] = ("encoding", "text")
 
     source: str
@@ -112,7 +112,7 @@ class Sentences(Drawn):
         corpus.books = books
         return corpus
 
-    def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
+    def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set nothing, since tokens have no statistics."""
 
     def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:  # noqa: D102

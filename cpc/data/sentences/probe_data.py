@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, hstack
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.probe_data import FeatureExtractor, Labels, Precision, ProbeData
+from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.sentences.bags import SparseRows
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.corpus import SentenceCorpus
@@ -42,26 +42,14 @@ class LearntSentences(FeatureExtractor):
     Args:
         features: names of the features to compute.
         model: the model in eval mode.
-        labelled: the sentences; None if only files outside a corpus are read.
-        vectors: word vectors; None if no feature is expanded.
-        encoding: encoding of files outside a corpus.
-        device: device of the model.
-        precision: precision of the model's matrix products.
+        data: the sentences, and the options of features.
     """
 
-    def __init__(
-        self,
-        features: Sequence[str],
-        model: Any,
-        labelled: LabelledSentences | None,
-        vectors: WordVectors | None,
-        encoding: Encoding,
-        device: str,
-        precision: Precision,
-    ) -> None:
-        self.features, self.labelled, self.encoding = features, labelled, encoding
-        self.device, self.precision = device, precision
-        self.models = {"": model} if vectors is None else {"": model, EXPANDED: expand(model, vectors)}
+    def __init__(self, features: Sequence[str], model: Any, data: "SentenceProbeData") -> None:
+        self.features, self.data = features, data
+        self.models = {"": model}
+        if any(name.endswith(EXPANDED) for name in features):
+            self.models[EXPANDED] = expand(model, data.word_vectors)
         dims = {"z": model.encoder.dim, "c": model.context.dim, "words": model.encoder.embedding_dim}
         self.dims = {name: dims[name.removesuffix(EXPANDED)] for name in features if name != "z_bow"}
 
@@ -80,15 +68,14 @@ class LearntSentences(FeatureExtractor):
         """Return `z_bow` if it is one of the features."""
         if "z_bow" not in self.features:
             return {}
-        assert self.labelled is not None
         latents = np.empty((len(rows), self.models[""].encoder.dim), np.float32)
         for group in self.groups(rows):
             (group_latents,) = self._features([[self._sentence(row)] for row in group.tolist()], ["z"]).values()
             latents[np.searchsorted(rows, group)] = group_latents[:, 0]
-        sets = np.array(self.labelled.sets)[rows]
+        sets = np.array(self.data.labelled.sets)[rows]
         for name in dict.fromkeys(sets.tolist()):
             latents[sets == name] = StandardScaler().fit_transform(latents[sets == name])
-        parts = [csr_array(latents / latents.shape[1] ** 0.5), self.labelled.bags("bow")[rows]]
+        parts = [csr_array(latents / latents.shape[1] ** 0.5), self.data.labelled.bags("bow")[rows]]
         return {"z_bow": SparseRows(hstack(parts, format="csr", dtype=np.float32))}
 
     def geometry(self, feature: str) -> dict[str, Any]:
@@ -97,14 +84,13 @@ class LearntSentences(FeatureExtractor):
 
     def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Return the features of every sentence of a book; contexts depend on the sentences before."""
-        sentences = read_sentences(path, self.encoding)
+        sentences = read_sentences(path, self.data.encoding)
         if not sentences:
             raise ValueError(f"{path}: is empty, it has no sentence")
         return next(iter(self._features([sentences], self.features).values()))[0]
 
     def _sentence(self, row: int) -> str:
-        assert self.labelled is not None
-        return self.labelled.sentences[row]
+        return self.data.labelled.sentences[row]
 
     @torch.inference_mode()
     def _features(
@@ -114,8 +100,8 @@ class LearntSentences(FeatureExtractor):
         for suffix, model in self.models.items():
             vocabulary = encoder_vocabulary(model.encoder)
             tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
-            x = stacked(tokens, len(windows[0])).to(self.device)
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            x = stacked(tokens, len(windows[0])).to(self.data.device)
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.data.precision == "bfloat16"):
                 latents, contexts, _ = model.encode(x)
             values = {"z": latents, "c": contexts, "words": model.encoder.mean_of_words(x)}
             features |= {name + suffix: value.float().cpu().numpy() for name, value in values.items()}
@@ -123,12 +109,7 @@ class LearntSentences(FeatureExtractor):
 
 
 class BagsOfWords(FeatureExtractor):
-    """Bags of words of labelled sentences (`cpc.data.sentences.bags`).
-
-    Args:
-        kind: `bow` or `tfidf`.
-        labelled: the sentences.
-    """
+    """Bags of words of labelled sentences, `bow` or `tfidf` (`cpc.data.sentences.bags`)."""
 
     dims: Mapping[str, int] = {}
 
@@ -145,8 +126,7 @@ class BagsOfWords(FeatureExtractor):
     def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:  # noqa: D102
         return {self.kind: SparseRows(self.labelled.bags(self.kind)[rows])}
 
-    def geometry(self, feature: str) -> dict[str, Any]:
-        """Return the name of the feature and its number of columns, which stand for words and pairs of words."""
+    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
         return {"features": feature, "dim": self.labelled.bags(self.kind).shape[1]}
 
 
@@ -188,8 +168,7 @@ class SentenceProbeData(ProbeData):
         return read_labelled(self._corpus.options.source, self.encoding)
 
     @property
-    def splits(self) -> Sequence[str]:
-        """Split of every sentence, from the name of its file."""
+    def splits(self) -> Sequence[str]:  # noqa: D102
         return self.labelled.splits
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
@@ -209,14 +188,11 @@ class SentenceProbeData(ProbeData):
         """Return an extractor of a model's features, all in one pass, or of bags of words."""
         if model is None:
             return BagsOfWords(features[0], self.labelled)
-        is_expanded = any(name.endswith(EXPANDED) for name in features)
-        if is_expanded and self.text is None:
+        if self.text is None and any(name.endswith(EXPANDED) for name in features):
             raise ValueError(
                 f"features {', '.join(features)}: name the folder of books that the model was trained on with `text`"
             )
-        labelled = None if self._corpus is None else self.labelled
-        vectors = self.word_vectors if is_expanded else None
-        return LearntSentences(features, model, labelled, vectors, self.encoding, self.device, self.precision)
+        return LearntSentences(features, model, self)
 
     @cached_property
     def word_vectors(self) -> WordVectors:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from cpc.data.drawn import DrawnCorpus
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.signals.in_memory import ArraySignals
 from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
@@ -18,7 +18,7 @@ from cpc.data.streams.stream import naming
 from cpc.data.streams.uniform import UniformBatches
 
 
-class SignalCorpus(DrawnCorpus):
+class SignalCorpus(MapStyleCorpus):
     """The recordings of a source, decoded by the first call of `windows`.
 
     Args:
@@ -114,7 +114,7 @@ class SignalCorpus(DrawnCorpus):
         long_enough = windows.lengths >= windows.window_samples
         draws = windows.draws
         draws["num_slots"] = np.where(long_enough, draws["num_slots"], 0)
-        stream = UniformBatches(**draws, batch_size=num_windows, num_batches=1, seed=seed)
+        stream = UniformBatches(**draws, batch_size=num_windows, seed=seed)
         return windows.__getitems__(stream.batch(0)).x
 
     def frame_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> np.ndarray:

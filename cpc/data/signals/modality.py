@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive, Share
-from cpc.data.drawn import Drawn, HeldOut
+from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.probe_data import SignalProbeData
@@ -17,7 +17,7 @@ NUM_INITIALISATION_WINDOWS = 32
 
 
 @dataclass(kw_only=True)
-class Signals(Drawn):
+class Signals(MapStyleModality):
     """Windows of recordings of sensors, `[samples, channels]`.
 
     Args:

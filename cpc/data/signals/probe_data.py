@@ -203,7 +203,7 @@ class SignalProbeData(ProbeData):
             protocol.window_latents,
             lambda row, start, num_latents: labels(row, None, start, num_latents),
         )
-        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, num_batches=1, seed=protocol.seed)
+        stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
         return (windows.__getitems__(stream.batch(step)) for step in itertools.count())
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

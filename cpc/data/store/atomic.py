@@ -32,14 +32,10 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 
 
 def json_text(content: Any, **options: Any) -> str:
-    """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
-
-    Args:
-        content: the content; pass it through `finite` first if a number may not be finite.
-        options: options of `json.dumps`.
+    """Return content as strict JSON, without NaN and infinity, which other languages cannot read; `json.dumps` does it.
 
     Raises:
-        ValueError: if a number is not finite.
+        ValueError: if a number is not finite: pass the content through `finite`.
     """
     return json.dumps(content, allow_nan=False, **options)
 

@@ -1,14 +1,15 @@
 """Atomic folders: a reader, or a process killed while it writes, finds the whole folder or none."""
 
-import fcntl
 import os
 import secrets
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from cpc.data.store.atomic import named
 
@@ -18,36 +19,39 @@ _ABANDONED_AFTER_SECONDS = 3600
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
     """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
 
-    If that process fails or is killed, the next one builds. On file systems without locks every process builds.
-
-    Args:
-        folder: the folder that `build` makes.
-        is_complete: whether a folder has everything that `build` makes.
-        build: makes the folder by `build_atomically`.
+    If that process fails or is killed, the next one builds. On file systems without locks every process builds, so
+    `build` makes the folder by `build_atomically`.
     """
     if not is_complete(folder):
-        with _locked(folder):
+        waiting = f"waiting for another process that makes {folder}"
+        with locked(folder.with_name(f"{folder.name}.lock"), waiting):
             if not is_complete(folder):
                 build()
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock of the system, which ends with the process, even if it is killed."""
-    path = folder.with_name(f"{folder.name}.lock")
-    with ExitStack() as held:
+def locked(path: Path, waiting: str | None = None) -> Iterator[None]:
+    """Hold a lock file while the block lasts; the system ends the lock with the process, even if it is killed.
+
+    On file systems without locks, and in folders that cannot be written, the block runs without a lock.
+
+    Args:
+        path: the lock file, which stays when the lock ends.
+        waiting: message to print before waiting for another process.
+    """
+    lock = FileLock(path, fallback_to_soft=False)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(path.open("w"))
-            held.callback(path.unlink, missing_ok=True)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print(f"waiting for another process that makes {folder}", file=sys.stderr)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # without a lock, several processes build; `build` reports a folder that cannot be written
-            pass
+            lock.acquire(blocking=False)
+        except Timeout:
+            if waiting is not None:
+                print(waiting, file=sys.stderr)
+            lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()  # does nothing without a lock
 
 
 @contextmanager
@@ -77,22 +81,18 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         _remove_abandoned(folder)
         with named(folder):
             yield unfinished
-        _move(unfinished, folder, is_complete)
+        for path in filter(Path.is_file, unfinished.iterdir()):
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if folder.exists() and not is_complete(folder):
+            shutil.rmtree(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not is_complete(folder):  # if it is, another process was faster
+                raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _move(unfinished: Path, folder: Path, is_complete: Callable[[Path], bool]) -> None:
-    for path in filter(Path.is_file, unfinished.iterdir()):
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-    if folder.exists() and not is_complete(folder):
-        shutil.rmtree(folder)
-    try:
-        unfinished.rename(folder)
-    except OSError:
-        if not is_complete(folder):  # if it is, another process was faster
-            raise
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -18,7 +18,7 @@ def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups:
 
     Args:
         source: the source as the user names it.
-        unit: name of a unit, in the plural.
+        unit: noun for a unit, in the plural.
         splits: split of every unit; "" if it has none.
         groups: names of classes or speakers, by the plural noun for them.
     """

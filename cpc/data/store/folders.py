@@ -108,11 +108,7 @@ def require_file(path: Path) -> None:
 
 
 def require_utf8(names: Iterable[str], where: str) -> None:
-    """Refuse names that are not UTF-8, for formats that only have UTF-8.
-
-    Args:
-        names: names of files, or labels.
-        where: file that they would be written to, for the message.
+    """Refuse names that are not UTF-8, which the format `where` cannot hold.
 
     Raises:
         ValueError: naming the first few, with a question mark for each byte that is not UTF-8.

@@ -11,10 +11,11 @@ import math
 import os
 import shutil
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -87,8 +88,7 @@ class PackedRows:
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
         """Return length and exact sums of the values of these rows; they depend on the content, not on file paths."""
-        sums: np.ndarray = np.load(self.folder / "rows.npy")[self._rows[rows], 1:]
-        return sums
+        return np.asarray(np.load(self.folder / "rows.npy")[self._rows[rows], 1:])
 
     @property
     def element_bytes(self) -> int:
@@ -100,7 +100,7 @@ class PackedRows:
         """The elements of all rows of the pack, on disk; indexed by slices and by lists of indices."""
         if self._map is None and self._shards is not None:
             self._map = ShardedElements(self._shards, self._dtype, self.shape)
-        if self._map is None:
+        elif self._map is None:
             # A plain view of the map: slices of a numpy.memmap cost several microseconds each.
             flat = np.asarray(np.memmap(self.folder / "rows.bin", self._dtype, mode="r"))
             self._map = flat.reshape(-1, *self.shape)
@@ -108,9 +108,10 @@ class PackedRows:
 
     def _open(self, index: Mapping[str, Any]) -> None:
         """Read the index; subclasses read further entries."""
-        num_bytes = {"rows.npy": (self.folder / "rows.npy").stat().st_size}
-        rows = self._shards
-        num_bytes["rows.bin"] = (self.folder / "rows.bin").stat().st_size if rows is None else rows.num_bytes
+        num_bytes = {
+            "rows.npy": (self.folder / "rows.npy").stat().st_size,
+            "rows.bin": self._shards.num_bytes if self._shards else (self.folder / "rows.bin").stat().st_size,
+        }
         if index["format"] != FORMAT or index["num_bytes"] != num_bytes:
             raise ValueError(f"its format is {index['format']}, its sizes {num_bytes} of {index['num_bytes']} bytes")
         self.shape = tuple(index["shape"])
@@ -133,8 +134,7 @@ class PackedRows:
         return self.__dict__ | {"_map": None}
 
 
-@runtime_checkable
-class RowSource(Protocol):
+class RowSource(ABC):
     """The input of a pack.
 
     Attributes:
@@ -147,23 +147,23 @@ class RowSource(Protocol):
     noun: str
     dtype: str
     shape: tuple[int, ...]
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = {}
 
+    @abstractmethod
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
         """Return an upper bound of each row's number of elements before decoding, or an error message."""
-        ...
 
     def decoding(self) -> AbstractContextManager[None]:
         """Return a context in which several threads decode rows."""
-        ...
+        return nullcontext()
 
+    @abstractmethod
     def decode(self, row: int) -> Iterator[np.ndarray]:
         """Yield the elements of a row, `[n, *shape]`, in one or several blocks.
 
         Raises:
             ValueError: before or after any block, if the row cannot be used; it is then skipped.
         """
-        ...
 
 
 def pack_rows(
@@ -227,7 +227,6 @@ def _build(
         return len(rows)
 
     def write_row(row: int, stream: BinaryIO) -> np.ndarray:
-        """Write one row; return its length and sums."""
         length_and_sums = np.zeros(1 + 2 * num_channels, np.int64)
         try:
             for block in source.decode(row):

@@ -5,7 +5,6 @@ other files and the table of the corpus; `shards.json` with the size and the SHA
 their offset in `rows.bin`, so the order of batches does not depend on the shards.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -14,7 +13,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,12 @@ from typing import Any
 import numpy as np
 
 from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic_folder import build_atomically, locked
 from cpc.data.store.fetching import fetch, is_url
 from cpc.data.store.untrusted import open_regular, read_bytes
 
 FORMAT = 1
 INDEX_NAME = "shards.json"
-SHARD_BYTES = 2**24
 _PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
 _MOST_CHECKED_BYTES = 2e11  # by one process, in two and a half minutes
@@ -59,15 +57,17 @@ class Shards:
     def __init__(self, source: str | Path, cache_dir: str | Path | None = None, cache_gb: float = 50.0) -> None:
         self.source = str(source).rstrip("/")
         self._is_remote = is_url(source)
-        content = self._read_index()
+        if self._is_remote:
+            content = fetch(f"{self.source}/{INDEX_NAME}", _MOST_INDEX_BYTES, parse_index)
+        else:
+            content = read_bytes(Path(source) / INDEX_NAME, _MOST_INDEX_BYTES)
         try:
             self._index = index = parse_index(content)
         except ValueError as error:
             raise ValueError(f"{self.source}/{error}") from error
         self.num_bytes = index.num_bytes
-        if not self._is_remote:
-            self.folder = Path(source)
-        else:
+        self.folder = Path(source)
+        if self._is_remote:
             self._most_cached_bytes = cache_gb * 1e9
             if not self._most_cached_bytes >= 2 * index.shard_bytes:
                 raise ValueError(
@@ -77,9 +77,11 @@ class Shards:
             self.folder = _cache(cache_dir) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
         self._checked: set[str] = set()
-        for name, seal in index.files.items():
-            if not self._is_whole(name, seal):
-                self._fetch(name, seal)
+        for name in index.files:
+            with self._open(name) as stream:
+                is_sound = stream is not None
+            if not is_sound:
+                self._fetch(name)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards.
@@ -94,32 +96,35 @@ class Shards:
         while done < len(content):
             shard, offset = divmod(start + done, self._index.shard_bytes)
             part = content[done : done + self._index.shard_bytes - offset]
-            self._read_shard(shard, offset, part)
+            self._read_shard(shard_name(shard), offset, part)
             done += len(part)
         return content
 
-    def _read_index(self) -> bytes:
-        if self._is_remote:
-            return fetch(f"{self.source}/{INDEX_NAME}", _MOST_INDEX_BYTES, parse_index)
-        return read_bytes(Path(self.source) / INDEX_NAME, _MOST_INDEX_BYTES)
+    def _read_shard(self, name: str, offset: int, out: np.ndarray) -> None:
+        with self._open(name) as stream:
+            if stream is not None:
+                stream.seek(offset)
+                if stream.readinto(out.data) == len(out):
+                    if self._is_remote:
+                        with suppress(OSError):  # a read-only cache
+                            os.utime(stream.fileno())  # the least recently read shard is removed first
+                    return
+        out[:] = np.frombuffer(self._fetch(name), np.uint8)[offset : offset + len(out)]
 
-    def _read_shard(self, shard: int, offset: int, out: np.ndarray) -> None:
-        name, seal = shard_name(shard), self._index.shards[shard]
+    @contextmanager
+    def _open(self, name: str) -> Iterator[FileIO | None]:
+        """Yield an open file of the folder; None if the file is missing or damaged."""
         try:
-            with open_regular(self.folder / name) as stream:
-                if self._is_sound(stream, name, seal):
-                    stream.seek(offset)
-                    if stream.readinto(out.data) == len(out):
-                        if self._is_remote:
-                            with suppress(OSError):  # a read-only cache
-                                os.utime(stream.fileno())  # the least recently read shard is removed first
-                        return
-        except FileNotFoundError:
-            pass
-        out[:] = np.frombuffer(self._fetch(name, seal), np.uint8)[offset : offset + len(out)]
+            stream = open_regular(self.folder / name)
+        except (FileNotFoundError, IsADirectoryError):
+            yield None
+            return
+        with stream:
+            yield stream if self._is_sound(stream, name) else None
 
-    def _is_sound(self, stream: FileIO, name: str, seal: "Seal") -> bool:
-        """Return whether an open shard has its size and, when this process first reads it, its checksum."""
+    def _is_sound(self, stream: FileIO, name: str) -> bool:
+        """Return whether a file has its size and, when this process first reads it, its checksum."""
+        seal = self._index.seals[name]
         if os.fstat(stream.fileno()).st_size != seal.num_bytes:
             return False
         if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
@@ -128,18 +133,15 @@ class Shards:
             self._checked.add(name)
         return True
 
-    def _is_whole(self, name: str, seal: "Seal") -> bool:
-        path = self.folder / name
-        return path.is_file() and path.stat().st_size == seal.num_bytes and _sha256(path.read_bytes()) == seal.sha256
-
-    def _fetch(self, name: str, seal: "Seal") -> bytes:
+    def _fetch(self, name: str) -> bytes:
         """Fetch a file, write it to the cache atomically, and return its content."""
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
+        seal = self._index.seals[name]
         content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
-            with _locked(self.folder):
+            with locked(self.folder / "lock"):
                 self._make_room(seal.num_bytes)
                 new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
                 try:
@@ -160,31 +162,15 @@ class Shards:
 
     def _make_room(self, num_bytes: int) -> None:
         """Remove the least recently read shards, and temporary files of killed processes."""
-        shards = []
-        for path in self.folder.glob("rows-*"):
-            if path.suffix == ".new":  # from a killed process: a running one would hold the lock
-                path.unlink(missing_ok=True)
-                continue
-            status = path.stat()
-            shards.append((status.st_mtime_ns, status.st_size, path))
-        excess = sum(size for _, size, _ in shards) + num_bytes - self._most_cached_bytes
-        for _, size, path in sorted(shards):
+        for leftover in self.folder.glob("rows-*.new"):  # a running process would hold the lock
+            leftover.unlink(missing_ok=True)
+        shards = {path: path.stat() for path in self.folder.glob("rows-*")}
+        excess = sum(status.st_size for status in shards.values()) + num_bytes - self._most_cached_bytes
+        for path in sorted(shards, key=lambda path: shards[path].st_mtime_ns):
             if excess <= 0:
                 break
             path.unlink(missing_ok=True)
-            excess -= size
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock of the folder itself, which ends with the process; without locks in the file system, just go on."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+            excess -= shards[path].st_size
 
 
 class ShardedElements:
@@ -208,6 +194,11 @@ class Seal:
     num_bytes: int
     sha256: str
 
+    @staticmethod
+    def of(content: bytes) -> "Seal":
+        """Return the seal of a content."""
+        return Seal(len(content), hashlib.sha256(content).hexdigest())
+
     def check(self, content: bytes) -> None:
         """Refuse other content.
 
@@ -216,7 +207,7 @@ class Seal:
         """
         if len(content) != self.num_bytes:
             raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
-        if _sha256(content) != self.sha256:
+        if Seal.of(content) != self:
             raise ValueError("its SHA-256 is not that of the index")
 
 
@@ -227,14 +218,14 @@ class Index:
     Attributes:
         shard_bytes: size of every shard but the last.
         num_bytes: size of all shards.
-        shards: seals of the shards.
-        files: seals of the other files, by name.
+        files: names of the files that are no shards.
+        seals: the seal of every file, by name.
     """
 
     shard_bytes: int
     num_bytes: int
-    shards: list[Seal]
-    files: dict[str, Seal]
+    files: list[str]
+    seals: dict[str, Seal]
 
 
 def parse_index(content: bytes) -> Index:
@@ -249,16 +240,24 @@ def parse_index(content: bytes) -> Index:
         raise ValueError(f"{INDEX_NAME} is not JSON, cut off? {error}") from error
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ValueError(f"{INDEX_NAME} is not of format {FORMAT}: shard the corpus again, or upgrade cpc")
-    shard_bytes = _whole(entries.get("shard_bytes"), 1, _MOST_SHARD_BYTES, "shard_bytes")
-    num_bytes = _whole(entries.get("num_bytes"), 0, _MOST_BYTES, "num_bytes")
+    shard_bytes = _integer(entries, "shard_bytes", 1, _MOST_SHARD_BYTES)
+    num_bytes = _integer(entries, "num_bytes", 0, _MOST_BYTES)
     sums, files = entries.get("shards"), entries.get("files")
     if not isinstance(sums, list) or len(sums) != -(-num_bytes // shard_bytes):
         raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum a shard")
     if not isinstance(files, dict) or not set(_PACK_FILES) < set(files) <= {*_PACK_FILES, *_TABLES}:
         raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_PACK_FILES)}, and some of {', '.join(_TABLES)}")
-    sizes = [shard_bytes] * (len(sums) - 1) + [num_bytes - shard_bytes * (len(sums) - 1)]
-    seals = [_seal(size, sha256, shard_name(i)) for i, (size, sha256) in enumerate(zip(sizes, sums, strict=False))]
-    return Index(shard_bytes, num_bytes, seals, {name: _seal_of(entry, name) for name, entry in files.items()})
+    seals = {
+        shard_name(i): Seal(min(shard_bytes, num_bytes - i * shard_bytes), sha256) for i, sha256 in enumerate(sums)
+    }
+    for name, entry in files.items():
+        entry = entry if isinstance(entry, dict) else {}
+        size = _integer(entry, "num_bytes", 0, _MOST_FILE_BYTES, f" of {name}")
+        seals[name] = Seal(size, entry.get("sha256"))  # type: ignore[arg-type]  # checked below
+    for name, seal in seals.items():
+        if not isinstance(seal.sha256, str) or not _SHA256.fullmatch(seal.sha256):
+            raise ValueError(f"{INDEX_NAME}: {name} has no SHA-256")
+    return Index(shard_bytes, num_bytes, list(files), seals)
 
 
 def shard_name(shard: int) -> str:
@@ -293,11 +292,11 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
         with (pack / "rows.bin").open("rb") as stream:
             while content := stream.read(shard_bytes):
                 (unfinished / shard_name(len(sums))).write_bytes(content)
-                sums.append(_sha256(content))
+                sums.append(Seal.of(content).sha256)
             num_bytes = stream.tell()
         for name, content in contents.items():
             (unfinished / name).write_bytes(content)
-        files = {name: vars(Seal(len(content), _sha256(content))) for name, content in contents.items()}
+        files = {name: asdict(Seal.of(content)) for name, content in contents.items()}
         index = {"format": FORMAT, "shard_bytes": shard_bytes, "num_bytes": num_bytes, "shards": sums, "files": files}
         (unfinished / INDEX_NAME).write_text(json_text(index), encoding="utf-8")
     return len(sums)
@@ -309,22 +308,8 @@ def _cache(cache_dir: str | Path | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
 
 
-def _whole(value: Any, lowest: int, highest: int, name: str) -> int:
+def _integer(entries: Mapping[str, Any], name: str, lowest: int, highest: int, owner: str = "") -> int:
+    value = entries.get(name)
     if type(value) is not int or not lowest <= value <= highest:
-        raise ValueError(f"{INDEX_NAME}: {name} is {str(value)[:40]}, but legal are {lowest} to {highest}")
+        raise ValueError(f"{INDEX_NAME}: {name}{owner} is {str(value)[:40]}, but legal are {lowest} to {highest}")
     return value
-
-
-def _seal(num_bytes: int, sha256: Any, name: str) -> Seal:
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise ValueError(f"{INDEX_NAME}: {name} has no SHA-256")
-    return Seal(num_bytes, sha256)
-
-
-def _seal_of(entry: Any, name: str) -> Seal:
-    entry = entry if isinstance(entry, dict) else {}
-    return _seal(_whole(entry.get("num_bytes"), 0, _MOST_FILE_BYTES, f"num_bytes of {name}"), entry.get("sha256"), name)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

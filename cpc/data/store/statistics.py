@@ -30,13 +30,7 @@ def bit_sums(values: Shaped[np.ndarray, "n C"]) -> Int64[np.ndarray, "2 C"]:
 
 
 def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int) -> ChannelStatistics:
-    """Return mean and standard deviation of all values, divided by `scale`.
-
-    Args:
-        sums: result of `value_sums` for each part.
-        num_values: number of values per channel in all parts.
-        scale: divisor of the values.
-    """
+    """Return mean and standard deviation of all values, divided by `scale`; `num_values` counts them per channel."""
     # Python's integers until the division: no overflow, and no cancellation.
     means, stds = [], []
     for channel in np.moveaxis(sums, 2, 0):

@@ -83,7 +83,6 @@ def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
 
 
 def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of the header and of each row that is not empty."""
     width = None
     require_regular(path)
     try:

@@ -91,12 +91,9 @@ def _check_end(tar: Path, end: int) -> None:
 
 
 def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path, tar_bytes: int) -> int:
-    """Write samples to `00000.tar`, `00001.tar`, ...; return the number of tars.
+    """Write samples (key and parts) to `00000.tar`, `00001.tar`, ... in a folder; return the number of tars.
 
-    Args:
-        samples: key and parts of each sample.
-        folder: an existing folder.
-        tar_bytes: size of a tar; it ends with the sample that reaches this size.
+    A tar ends with the sample that reaches `tar_bytes`.
     """
     archive: tarfile.TarFile | None = None
     num_tars = 0

@@ -89,15 +89,8 @@ def held_out_lanes(
 
     The stream is cut into as many parts as there are lanes on all processes. After its end, a lane is padding
     (`num_valid`), and labels beyond the end are -100. The first token of each lane but the first is read without its
-    past, so fewer lanes lose less context.
-
-    Args:
-        stream: tokens with the leading `<eos>`, from which the first token of the text is predicted.
-        num_lanes: lanes of this process.
-        chunk_tokens: T.
-        num_ahead: K.
-        rank: this process.
-        world_size: processes that share the split.
+    past, so fewer lanes lose less context. Arguments are those of `TrainingLanes`, but `stream` begins with the `<eos>`
+    from which the first token of the text is predicted.
     """
     num_inputs = len(stream) - 1
     total = num_lanes * world_size

@@ -7,11 +7,7 @@ ENDLESS = 2**62  # batches
 
 
 def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to resume from the state of another stream.
-
-    Args:
-        saved: fingerprint in the state: everything that the batches depend on, by option.
-        here: fingerprint of this stream.
+    """Refuse to resume from the state of another stream, by the fingerprints of the state and of this stream.
 
     Raises:
         ValueError: if the fingerprints differ, naming the entries.
@@ -67,4 +63,4 @@ class ResumableIndex:
             ValueError: if the state belongs to another stream, naming the differences.
         """
         check_same_batches(state["fingerprint"], self.fingerprint)
-        self.position = state["position"]
+        self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds

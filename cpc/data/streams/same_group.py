@@ -80,7 +80,7 @@ class SameGroupBatches(BatchStream):
             )
         self.groups_per_batch = groups_per_batch
         self._require_distinct_items = require_distinct_items
-        self._fingerprint |= {
+        self.fingerprint |= {
             option: groups_per_batch,
             f"require_distinct_{item}s": require_distinct_items,
             f"{group}s": digest(group_ids),

@@ -32,7 +32,7 @@ class SpreadBatches(UniformBatches):
                 "there are, so that one would come twice and be its own negative: lower `batch_size`"
             )
         _, self._sequence = np.unique(sequence_ids, return_inverse=True)
-        self._fingerprint["sequences"] = digest(self._sequence)
+        self.fingerprint["sequences"] = digest(self._sequence)
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
         """Draw the order of the items: the n items of a sequence at equal distances, from a random start."""

@@ -28,7 +28,7 @@ class UniformBatches(BatchStream):
             raise ValueError(f"slots_at_once={slots_at_once}, but must be at least {_NUM_RUNS}")
         self._slots_at_once = slots_at_once
         if slots_at_once is not None:
-            self._fingerprint["slots_at_once"] = slots_at_once
+            self.fingerprint["slots_at_once"] = slots_at_once
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
         slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)

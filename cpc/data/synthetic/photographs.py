@@ -34,25 +34,12 @@ CORPORA = ("photographs", "digits")
 PROVENANCE_NAME = "images.json"
 # Files of scikit-image's data folder, without drawings, masks, the right motorcycle (its scene equals that of the left
 # one) and microaneurysms.png (hardly larger than a crop).
-PHOTOGRAPHS = (
-    "astronaut.png",
-    "brick.png",
-    "camera.png",
-    "cell.png",
-    "chelsea.png",
-    "clock_motion.png",
-    "coffee.png",
-    "coins.png",
-    "grass.png",
-    "gravel.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "moon.png",
-    "motorcycle_left.png",
-    "page.png",
-    "retina.jpg",
-    "rocket.jpg",
-    "text.png",
+PHOTOGRAPHS = tuple(
+    (
+        "astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png coins.png "
+        "grass.png gravel.png hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png page.png retina.jpg "
+        "rocket.jpg text.png"
+    ).split()
 )
 LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show next to nothing
 BLOCK_SIZE = 96  # approximate: equal blocks fill the photograph

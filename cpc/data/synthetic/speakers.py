@@ -7,16 +7,7 @@ import numpy as np
 from cpc.data.synthetic.espeak import Voice
 
 # espeak-ng's accents of English except Shavian; "en" is British.
-ACCENTS = (
-    "en-us",
-    "en",
-    "en-gb-scotland",
-    "en-029",
-    "en-gb-x-rp",
-    "en-us-nyc",
-    "en-gb-x-gbclan",
-    "en-gb-x-gbcwmd",
-)
+ACCENTS = ("en-us", "en", "en-gb-scotland", "en-029", "en-gb-x-rp", "en-us-nyc", "en-gb-x-gbclan", "en-gb-x-gbcwmd")
 # Variants that sound human: no robot, whisper, croak or Klatt synthesiser, none that overdrives the library. Variants
 # such as Alicia, shelby and victor are left out, since a linear probe trained on all others recognises their
 # phones only half as often.

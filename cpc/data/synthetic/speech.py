@@ -6,7 +6,6 @@ speakers with other sentences. Probes train on `train`. Phone probes are tested 
 and the held-out bound is measured on `valid`.
 """
 
-import csv
 import hashlib
 import os
 import platform
@@ -24,6 +23,7 @@ from cpc.config.argument_rules import Count, Positive, Seed, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.store.parallel import map_in_order
+from cpc.data.store.tables import format_table
 from cpc.data.synthetic import prose
 from cpc.data.synthetic.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.synthetic.espeak import Espeak
@@ -209,16 +209,10 @@ def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.nda
 
 
 def resample(samples: np.ndarray) -> np.ndarray:
-    """Resample 22 050 Hz to 16 000 Hz by cutting the spectrum at 8 kHz; sample n is at time n / rate before and after.
+    """Resample S samples at 22 050 Hz to 16 kHz by cutting the spectrum at 8 kHz; sample n stays at time n / rate.
 
     The function uses only numpy, so that workers do not need torch. The spectrum is that of the whole file. A half
-    cosine from 7.6 kHz on prevents ringing at the cut.
-
-    Args:
-        samples: `[num_samples]`.
-
-    Returns:
-        `[ceil(num_samples * 320 / 441)]` float64.
+    cosine from 7.6 kHz on prevents ringing at the cut. The result has ceil(320 / 441 S) samples in float64.
     """
     up, down, granule = 320, 441, 32  # granule: transform lengths without large prime factors
     num_blocks = -(-len(samples) // (down * granule)) * granule
@@ -241,9 +235,7 @@ def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
         "sex": [utterance.speaker.sex for utterance in utterances],
     }
     Manifest(folder, columns).write(folder / MANIFEST_NAME)
-    with (folder / ALIGNMENTS_NAME).open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("path", "start", "end", "label"))
-        for utterance in utterances:
-            for start, end, label in utterance.segments:
-                writer.writerow((utterance.path, f"{start:.6f}", f"{end:.6f}", label))
+    rows = [(each.path, *segment) for each in utterances for segment in each.segments]
+    paths, starts, ends, labels = zip(*rows, strict=True)
+    times = {"start": [f"{start:.6f}" for start in starts], "end": [f"{end:.6f}" for end in ends]}
+    (folder / ALIGNMENTS_NAME).write_bytes(format_table({"path": paths, **times, "label": labels}))

@@ -1,76 +1,62 @@
 """Subwords by byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909): frequent pairs become one symbol."""
 
-import heapq
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+from cpc.config.extras import install_hint
 from cpc.data.text.segmentation import CHUNK, WORD_START
 
 Pair = tuple[str, str]
+_UNKNOWN = "<unk>"
+_SEPARATOR = "\n"  # of chunks; a line holds none
 
 
 def chunks(line: str) -> list[str]:
-    """Split a line into words and runs of punctuation, with `▁` for white space before them.
-
-    A symbol is always a part of one chunk.
-    """
+    """Split a line into words and runs of punctuation, with `▁` for white space before them; symbols lie in chunks."""
     return CHUNK.findall("".join(WORD_START + word for word in line.split()))
 
 
-def learn_merges(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
+def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbols: int) -> list[Pair]:
     """Return the pairs of adjacent symbols to merge, the most frequent first, counted after all earlier merges.
+
+    Of equally frequent pairs the one of older symbols is first; characters are the oldest, in the order of Unicode.
 
     Args:
         counts: number of occurrences of each chunk.
-        num_merges: number of pairs; fewer are returned if no two symbols are adjacent any more.
+        alphabet: the characters, which are the first symbols.
+        num_symbols: number of different symbols, characters included; there are fewer if no two symbols are adjacent
+            any more.
+
+    Raises:
+        ValueError: if `tokenizers` is not installed.
     """
-    symbols = [list(chunk) for chunk in counts]
-    weights = list(counts.values())
-    pair_counts: Counter[Pair] = Counter()
-    pair_chunks: dict[Pair, set[int]] = defaultdict(set)
-    for chunk, (chunk_symbols, weight) in enumerate(zip(symbols, weights, strict=True)):
-        for pair in pairwise(chunk_symbols):
-            pair_counts[pair] += weight
-            pair_chunks[pair].add(chunk)
-    # Counts in the heap may be out of date, so each popped count is compared with `pair_counts`.
-    heap = [(-count, pair) for pair, count in pair_counts.items()]
-    heapq.heapify(heap)
-    merges: list[Pair] = []
-    while heap and len(merges) < num_merges:
-        negated, best = heapq.heappop(heap)
-        if pair_counts[best] != -negated:
-            if pair_counts[best] > 0:
-                heapq.heappush(heap, (-pair_counts[best], best))
-            continue
-        merges.append(best)
-        changed: set[Pair] = set()
-        for chunk in pair_chunks.pop(best):
-            before, weight = symbols[chunk], weights[chunk]
-            after = join(before, best)
-            if len(after) == len(before):
-                continue
-            pair_counts.subtract({pair: weight * num for pair, num in Counter(pairwise(before)).items()})
-            for pair in pairwise(after):
-                pair_counts[pair] += weight
-                pair_chunks[pair].add(chunk)
-                changed.add(pair)
-            symbols[chunk] = after
-        pair_counts[best] = 0
-        for pair in changed:
-            heapq.heappush(heap, (-pair_counts[pair], pair))
-    return merges
+    package = _tokenizers()
+    learner = package.Tokenizer(package.models.BPE())
+    learner.pre_tokenizer = package.pre_tokenizers.CharDelimiterSplit(_SEPARATOR)
+    trainer = package.trainers.BpeTrainer(vocab_size=num_symbols, initial_alphabet=list(alphabet), show_progress=False)
+    learner.train_from_iterator((_SEPARATOR.join([chunk] * count) for chunk, count in counts.items()), trainer)
+    return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
 
 
 class BytePairs:
     """Splits lines into subwords by a list of merges.
 
     Args:
+        symbols: all symbols, characters included; other characters become `<unk>`.
         merges: merges of `learn_merges`, applied in their order.
+
+    Raises:
+        ValueError: if `tokenizers` is not installed, or a merge is not made of the symbols.
     """
 
-    def __init__(self, merges: Iterable[Sequence[str]]) -> None:
-        self._rank: dict[Pair, int] = {(left, right): rank for rank, (left, right) in enumerate(merges)}
+    def __init__(self, symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> None:
+        ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([_UNKNOWN, *symbols]))}
+        package = _tokenizers()
+        try:
+            self._model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=_UNKNOWN)
+        except Exception as error:  # the package raises no narrower class
+            raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
         self._chunk_symbols: dict[str, list[str]] = {}
 
     def __call__(self, line: str) -> list[str]:
@@ -80,22 +66,13 @@ class BytePairs:
     def merge_chunk(self, chunk: str) -> list[str]:
         """Return the symbols of one chunk; they are cached."""
         if chunk not in self._chunk_symbols:
-            symbols = list(chunk)
-            while len(symbols) > 1:
-                first = min(pairwise(symbols), key=lambda pair: self._rank.get(pair, len(self._rank)))
-                if first not in self._rank:
-                    break
-                symbols = join(symbols, first)
-            self._chunk_symbols[chunk] = symbols
+            self._chunk_symbols[chunk] = [token.value for token in self._model.tokenize(chunk)]
         return self._chunk_symbols[chunk]
 
 
-def join(symbols: list[str], pair: Pair) -> list[str]:
-    """Merge each occurrence of a pair of symbols into one symbol, from the left."""
-    joined: list[str] = []
-    i = 0
-    while i < len(symbols):
-        is_pair = symbols[i] == pair[0] and i + 1 < len(symbols) and symbols[i + 1] == pair[1]
-        joined.append(pair[0] + pair[1] if is_pair else symbols[i])
-        i += 2 if is_pair else 1
-    return joined
+def _tokenizers() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ValueError(f"subwords need the package `tokenizers`: {install_hint('text')}") from error
+    return tokenizers

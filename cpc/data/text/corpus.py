@@ -68,11 +68,7 @@ class TokenCorpus:
 
 
 def training_vocabulary(
-    text: Text,
-    num_tokens: int,
-    tokens: Tokens = "words",
-    lower_case: bool = False,
-    cache_dir: str | Path | None = None,
+    text: Text, num_tokens: int, tokens: Tokens = "words", lower_case: bool = False, cache_dir: str | Path | None = None
 ) -> Vocabulary:
     """Return the vocabulary of the training split; it is built once by `build_vocabulary` and cached with the packs.
 
@@ -125,13 +121,18 @@ def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarra
 
 def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
     for split in text.splits:
-        raw = folder / f"{split}.raw"
-        with raw.open("wb") as stream:
-            for piece in _encoded(text.lines(split), vocabulary):
-                stream.write(piece.tobytes())
-        np.save(folder / f"{split}.npy", np.memmap(raw, np.int32, "r"))
-        raw.unlink()
+        write_stream(folder / f"{split}.npy", _encoded(text.lines(split), vocabulary))
     write_json({"splits": text.splits}, folder / _INDEX)  # written last: it marks the folder as complete
+
+
+def write_stream(file: Path, pieces: Iterable[np.ndarray]) -> None:
+    """Write the token ids of all pieces to one `.npy` file, in bounded memory."""
+    raw = file.with_suffix(".raw")
+    with raw.open("wb") as stream:
+        for piece in pieces:
+            stream.write(piece.astype(np.int32).tobytes())
+    np.save(file, np.memmap(raw, np.int32, "r"))
+    raw.unlink()
 
 
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:

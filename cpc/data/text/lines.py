@@ -1,7 +1,7 @@
 """Lines of text by split: from UTF-8 files, a folder of such files, or the prose that ships with Python."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -56,22 +56,15 @@ class Text:
         num_blocks = self._count_blocks(skip_bad)
         if not any(num_blocks.values()):
             raise ValueError(f"{source} holds no line: give it text")
-        named_splits = {name: ALL if is_whole else split_named(name) for name in num_blocks}
-        unnamed = [name for name, split in named_splits.items() if split is None]
-        if 0 < len(unnamed) < len(named_splits):
-            first_named = next(name for name, split in named_splits.items() if split)
-            raise ValueError(
-                f"{first_named} names its split, but {unnamed[0]} does not: put train, valid or test in every file's "
-                "name, or in none"
-            )
-        self._block_splits = {name: [named_splits[name] or "train"] * num for name, num in num_blocks.items()}
-        divisible = [name for name, split in named_splits.items() if split in (None, "train")]
+        named_splits = dict.fromkeys(num_blocks, ALL) if is_whole else splits_of_names(num_blocks)
+        self._block_splits = {name: [named_splits.get(name, "train")] * num for name, num in num_blocks.items()}
+        divisible = [name for name in num_blocks if named_splits.get(name, "train") == "train"]
         blocks = [(name, block) for name in divisible for block in range(num_blocks[name])]
         if blocks:  # there are none in a source with held-out files only
             splits = draw_splits(
                 [f"{name}:{block}" for name, block in blocks],
                 valid_share=0.0 if "valid" in named_splits.values() else valid_share,
-                test_share=test_share if unnamed else 0.0,
+                test_share=0.0 if named_splits else test_share,
             )
             for (name, block), split in zip(blocks, splits, strict=True):
                 self._block_splits[name][block] = split
@@ -140,6 +133,22 @@ class Text:
     def _contents(self) -> Iterator[tuple[str, Iterator[str]]]:
         for name, path in self._files.items():
             yield name, iter(sentences()) if path is None else read_lines(path)
+
+
+def splits_of_names(names: Collection[str]) -> dict[str, str]:
+    """Return the split that each name states, or {} if no name states a split.
+
+    Raises:
+        ValueError: if only some names state a split.
+    """
+    splits = {name: split for name in names if (split := split_named(name))}
+    unnamed = [name for name in names if name not in splits]
+    if splits and unnamed:
+        raise ValueError(
+            f"{next(iter(splits))} names its split, but {unnamed[0]} does not: put train, valid or test in every "
+            "name, or in none"
+        )
+    return splits
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -71,17 +71,11 @@ class Text(Modality):
 
     def open(self, encoder: Any, *, to_train: bool = False) -> TokenCorpus:
         """Return the corpus, in the vocabulary of a trained encoder, or in a new one built for an untrained encoder."""
-        text = Lines(
-            self.source,
-            valid_share=self.valid_share,
-            test_share=self.test_share,
-            skip_bad=self.skip_bad,
-            is_whole=self.eval_split == ALL,
-        )
+        shares = {"valid_share": self.valid_share, "test_share": self.test_share}
+        text = Lines(self.source, skip_bad=self.skip_bad, is_whole=self.eval_split == ALL, **shares)
         if to_train:
             vocabulary = training_vocabulary(text, encoder.num_tokens, self.tokens, self.lower_case, self.cache_dir)
             encoder.vocabulary = vocabulary.description
-            return TokenCorpus(text, vocabulary, self.cache_dir)
         return TokenCorpus(text, encoder_vocabulary(encoder), self.cache_dir)
 
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
@@ -117,16 +111,7 @@ class Text(Modality):
         )
         return Training(lanes, batches, entropy_nats(counts))
 
-    def held_out(
-        self,
-        corpus: TokenCorpus,
-        model: Any,
-        *,
-        num_batches: int | None = None,
-        seed: int = EVALUATION_SEED,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> "WholeText":
+    def held_out(self, corpus: TokenCorpus, model: Any, *, rank: int = 0, world_size: int = 1, **_: Any) -> "WholeText":
         """Return batches of the whole held-out split; `num_batches` and `seed` have no effect."""
         return WholeText(corpus, self, model.steps[0].k, model.steps[-1].k, rank, world_size)
 
@@ -134,10 +119,8 @@ class Text(Modality):
 class WholeText:
     """The batches of a whole split, the same in every evaluation; each continues where the previous one ended.
 
-    Attributes:
-        class_entropy_nats: entropy of the split's tokens, from their frequencies in the split. It is low by about
-            (V - 1) / 2n on average, for V tokens that occur and n tokens in all, so that H - L is not too high.
-        num_batches: number of batches, equal on all processes.
+    The entropy of the tokens comes from their frequencies in the split. It is low by about (V - 1) / 2n on average, for
+    V tokens that occur and n tokens in all, so that H - L is not too high.
 
     Raises:
         ValueError: if there is no such split, or it has fewer tokens than lanes.

@@ -9,6 +9,7 @@ from cpc.data.text.segmentation import CUT_ANEW, VERSION, WORD, normal_form
 
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
+_SPLITTERS: dict[str, Callable[[str], list[str]]] = {"whitespace": str.split, "words": WORD.findall, "subwords": chunks}
 MIN_CHARACTER_COUNT = 2  # rarer characters become <unk>, so that <unk> occurs in training
 
 
@@ -56,7 +57,7 @@ class Vocabulary:
                 "train the model again"
             )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
-        self._split = _splitter(tokens, self.merges)
+        self._split = BytePairs(self.symbols, self.merges) if tokens == "subwords" else _SPLITTERS[tokens]
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -90,7 +91,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
         ValueError: if the lines hold no token or too few different tokens, or if `num_tokens` is less than the number
             of characters of a vocabulary of subwords.
     """
-    split: Callable[[str], list[str]] = chunks if tokens == "subwords" else _splitter(tokens, ())
+    split = _SPLITTERS[tokens]
     counts: Counter[str] = Counter()
     num_lines = 0
     for line in lines:
@@ -119,35 +120,25 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
         for character in chunk:
             characters[character] += count
     alphabet = {character for character, count in characters.items() if count >= MIN_CHARACTER_COUNT}
-    num_merges = num_tokens - len(alphabet) - 2
-    if num_merges < 0:
+    if len(alphabet) + 2 > num_tokens:
         raise ValueError(
             f"num_tokens={num_tokens}, but the training text is written in {len(alphabet)} characters, which with "
             f"{END} and {UNKNOWN} are {len(alphabet) + 2} subwords already: raise model.encoder.init_args.num_tokens"
         )
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
-    merges = learn_merges(known, num_merges)
-    # Two merges may give the same symbol, so that more merges than new symbols are needed.
-    while len(symbols := alphabet | {left + right for left, right in merges}) + 2 < num_tokens:
-        longer = learn_merges(known, len(merges) + num_tokens - 2 - len(symbols))
-        if len(longer) == len(merges):
-            raise ValueError(
-                f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, {END} and "
-                f"{UNKNOWN} included: lower model.encoder.init_args.num_tokens"
-            )
-        merges = longer
-    pairs = BytePairs(merges)
+    merges = learn_merges(known, alphabet, num_tokens - 2)
+    symbols = alphabet | {left + right for left, right in merges}
+    if len(symbols) + 2 < num_tokens:
+        raise ValueError(
+            f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, {END} and "
+            f"{UNKNOWN} included: lower model.encoder.init_args.num_tokens"
+        )
+    pairs = BytePairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():
         for symbol in pairs.merge_chunk(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
     return Vocabulary(_sort_symbols(used), "subwords", lower_case, merges, VERSION)
-
-
-def _splitter(tokens: str, merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:
-    if tokens == "subwords":
-        return BytePairs(merges)
-    return str.split if tokens == "whitespace" else WORD.findall
 
 
 def _sort_symbols(counts: dict[str, int]) -> list[str]:

@@ -20,16 +20,10 @@ from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
-from cpc.losses.engine.blocks import Block, Blocks, split_scores
+from cpc.losses.engine.blocks import Block, split_scores
 from cpc.losses.engine.partition import partition_sums
 from cpc.losses.engine.ring import RingState, ring_loss
-from cpc.losses.engine.score_gradients import (
-    ScoreCorrections,
-    accuracy_of,
-    loss_and_factor,
-    softplus,
-    tie_width,
-)
+from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
 from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
 from cpc.losses.engine.tiles import ROUNDINGS
 from cpc.losses.output import RowLosses
@@ -41,7 +35,6 @@ __all__ = [
     "COMPUTE",
     "REFERENCE",
     "Block",
-    "Blocks",
     "RingState",
     "ScoreCorrections",
     "accuracy_of",
@@ -95,7 +88,7 @@ def info_nce_rows(
     loss, loss_nats, accuracy = tiled_loss(
         queries,
         mask_unused(candidates.to(dtype), is_used),
-        rows.layout,
+        rows.blocks,
         rows.weight.to(dtype),
         query_index=rows.query_index,
         negatives=negatives,

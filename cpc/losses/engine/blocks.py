@@ -7,7 +7,7 @@ M rows, N candidates, B sequences that are predicted, S sequences that give cand
 rows and candidates of a block.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from einops import rearrange
@@ -16,7 +16,6 @@ from torch import Tensor
 
 # Gathering a block's vectors costs about a tenth of its three products.
 _WORTHWHILE_SHARE = 0.9
-_NUM_LEADING = 2
 
 
 class Block(NamedTuple):
@@ -44,54 +43,9 @@ class Block(NamedTuple):
         negatives = negatives if self.rows is None else negatives[self.rows]
         return negatives if self.column_index is None else self.column_index[negatives]
 
-
-class Blocks(NamedTuple):
-    """Any number of blocks in three tensors.
-
-    A compiled graph is kept for a fixed number of tensors, and for sizes that are 0, 1 or more. Three flat tensors let
-    batches with any number of blocks share a graph; each begins with two entries that belong to no block.
-
-    Attributes:
-        integers: the integer fields of all blocks, end to end.
-        masks: the boolean fields of all blocks, end to end.
-        sizes: the shapes of all fields, two numbers a field: 0 in place of a second axis, -1 for None; on the host.
-    """
-
-    integers: Int[Tensor, " L"]
-    masks: Bool[Tensor, " L"]
-    sizes: Int[Tensor, " S"]
-
-    @classmethod
-    def pack(cls, blocks: list[Block]) -> "Blocks":
-        """Lay blocks end to end."""
-        fields = [field for block in blocks for field in block]
-        sizes = [size for field in fields for size in ((-1, -1) if field is None else (*field.shape, 0)[:2])]
-        known = [field.flatten() for field in fields if field is not None]
-        leading = torch.zeros(_NUM_LEADING, dtype=torch.int64, device=known[0].device if known else None)
-        integers = torch.cat([leading, *(field for field in known if field.dtype != torch.bool)])
-        masks = torch.cat([leading.bool(), *(field for field in known if field.dtype == torch.bool)])
-        return cls(integers, masks, torch.tensor([0] * _NUM_LEADING + sizes))
-
-    def on(self, device: torch.device) -> "Blocks":
-        """Return the same blocks on a device; the host does not wait for the copies."""
-        return self._replace(
-            **{name: getattr(self, name).to(device, non_blocking=True) for name in ("integers", "masks")}
-        )
-
-    def unpack(self) -> list[Block]:
-        """Return the blocks one by one, as views."""
-        starts, blocks = [_NUM_LEADING, _NUM_LEADING], []
-        for sizes in rearrange(self.sizes[_NUM_LEADING:], "(g f n) -> g f n", f=len(Block._fields), n=2).tolist():
-            fields: dict[str, Any] = {}
-            for name, (rows, columns) in zip(Block._fields, sizes, strict=True):
-                if rows >= 0:
-                    source = int(name == "candidate_mask")
-                    num = rows * max(columns, 1)
-                    flat = (self.integers, self.masks)[source].narrow(0, starts[source], num)
-                    starts[source] += num
-                    fields[name] = flat.view(rows, columns) if columns else flat
-            blocks.append(Block(**fields))
-        return blocks
+    def on(self, device: torch.device) -> "Block":
+        """Return the same block on a device; the host does not wait for the copies."""
+        return Block(*(each if each is None else each.to(device, non_blocking=True) for each in self))
 
 
 def split_scores(
@@ -100,19 +54,19 @@ def split_scores(
     sequence: Int[Tensor, " M"],
     candidate_sequence: Int[Tensor, " N"] | None,
     positives: Int[Tensor, " M"],
-) -> Blocks:
+) -> list[Block]:
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
     Sequences with candidates from the same sequences (those of their positives included) share a block, so that scores
     that a strategy shuts out are not computed. Where this saves next to nothing, there is one block with everything.
     """
     if len(sequence) == 0:  # all sequences of this rank are too short, those of other ranks are not
-        return Blocks.pack([])
+        return []
     is_whole = bool(candidate_mask.all())
     mask = None if is_whole else candidate_mask
     whole = Block(positives=rearrange(positives, "m -> m 1"), candidate_mask=mask, sequence=sequence)
     if is_whole or allowed is None or candidate_sequence is None:
-        return Blocks.pack([whole])
+        return [whole]
     is_scored = allowed.clone()
     is_scored[sequence, candidate_sequence[positives]] = True
     patterns, pattern = torch.unique(is_scored, dim=0, return_inverse=True)
@@ -120,9 +74,9 @@ def split_scores(
     num_rows = torch.bincount(pattern[sequence], minlength=len(patterns))
     num_scores = int(num_rows @ (patterns.long() @ num_candidates))
     if num_scores >= _WORTHWHILE_SHARE * len(positives) * candidate_mask.shape[1]:
-        return Blocks.pack([whole])
+        return [whole]
     used_patterns = torch.unique(pattern[sequence]).tolist()
-    return Blocks.pack([_block(candidate_mask, pattern == each, sequence, positives) for each in used_patterns])
+    return [_block(candidate_mask, pattern == each, sequence, positives) for each in used_patterns]
 
 
 def _block(candidate_mask: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -> Block:

@@ -48,15 +48,10 @@ def partition_sums(
     sequence_id: Int[Tensor, " M"] | None,
     needs_gradient: bool,
 ) -> Partition:
-    """Return the sums over the bank.
+    """Return the sums over the bank for queries of the dtype of scores, already divided by the temperature.
 
-    Args:
-        queries: float32 or float64, already divided by the temperature.
-        bank: the latents.
-        positive_scores: scores of the rows' positives.
-        tie_width: how far from these scores a tie may be.
-        sequence_id: latents of this sequence are left out of the row's sum; -1 or None: no latents are.
-        needs_gradient: whether to return the mean latent.
+    A tie is at most `tie_width` below the positive's score. Latents of a row's `sequence_id` are left out, unless this
+    is -1 or None.
     """
     tiles = []
     for rows in slices(len(queries), TILE_ROWS):

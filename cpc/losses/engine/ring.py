@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine.blocks import Block, Blocks
+from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import (
     TWO_FACTORS,
     accuracy_of,
@@ -49,18 +49,14 @@ class RingState(NamedTuple):
     def of(
         cls, candidate_set: CandidateSet, nums: list[int], num_valid: Int[Tensor, " B"], device: torch.device
     ) -> "RingState":
-        """Split a candidate set on the host by rank, and move the blocks to a device.
+        """Split a candidate set on the host, with the latents of all ranks, by rank, and move the blocks to a device.
 
-        Args:
-            candidate_set: this rank's rows, with the latents of all ranks as candidates.
-            nums: number of latents of each rank.
-            num_valid: lengths of this rank's sequences.
-            device: where the latents are.
+        `nums` counts the latents of each rank; `num_valid` are the lengths of this rank's sequences.
         """
         is_valid = torch.arange(candidate_set.size[2]) < rearrange(num_valid, "b -> b 1")
-        blocks = candidate_set.layout.unpack()
         by_rank = [
-            Blocks.pack(list(_blocks_of_rank(blocks, nums, rank))).on(device).unpack() for rank in range(len(nums))
+            [block.on(device) for block in _blocks_of_rank(candidate_set.blocks, nums, rank)]
+            for rank in range(len(nums))
         ]
         return cls(nums, by_rank, is_valid.flatten().to(device, non_blocking=True))
 
@@ -74,15 +70,9 @@ def ring_loss(
 ) -> RowLosses:
     """Return the losses of this rank's rows against the latents of all ranks; all ranks call it at the same time.
 
-    Gradients of latents are sums over ranks, as in `cpc.losses.ranks`. They are computed in the forward pass, so all
-    ranks must differentiate the same function of their losses, such as a mean.
-
-    Args:
-        queries: of this rank, in the order (b t k).
-        latents: of this rank.
-        candidate_set: this rank's rows, on the device.
-        ring: the blocks of each rank's latents.
-        compute: see `cpc.losses.info_nce`.
+    Queries, in the order (b t k), latents and rows are those of this rank. Gradients of latents are sums over ranks, as
+    in `cpc.losses.ranks`. They are computed in the forward pass, so all ranks must differentiate the same function of
+    their losses, such as a mean.
     """
     dtype, nums = score_dtype(queries), ring.nums
     # One of the two is enough: with a frozen encoder latents need no gradient, and the predictor still learns.

@@ -170,12 +170,8 @@ def log_odds_against(
 ) -> Float[Tensor, "*M"]:
     """Return the log of the negatives' sum of exp s relative to exp of the positive's score.
 
-    nan where the positive's score overflowed, since the loss is not 0 then.
-
-    Args:
-        positive_score: of each row.
-        best: highest score of a negative.
-        log_total: log of the sum relative to exp of `best`.
+    `log_total` is the log of the sum relative to exp of `best`, the highest score of a negative. The result is nan
+    where the positive's score overflowed, since the loss is not 0 then.
     """
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
@@ -207,13 +203,9 @@ def accuracy_and_best(
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return [no other score is higher] / (1 + ties) for each row.
+    """Return [no other score is higher] / (1 + ties) for each row, given the highest other score and the width of ties.
 
-    Args:
-        target_score: score of each row's target.
-        best: the highest of the other scores.
-        num_ties: number of other scores that are no lower than the target's score minus the width.
-        width: how far apart scores may be and still tie.
+    `num_ties` counts the other scores that are no lower than the target's score minus the width.
     """
     return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
 
@@ -283,10 +275,7 @@ def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR)
     """Set gradients to zero, in place, that are so small that products with them would be denormal.
 
     Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The
-    gradients that are dropped, below e^-30 of a row's sum, are far below what sums in float32 resolve.
-
-    Args:
-        score_grads: derivatives by scores, or one of two factors of them.
-        power: `ONE_FACTOR`, or `TWO_FACTORS` if the derivative is a product of two such numbers.
+    gradients that are dropped, below e^-30 of a row's sum, are far below what sums in float32 resolve. The power is
+    `TWO_FACTORS` if a derivative is the product of two such numbers.
     """
     return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)

@@ -16,15 +16,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.engine.blocks import Blocks
+from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import ScoreCorrections, loss_and_gradients, tie_width
 from cpc.losses.engine.tiles import choose_tiles
 
 
+@torch.compiler.disable
 def tiled_loss(
     queries: Tensor,
     candidates: Tensor,
-    blocks: Blocks,
+    blocks: Sequence[Block],
     weight: Float[Tensor, " M"],
     *,
     form: str = "softmax",
@@ -51,47 +52,17 @@ def tiled_loss(
         compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
     """
     inputs = (queries, candidates, bias, target_scores)
-    needs = [each is not None and each.requires_grad and torch.is_grad_enabled() for each in inputs]
-    options = (query_index, negatives, *blocks, *(ScoreCorrections() if corrections is None else corrections))
-    if torch.compiler.is_compiling():
-        loss, loss_nats, accuracy, *_ = _operator(*inputs, weight, options, form, compute, needs)
-        return loss, loss_nats, accuracy
-    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, options, form, compute, needs)
-    return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
-
-
-def _losses_and_gradients(
-    inputs: Sequence[Tensor | None],
-    weight: Float[Tensor, " M"],
-    options: Sequence[Tensor | None],
-    form: str,
-    compute: str,
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor | None]]:
-    """Return what `tiled_loss` returns, and the gradients of the inputs.
-
-    Args:
-        inputs: queries, candidates, bias and target_scores.
-        weight: weight of each row.
-        options: query_index, negatives, the fields of `Blocks` and those of `ScoreCorrections`.
-        form: a name in `FORMS`.
-        compute: see `tiled_loss`.
-        needs: whether each of the inputs needs a gradient.
-    """
-    queries, candidates, bias, target_scores = inputs
-    assert queries is not None
-    assert candidates is not None
-    query_index, negatives, integers, masks, sizes, *rest = options
-    blocks: Any = Blocks(integers, masks, sizes)  # type: ignore[arg-type]
-    corrections = ScoreCorrections(*rest)
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
-        each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates)) if each is not None and has else None
-        for each, has in zip(inputs, needs, strict=True)
+        each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates))
+        if each is not None and each.requires_grad and torch.is_grad_enabled()
+        else None
+        for each in inputs
     ]
+    corrections = ScoreCorrections() if corrections is None else corrections
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        for block in blocks.unpack():
+        for block in blocks:
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
@@ -143,61 +114,7 @@ def _losses_and_gradients(
             if candidates_grad is not None and block_grad is not None and columns is not None:
                 candidates_grad.index_add_(0, columns, block_grad)
         loss = torch.dot(weight, loss_nats)
-    return loss, loss_nats, accuracy, gradients
-
-
-@torch.library.custom_op("cpc::tiled_loss", mutates_args=())
-def _operator(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    target_scores: Tensor | None,
-    weight: Tensor,
-    options: Sequence[Tensor | None],
-    form: str,
-    compute: str,
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`tiled_loss` as one operator for compilers; it returns the gradients too, empty where none is needed."""
-    inputs = (queries, candidates, bias, target_scores)
-    loss, loss_nats, accuracy, gradients = _losses_and_gradients(inputs, weight, options, form, compute, needs)
-    q, z, b, t = (weight.new_empty(0) if each is None else each for each in gradients)
-    return loss, loss_nats, accuracy, q, z, b, t
-
-
-@_operator.register_fake
-def _(
-    queries: Tensor,
-    candidates: Tensor,
-    bias: Tensor | None,
-    target_scores: Tensor | None,
-    weight: Tensor,
-    options: Sequence[Tensor | None],
-    form: str,
-    compute: str,
-    needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    q, z, b, t = (
-        each.new_empty(each.shape, dtype=_gradient_dtype(each, candidates))
-        if each is not None and has
-        else weight.new_empty(0)
-        for each, has in zip((queries, candidates, bias, target_scores), needs, strict=True)
-    )
-    accuracy = torch.empty_like(weight, dtype=torch.float32)
-    return weight.new_empty(()), torch.empty_like(weight), accuracy, q, z, b, t
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.needs, ctx.dtypes = inputs[-1], [None if each is None else each.dtype for each in inputs[:4]]
-    ctx.save_for_backward(*output[3:])
-
-
-def _backward(ctx: Any, factor: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    saved = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs, strict=True)
-    return *((each * factor).to(dtype) if has else None for each, dtype, has in saved), None, None, None, None, None
-
-
-_operator.register_autograd(_backward, setup_context=_setup_context)
+    return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
 
 
 def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
@@ -209,14 +126,14 @@ def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tenso
     """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
     Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. A GPU, which
-    the host would have to wait for, and a compiled step always mask: one pass over the vectors.
+    the host would have to wait for, always masks: one pass over the vectors.
 
     Args:
         vectors: candidates or targets.
         is_used: returns the mask of the vectors that some row is scored against; called only if needed.
     """
-    may_check = vectors.device.type == "cpu" and not torch.compiler.is_compiling()
-    if may_check and bool(vectors.detach().sum().isfinite()):  # a sum that overflows only costs the pass below
+    # A sum that overflows only costs the pass below.
+    if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):
         return vectors
     return vectors.where(rearrange(is_used(), "... n -> ... n 1"), 0)
 

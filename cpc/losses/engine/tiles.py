@@ -27,14 +27,9 @@ _mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-define
 def choose_tiles(
     num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, compute: str
 ) -> "SharedTiles | PerRowTiles":
-    """Return the fastest way to score all candidates, or only the drawn ones.
+    """Return the fastest way to score all candidates, or only those drawn, `[M, 1 + R]` with each row's positive first.
 
-    Args:
-        num_rows: M.
-        candidates: `[N, D]` shared by all rows, or `[M, N, D]`, separate for each row.
-        bias: added to the scores, `[N]` or `[M, N]`.
-        drawn: `[M, 1 + R]` indices of a row's candidates, its positive first; None: all candidates.
-        compute: `bf16` rounds the operands of products with shared candidates.
+    Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`.
     """
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias, None)
@@ -73,11 +68,9 @@ class SharedTiles:
 
     def scatter(self, score_grads: Tensor, tile: slice) -> Tensor:
         """Return score gradients as the methods below take them: `[m, N]` where scores were selected from all."""
-        return (
-            score_grads
-            if self.drawn is None
-            else self.tile_scores.zero_().scatter_add_(1, self.drawn[tile], score_grads)
-        )
+        if self.drawn is None:
+            return score_grads
+        return self.tile_scores.zero_().scatter_add_(1, self.drawn[tile], score_grads)
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:
         """Return scattered score gradients times candidates, `[m, D]`."""

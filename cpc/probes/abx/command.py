@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.item_files import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
-from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
+from cpc.model import CPC
 from cpc.probes.abx.files import locate
 from cpc.probes.abx.protocol import ABXProtocol, abx_errors
 from cpc.probes.abx.spans import frames_of_items
@@ -86,33 +87,19 @@ def abx(
         "bound": config["provenance"].get("held_out", []),
         "tasks": {},
     }
-    item_file = {
-        "file": str(items),
-        "sha256": hashlib.sha256(items.read_bytes()).hexdigest(),
-    }
+    item_file = {"file": str(items), "sha256": hashlib.sha256(items.read_bytes()).hexdigest()}
     earlier = {_name(each["items"], each["protocol"]): each for each in report.get("abx", {}).values()}
     name_of_test = _name(item_file, asdict(protocol))
     if name_of_test in earlier and earlier[name_of_test]["items"]["sha256"] != item_file["sha256"]:
         raise ValueError(
             f"{out} has {name_of_test!r} of other items, {earlier[name_of_test]['items']['file']}: rename the item "
-            "file, or "
-            "name another report with `out`"
+            "file, or name another report with `out`"
         )
-    if data is None and not (is_manifest(items.parent) or is_sharded(items.parent)):
+    data = data or items.parent
+    if data == items.parent and not (is_manifest(data) or is_sharded(data)):
         raise ValueError(f"there is no manifest beside {items}: name the folder of the audio with `data`")
     model = load_pretrained(model_folder, device=extraction.device, trusted_packages=trusted)
-    data = items.parent if data is None else data
-    probe_data = open_probe_data(
-        config,
-        model,
-        data,
-        cache_dir=extraction.cache_dir,
-        skip_bad=extraction.skip_bad,
-        trusted_packages=trusted,
-        train_split=train_split,
-        device=extraction.device,
-        precision=extraction.precision,
-    )
+    probe_data = open_probe_data(config, model, data, extraction, train_split, trusted_packages=trusted)
     assert isinstance(probe_data, AudioProbeData)
     features = probe_data.default_features if features is None else features
     check_names("features", features, [*probe_data.features, *probe_data.hand_made])
@@ -121,51 +108,43 @@ def abx(
         raise ValueError("`features` and `baselines` are empty: name something to measure")
     num_listed = len(listed)
     listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
+    learnt = [name for name in features if name in probe_data.features]
+    hand_made = [name for name in probe_data.hand_made if name in (*features, *baselines)]
+    passes: list[tuple[str, Sequence[str], CPC | None]] = [("", [name], None) for name in hand_made]
+    if learnt:
+        passes.insert(0, ("cpc", learnt, model))
+    if "random" in baselines:
+        passes.append(("random", probe_data.untrained_names(learnt), build_untrained(config, probe_data, trusted, 0)))
     results: dict[str, Any] = {}
-    geometries, device, clock = {}, extraction.device, Clock()
-
-    def passes() -> Iterator[tuple[dict[str, str], AudioFrontEnd]]:
-        """Yield the names of results by feature, and an extractor of these features."""
-        learned = [name for name in features if name in probe_data.features]
-        if learned:
-            yield {name: f"cpc{probe_data.features[name]}" for name in learned}, probe_data.front_end(learned, model)
-        for name in probe_data.hand_made:
-            if name in (*features, *baselines):
-                yield {name: name}, probe_data.front_end([name])
-        if "random" in baselines:
-            untrained_names = probe_data.untrained_names(learned)
-            untrained = build_untrained(config, probe_data, trusted, 0)
-            names = {name: f"random{probe_data.features[name]}" for name in untrained_names}
-            yield names, probe_data.front_end(untrained_names, untrained)
-
-    for names, extractor in passes():
+    geometries, clock = {}, Clock()
+    for source, names, network in passes:
+        extractor = probe_data.front_end(names, network)
         with clock("features"):
             store = FeatureStore.extract(extractor, np.unique(rows), probe_data.name, extraction)
         spans = frames_of_items(listed, rows, store)
-        for feature, name in names.items():
+        for feature in names:
+            name = f"{source}{probe_data.features[feature]}" if source else feature
             with clock("triplets"):
                 errors = abx_errors(
-                    store.values[feature], spans, listed, protocol, device=device, progress=extraction.progress
+                    store.values[feature],
+                    spans,
+                    listed,
+                    protocol,
+                    device=extraction.device,
+                    progress=extraction.progress,
                 )
             records = {mode: None if error is None else asdict(error) for mode, error in errors.items()}
             results[name] = {**records, "num_without_frames": int((spans.lengths == 0).sum())}
             geometries[name] = extractor.geometry(feature)
     record = {
-        "items": {
-            **item_file,
-            "num_items": len(listed),
-            "num_left_out": num_listed - len(listed),
-            "num_cut": num_cut,
-        },
+        "items": item_file | {"num_items": len(listed), "num_left_out": num_listed - len(listed), "num_cut": num_cut},
         "data": {"source": str(data), **probe_data.record()},
         "protocol": {
             "distance": "angle between frames, mean along the alignment of two items",
             **asdict(protocol),
             "train_split": train_split,
             "features": geometries,
-            "device": extraction.device,
-            "precision": extraction.precision,
-            "dtype": extraction.dtype,
+            **extraction.record(),
         },
         "results": results,
         "seconds": clock.seconds,

@@ -413,7 +413,7 @@ def test_targets_that_no_draw_can_avoid_are_named() -> None:
     with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
         Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
     with pytest.raises(ValueError, match="hits='drop' is not one of keep, remove, exclude"):
-        Uniform(9).check(2, torch.tensor([0]), "drop")
+        Uniform(9).check_request(2, "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))
 

@@ -197,10 +197,7 @@ def assert_draws_are_those_in_torch(
 
 @pytest.mark.parametrize("name", ["kmeans", "fourier"])
 def test_queries_that_share_the_threads_draw_the_same(
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    generator: torch.Generator,
-    set_num_threads: Callable[[int], None],
+    name: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator, set_num_threads: Callable[[int], None]
 ) -> None:
     sampler, _, _ = ready(name, generator)
     queries, targets = unit_vectors(50, generator), torch.randint(NUM_CLASSES, (50, 2), generator=generator)

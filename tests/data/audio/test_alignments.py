@@ -17,7 +17,7 @@ from cpc.encoders import AudioEncoder
 
 TINY = Path(__file__).parents[4] / "shared" / "data" / "librispeech_tiny" / "cpc" / "test_data"
 
-LONG_TEXTGRID = """File type = "ooTextFile"
+LONG = """File type = "ooTextFile"
 Object class = "TextGrid"
 
 xmin = 0
@@ -64,7 +64,7 @@ item []:
             mark = "x"
 """
 
-SHORT_TEXTGRID = """File type = "ooTextFile"
+SHORT = """File type = "ooTextFile"
 "TextGrid"
 
 0
@@ -109,7 +109,7 @@ def test_phn_positions_are_samples_at_16_khz(tmp_path):
     assert read_alignments(file).segments("sa1.wav") == [Segment(0.0, 0.2, "h#"), Segment(0.2, 0.25, "sh")]
 
 
-@pytest.mark.parametrize("text", [LONG_TEXTGRID, SHORT_TEXTGRID], ids=["long", "short"])
+@pytest.mark.parametrize("text", [LONG, SHORT], ids=["long", "short"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_textgrid_reads_the_same_long_and_short_in_every_encoding(tmp_path, text, encoding):
     file = write(tmp_path / "a.TextGrid", text, encoding)
@@ -118,25 +118,25 @@ def test_textgrid_reads_the_same_long_and_short_in_every_encoding(tmp_path, text
 
 
 def test_textgrid_lists_its_tiers_where_the_default_is_not_among_them(tmp_path):
-    file = write(tmp_path / "a.TextGrid", LONG_TEXTGRID.replace('"phones"', '"segments"'))
+    file = write(tmp_path / "a.TextGrid", LONG.replace('"phones"', '"segments"'))
     with pytest.raises(ValueError, match=r"no interval tier 'phones', only words, segments \(and the point.*clicks"):
         read_alignments(file).segments("a.wav")
 
 
 def test_textgrid_with_a_single_interval_tier_needs_no_name(tmp_path):
-    single = SHORT_TEXTGRID.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]
+    single = SHORT.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]
     assert read_alignments(write(tmp_path / "a.TextGrid", single)).labels == ['say "2 = two" [1]']
 
 
 def test_textgrids_of_the_penn_aligner_name_the_short_format(tmp_path):
-    file = write(tmp_path / "a.TextGrid", SHORT_TEXTGRID.replace('"ooTextFile"', '"ooTextFile short"'))
+    file = write(tmp_path / "a.TextGrid", SHORT.replace('"ooTextFile"', '"ooTextFile short"'))
     assert read_alignments(file).segments("a.flac") == PHONES
 
 
 @pytest.mark.parametrize("command", ["items", "probe", "pretrain"])
 def test_the_tier_reaches_the_reader(tmp_path, command):
     """Each command that reads alignments, by the function or the fields that its options are made of."""
-    grid = write(tmp_path / "grid" / "a.TextGrid", LONG_TEXTGRID.replace('"phones"', '"segments"'))
+    grid = write(tmp_path / "grid" / "a.TextGrid", LONG.replace('"phones"', '"segments"'))
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 16_000)
     Manifest(tmp_path, {"path": ["a.wav"], "speaker": ["ann"]}).write(tmp_path / "manifest.csv")
     encoder = AudioEncoder(4)
@@ -170,7 +170,7 @@ def test_a_tier_of_what_has_none_is_refused(tmp_path):
 
 def test_only_the_tier_that_is_read_must_be_free_of_overlaps(tmp_path):
     """TIMIT's words overlap where they share a phone: as a tier beside the phones they do no harm."""
-    words = SHORT_TEXTGRID.replace('1\n0\n0.5\n"say', '2\n0\n0.3\n"your"\n0.2\n0.5\n"say')
+    words = SHORT.replace('1\n0\n0.5\n"say', '2\n0\n0.3\n"your"\n0.2\n0.5\n"say')
     file = write(tmp_path / "a.TextGrid", words)
     assert read_alignments(file).segments("a.flac") == PHONES
     with pytest.raises(ValueError, match=r"line 16: .* overlaps the one before it, which ends at 0\.3 s"):
@@ -234,7 +234,6 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.phn", "0 100 x\n50 200 y\n", r"line 2.*'y'.*overlaps"),
         ("a.phn", "200 100 x\n", r"line 1.*ends before"),
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
-        ("a.phn", "nan 100 x\n", r"line 1"),
         ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
         ("a.phn", "inf inf x\n", r"line 1.*not finite"),
         ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the segment above"),
@@ -245,7 +244,6 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.csv", "path,start,end,label\nu,0,0.5,a\nu,0.49,1,b\n", r"line 3.*'b'.*overlaps"),
         ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
         ("a.phn", "0 100 x\0\n", r"a\.phn, byte 7: a NUL"),
-        ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.4 0.5 b\n", r"a\.ctm, line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has the channels 1 and 2"),
         ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
         ("a.ctm", "u 1 zero 0.5 a\n", r"line 1: 'zero'"),
@@ -259,50 +257,34 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
         (
             "a.TextGrid",
-            LONG_TEXTGRID.replace("xmax = 0.125", "xmax = 0.3"),
+            LONG.replace("xmax = 0.125", "xmax = 0.3"),
             r"a\.TextGrid, line 30.*'' from.*overlaps the one before it, which ends at 0\.3 s",
         ),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
-        ("a.TextGrid", LONG_TEXTGRID.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),
+        ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
+        ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),
         (
             "a.TextGrid",
-            LONG_TEXTGRID.replace("size = 3\n        intervals", "size = 2\n        intervals"),
+            LONG.replace("size = 3\n        intervals", "size = 2\n        intervals"),
             r"line 34: expected a string, found 0",
         ),
+        ("a.TextGrid", LONG.replace("points: size = 1", "points: size = 0"), r"line 44: expected the end .*0\.3"),
+        ("a.TextGrid", LONG.replace("size = 3\nitem", "size = 2\nitem"), r"line 38: expected the end of the file"),
+        ("a.TextGrid", LONG + SHORT, r"line 46: expected the end of the file"),
+        ("a.TextGrid", LONG.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
+        ("a.TextGrid", LONG.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
         (
             "a.TextGrid",
-            LONG_TEXTGRID.replace("points: size = 1", "points: size = 0"),
-            r"line 44: expected the end .*0\.3",
-        ),
-        (
-            "a.TextGrid",
-            LONG_TEXTGRID.replace("size = 3\nitem", "size = 2\nitem"),
-            r"line 38: expected the end of the file",
-        ),
-        ("a.TextGrid", LONG_TEXTGRID + SHORT_TEXTGRID, r"line 46: expected the end of the file"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmax = 0.25", "xmax = 0.1"), r"line 30: .*ends before it starts"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("xmin = 0.25", "xmin = 0.05"), r"line 34: .*'ɛː' from 0\.05 s to 0\.5 s"),
-        (
-            "a.TextGrid",
-            LONG_TEXTGRID.replace('0.5\n            text = "ɛː', '0.7\n            text = "ɛː'),
+            LONG.replace('0.5\n            text = "ɛː', '0.7\n            text = "ɛː'),
             "0.7 s ends after its tier, at 0.5 s",
         ),
-        ("a.TextGrid", SHORT_TEXTGRID.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
-        (
-            "a.TextGrid",
-            SHORT_TEXTGRID.replace('"TextTier"', "").replace("IntervalTier", "Interval"),
-            "line 8: a tier is",
-        ),
-        (
-            "a.TextGrid",
-            SHORT_TEXTGRID.replace('"s"', '"s\ns"'),
-            r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break",
-        ),
-        ("a.TextGrid", LONG_TEXTGRID[:600], r"expected .*, found the end of the file"),
-        ("a.TextGrid", SHORT_TEXTGRID[:-20], r"line 25: expected a string, found the end of the file"),
-        ("a.TextGrid", SHORT_TEXTGRID.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
-        ("a.TextGrid", LONG_TEXTGRID.replace('"s"', '"s'), r"line 36: expected a number, found"),
-        ("a.TextGrid", LONG_TEXTGRID.replace("s: size = 3", "s: size = 4"), r"line 38: .* number, found \"TextTier\""),
+        ("a.TextGrid", SHORT.replace("0\n0.5\n<", "0.5\n0\n<"), r"line 5: expected an end that is not before"),
+        ("a.TextGrid", SHORT.replace('"TextTier"', "").replace("IntervalTier", "Interval"), "line 8: a tier is"),
+        ("a.TextGrid", SHORT.replace('"s"', '"s\ns"'), r"line 21: .* 's\\ns' from 0 s to 0\.125 s has a line break"),
+        ("a.TextGrid", LONG[:600], r"expected .*, found the end of the file"),
+        ("a.TextGrid", SHORT[:-20], r"line 25: expected a string, found the end of the file"),
+        ("a.TextGrid", SHORT.replace('0.125\n"s', 'nan\n"s'), r"line 23: expected a number, found \"s\""),
+        ("a.TextGrid", LONG.replace('"s"', '"s'), r"line 36: expected a number, found"),
+        ("a.TextGrid", LONG.replace("s: size = 3", "s: size = 4"), r"line 38: .* number, found \"TextTier\""),
         ("a.TextGrid", "nothing", r"expected a string, found the end"),
     ],
 )
@@ -348,7 +330,7 @@ def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path)
 
 def test_a_folder_with_two_formats_is_refused(tmp_path):
     write(tmp_path / "a.phn", "0 1600 p\n")
-    write(tmp_path / "b.TextGrid", SHORT_TEXTGRID)
+    write(tmp_path / "b.TextGrid", SHORT)
     with pytest.raises(ValueError, match=r"1 \.phn, 1 \.textgrid files; name a folder"):
         read_alignments(tmp_path)
     write(tmp_path / "alignments.csv", "path,start,end,label\nc.wav,0,1,q\n")
@@ -395,7 +377,7 @@ def test_labels_that_end_after_their_audio_are_refused_with_both_times(tmp_path)
     table = "a 1 0.0 1500 x\nb 1 0 1.0 x\nb 1 1.0 1.04 y\nc 1 1 2.06 z\n"  # b ends 40 ms after its audio, c 60 ms
     alignments = read_alignments(write(tmp_path / "x.ctm", table))
     with pytest.raises(
-        ValueError, match=r"2 of 3 aligned files end(.|\n)*a\.wav: labels until 1500 s, audio until 1\.5"
+        ValueError, match=r"2 of 3 aligned files have labels (.|\n)*a\.wav: labels until 1500 s, audio until 1\.5"
     ) as e:
         check_alignments(alignments, manifest, range(4))
     assert "c.wav: labels until 3.06 s, audio until 3 s" in str(e.value)
@@ -434,7 +416,7 @@ def test_lengths_come_from_headers_where_the_manifest_has_none(tmp_path):
     assert manifest.seconds[0] == 0.5
     assert np.isnan(manifest.seconds[1])
     alignments = read_alignments(write(tmp_path / "x.csv", "path,start,end,label\na,0,0.7,x\nbad,0,9,y\n"))
-    with pytest.raises(ValueError, match=r"labels of 1 of 2 (.|\n)*a\.wav: labels until 0\.7 s, audio until 0\.5 s"):
+    with pytest.raises(ValueError, match=r"1 of 2 aligned (.|\n)*a\.wav: labels until 0\.7 s, audio until 0\.5 s"):
         check_alignments(alignments, manifest, [0, 1])
 
 

@@ -288,7 +288,7 @@ def test_clean_latents_are_predicted_from_changed_contexts(speech: Path, generat
     net = model()
     output = net(batch.x)
     clean = output._replace(latents=net.encoder(batch.target))
-    expected = net.loss_part(clean, net.in_latents(batch), generator)
+    expected = net.loss_part(clean, net.lengths_in_latents(batch), generator)
     assert torch.equal(net.loss(batch).loss, expected.loss)
     assert not torch.equal(net.loss(batch).loss, net.loss(batch._replace(target=None)).loss)
     # what is predicted of an unchanged batch is its own latents
@@ -306,7 +306,7 @@ def test_gradients_reach_the_encoder_by_both_ways(speech: Path) -> None:
         output, target = net(batch.x), net.encoder(batch.target)
         queries = {name: q.detach() if detach == "past" else q for name, q in output.queries.items()}
         latents = target.detach() if detach == "target" else target
-        net.loss_part(output._replace(latents=latents, queries=queries), net.in_latents(batch)).loss.backward()
+        net.loss_part(output._replace(latents=latents, queries=queries), net.lengths_in_latents(batch)).loss.backward()
         return torch.cat([each.grad.flatten() for each in net.encoder.parameters()])
 
     net.zero_grad()
@@ -336,10 +336,7 @@ def test_options_survive_a_config(speech: Path) -> None:
         ({}, "changes nothing"),
         ({"pitch_cents": 0}, "data.augmentation.pitch_cents=0 must be above 0, at most 1200"),
         ({"pitch_cents": float("nan")}, "pitch_cents=nan must be above 0"),
-        (
-            {"noise_snr_db": (15, 5)},
-            r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first",
-        ),
+        ({"noise_snr_db": (15, 5)}, r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first"),
         ({"reverb_ms": (0, 100)}, r"reverb_ms=\[0, 100\] must be two numbers from 1 to 10000"),
         ({"band_drop_hz": 9000}, "band_drop_hz=9000 must be above 0, at most 8000"),
         ({"time_drop_ms": 300}, "time_drop_ms=300 must be above 0, at most 200"),

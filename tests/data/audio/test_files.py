@@ -65,7 +65,7 @@ def test_blocks_equal_the_whole_file_decoded_at_once(
     assert joined.dtype == np.float32
     assert 0 <= len(joined) - len(whole) <= 1
     header = read_header(path)
-    (promised,) = resampled_length(np.array([header.num_samples]), np.array([rate]), 16000)
+    promised = resampled_length(header.num_samples, rate, 16000)
     # An MP3 without a Xing header only estimates its length.
     assert 0 <= promised - len(whole) <= (0.02 * len(whole) + 1152 if "compression_level" in options else 1)
 
@@ -95,9 +95,9 @@ def test_lengths_are_exact_where_torchaudio_rounds(tmp_path: Path) -> None:
 
 
 def test_resampled_length_is_the_exact_ceiling() -> None:
-    lengths = np.array([1, 440, 441, 442, 10**12 + 1])
+    lengths = [1, 440, 441, 442, 10**12 + 1]
     expected = [1, 160, 160, 161, -((-(10**12 + 1) * 160) // 441)]
-    assert resampled_length(lengths, np.full(5, 44100), 16000).tolist() == expected
+    assert [resampled_length(length, 44100, 16000) for length in lengths] == expected
 
 
 def test_channels_are_averaged(tmp_path: Path) -> None:
@@ -113,19 +113,6 @@ def test_samples_that_are_no_numbers_name_the_file(tmp_path: Path, bad: float) -
     path = write(tmp_path / "broken.wav", x, 16000, subtype="FLOAT")
     with pytest.raises(ValueError, match=r"broken\.wav: holds NaN or infinite"):
         read_audio(path, 8000)
-
-
-def cut(path: Path, fraction: float) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: int(len(data) * fraction)])
-
-
-@pytest.mark.parametrize("name", ["a.flac", "a.wav", "a.mp3", "a.aiff"])
-def test_a_file_that_was_cut_off_is_named(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, speechlike(40000, 1), 16000)
-    cut(path, 0.6)
-    with pytest.raises(ValueError, match=rf"{name}: (cannot be decoded|is truncated)"):
-        read_header(path) if name in ("a.wav", "a.aiff") else read_audio(path, 16000)
 
 
 def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
@@ -144,14 +131,6 @@ def test_bad_files_are_named_before_anything_is_read(tmp_path: Path) -> None:
         read_audio(tmp_path / "none.wav", 16000)
 
 
-def test_rates_without_a_common_pattern_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.wav", speechlike(4000, 1), 44101)
-    with pytest.raises(ValueError, match="from 44101 Hz to 16000 Hz"):
-        read_audio(path, 16000)
-    with pytest.raises(ValueError, match="legal are 1000 to"):
-        read_audio(path, 0)
-
-
 def test_real_speech() -> None:
     folder = Path(__file__).parents[4] / "shared/data/fsdd/recordings"
     if not folder.is_dir():
@@ -160,7 +139,9 @@ def test_real_speech() -> None:
         np.testing.assert_allclose(read_audio(path, 16000), decoded_at_once(path, 16000), atol=1e-4)
 
 
-@pytest.mark.parametrize(("rate", "wanted"), [(1, 16000), (999, 999), (16000, 500), (4_000_000, 8000)])
+@pytest.mark.parametrize(
+    ("rate", "wanted"), [(1, 16000), (999, 999), (16000, 500), (16000, 0), (4_000_000, 8000), (44101, 16000)]
+)
 def test_absurd_rates_are_refused_and_the_file_named(tmp_path: Path, rate: int, wanted: int) -> None:
     path = write(tmp_path / "a.wav", speechlike(4000, 1), rate)
     with pytest.raises(ValueError, match=r"a\.wav: .*(legal are 1000|absurdly long)"):

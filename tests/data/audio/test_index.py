@@ -115,19 +115,16 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
     assert "skip_bad" in str(caught.value)
     assert not (corpus / "manifest.csv").exists()
 
-    reasons = {}
-    for name in ("empty.wav", "text.mp3", "text.wav", "gone.wav", "none.wav", "cut.wav", "cut.aiff", "cut0.999.flac"):
-        with pytest.raises(ValueError, match=name) as caught:
-            read_header(corpus / name)
-        reasons[name] = str(caught.value)
-    assert "is empty" in reasons["empty.wav"]
-    assert "no audio" in reasons["text.mp3"]
-    assert "no audio" in reasons["text.wav"]
-    assert "no such file" in reasons["gone.wav"]
-    assert "no samples" in reasons["none.wav"]
-    assert "truncated" in reasons["cut.wav"]
-    assert "truncated" in reasons["cut.aiff"]
-    assert "truncated" in reasons["cut0.999.flac"]
+    for reason, names in {
+        "is empty": "empty.wav",
+        "no audio": "text.mp3 text.wav",
+        "no such file": "gone.wav",
+        "no samples": "none.wav",
+        "truncated": "cut.wav cut.aiff cut0.999.flac",
+    }.items():
+        for name in names.split():
+            with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
+                read_header(corpus / name)
 
     with pytest.warns(UserWarning, match=r"left out 10 of 16 files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
@@ -147,14 +144,6 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
         assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
 
 
-def test_a_streamed_wav_with_a_placeholder_for_its_length_is_whole(tmp_path: Path) -> None:
-    path = write_noise(tmp_path / "piped.wav", 1000)
-    data = bytearray(path.read_bytes())
-    data[4:8] = data[40:44] = b"\xff\xff\xff\xff"
-    path.write_bytes(data)
-    assert index_folder(tmp_path, **UNSPLIT, progress=False).num_samples.tolist() == [1000]
-
-
 def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.m4a").touch()
     with pytest.raises(ValueError, match=r"no audio below .* \(there: 1 \.m4a\)"):
@@ -166,11 +155,14 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"speaker_level": 2}, r"speaker_level=2, but 6 of 6 files lie in fewer folders"),
+        ({"speaker_level": 2}, r"6 of 6 files lie in fewer folders than speaker_level=2 needs"),
         ({"split_level": -3}, r"split_level=-3"),
         ({"speaker_pattern": "(?P<speaker>[a-z"}, "not a regular expression"),
         ({"speaker_pattern": "[a-z]+"}, "no named group"),
-        ({"speaker_pattern": "(?P<speaker>anna|bert)"}, r"does not match 2 of 6 paths:\n  test/cleo/5"),
+        (
+            {"speaker_pattern": "(?P<speaker>anna|bert)"},
+            r"2 of 6 paths do not match speaker_pattern=.*:\n  test/cleo/5",
+        ),
         ({"speaker_pattern": "(?P<path>.)"}, "names path"),
         ({"speaker_pattern": "(?P<speaker>.)", "speaker_level": 0}, "names speaker"),
         ({"num_workers": 0}, "`num_workers`=0"),
@@ -181,7 +173,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4: .*together less than 1"),
         ({"valid_share": -0.1}, r"`valid_share`=-0\.1"),
-        ({"split_by": "speaker"}, r"split_by='speaker', but 6 of 6 files have no speaker:\n  test/cleo/5"),
+        ({"split_by": "speaker"}, r"6 of 6 files have no speaker, but split_by='speaker':\n  test/cleo/5"),
         ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few for one each in train, valid"),
     ],
 )
@@ -196,16 +188,9 @@ def test_a_plain_folder_is_split_by_chance(corpus: Path) -> None:
     assert set(manifest.column("split")) == {"train", "valid", "test"}
     assert manifest.columns == read_manifest(corpus).columns
     by_speaker = index_folder(corpus, speaker_level=1, split_by="speaker", overwrite=True, progress=False)
-    splits_of = {
-        speaker: {
-            split
-            for split, own in zip(by_speaker.column("split"), by_speaker.column("speaker"), strict=True)
-            if own == speaker
-        }
-        for speaker in ("anna", "bert", "cleo")
-    }
-    assert sorted(len(splits) for splits in splits_of.values()) == [1, 1, 1]
-    assert set.union(*splits_of.values()) == {"train", "valid", "test"}
+    pairs = set(zip(by_speaker.column("split"), by_speaker.column("speaker"), strict=True))
+    assert sorted(speaker for _, speaker in pairs) == ["anna", "bert", "cleo"]
+    assert {split for split, _ in pairs} == {"train", "valid", "test"}
     assert "split" not in index_folder(corpus, **UNSPLIT, overwrite=True, progress=False).columns
 
 
@@ -258,19 +243,6 @@ def test_a_real_corpus_by_its_levels(tmp_path: Path) -> None:
     assert len(manifest.select("an4_clstk")) == 948
     assert len(set(manifest.select("an4test_clstk").column("speaker"))) == 10
     assert manifest.num_samples.sum() / 16000 == pytest.approx(2903, abs=1)
-
-
-def test_a_file_at_an_absurd_rate_is_refused(tmp_path: Path) -> None:
-    write_noise(tmp_path / "good.wav")
-    write_noise(tmp_path / "slow.wav", rate=1)
-    write_noise(tmp_path / "fast.wav", rate=20_000_000)
-    with pytest.raises(
-        ValueError, match=r"fast\.wav: is of 20000000 Hz(?s:.*)slow\.wav: is of 1 Hz, but legal are 1000"
-    ):
-        index_folder(tmp_path, **UNSPLIT, progress=False)
-    with pytest.warns(UserWarning, match="left out 2 of 3"):
-        manifest = index_folder(tmp_path, **UNSPLIT, skip_bad=True, progress=False)
-    assert manifest.paths == ["good.wav"]
 
 
 def test_a_file_and_a_link_to_it_are_refused(tmp_path: Path) -> None:

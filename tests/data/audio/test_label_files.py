@@ -49,11 +49,11 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
     [
         ("name,word\n1,one\n", "has no column 'path'; `label_key` is one of name, word"),
         ("path,word\nx.wav,one\n", r"names none of the 3 files in its column 'path': it has 'x.wav', .* 'a/1.wav'"),
-        ("path,word\n1,one\n1,two\n", r"more than one row for 1 files:\n  1"),
+        ("path,word\n1,one\n1,two\n", r"1 files have more than one row in .*:\n  1"),
         ("path,word\n1,one\n2\n", "line 3: 1 cells under 2 columns"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),
         ("path,a,a\n1,one,two\n", "line 1 names a column twice: path, a, a"),
-        ("path,split\n1,train\n2,\n3,test\n", r"gives 1 of 3 files no split:\n  a/2.wav"),
+        ("path,split\n1,train\n2,\n3,test\n", r"1 of 3 files have no split in .*:\n  a/2.wav"),
         ("path,word\n", "a header and no rows"),
         ("", "labels.csv is empty; expected a header"),
     ],
@@ -64,7 +64,7 @@ def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None
 
 
 def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"several folders, only by their names:\n  1.wav"):
+    with pytest.raises(ValueError, match=r"1 names in .* are of files in several folders:\n  1.wav"):
         join_labels(["a/1.wav", "b/1.wav", "b/2.wav"], table(tmp_path, "path,word\n1.wav,one\n2.wav,two\n"), "path")
 
 

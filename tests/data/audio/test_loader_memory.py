@@ -34,7 +34,7 @@ def test_memory_stays_as_it_is(sampler: str, tmp_path: Path) -> None:
     index_folder(tmp_path, split_level=0, speaker_level=1, progress=False)
     corpus = Corpus(tmp_path, AudioEncoder(dim=4), 20480)
     windows = corpus.windows("train")
-    batches = corpus.batches(windows, sampler, 8, 10**9, seed=0, speakers_per_batch=2)
+    batches = corpus.batches(windows, sampler, 8, seed=0, speakers_per_batch=2)
     loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=lambda whole: whole))
     for _ in range(300):
         next(loader)

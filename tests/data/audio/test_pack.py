@@ -2,7 +2,6 @@ import json
 import os
 import pickle
 import resource
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,20 +17,15 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import PackedAudio, pack
 
+from .test_index import write_noise
+
 HALF_STEP = 0.5 / 32768
-
-
-def write_noise(path: Path, num_samples: int, rate: int = 16000, channels: int = 1, level: float = 0.1) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    x = level * np.random.default_rng(num_samples).standard_normal((num_samples, channels))
-    soundfile.write(path, x, rate)
-    return path
 
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Manifest:
     root = tmp_path / "corpus"
-    write_noise(root / "test/d.wav", 3000, level=0.05)
+    write_noise(root / "test/d.wav", 3000)
     write_noise(root / "train/a.wav", 16001)
     write_noise(root / "train/b.flac", 30000, 44100, channels=2)
     write_noise(root / "train/c.mp3", 9000, 22050)
@@ -125,19 +119,6 @@ def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     assert audio.read(1, 0, 10).any()
     (folder / "index.json").write_text("{")
     assert pack(corpus, 16000, progress=False).folder == folder
-
-
-def test_two_processes_at_once_agree(corpus: Manifest) -> None:
-    """The slower one finds the place taken, and uses what is there."""
-    results: list[PackedAudio] = []
-    threads = [threading.Thread(target=lambda: results.append(pack(corpus, 16000, progress=False))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({audio.folder for audio in results}) == 1
-    assert len(results) == 3
-    assert files_in(results[0].folder.parent) == [results[0].folder.name]
 
 
 def make_nan(path: Path) -> None:
@@ -273,16 +254,6 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert files_in(packs) == []
     assert len(pack(corpus, 16000, progress=False)) == 4
-
-
-def test_a_failure_while_decoding_leaves_nothing(corpus: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cpc.data.audio.pack, "read_blocks", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pack(corpus, 16000, progress=False)
-    assert files_in(corpus.root / ".cpc_cache") == []
 
 
 def test_a_place_that_cannot_be_written_names_the_option(corpus: Manifest, tmp_path: Path) -> None:

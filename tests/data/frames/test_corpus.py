@@ -21,7 +21,7 @@ def corpus(recording: Recording) -> FrameCorpus:
 
 def test_windows_are_slices_of_one_episode(corpus: FrameCorpus) -> None:
     windows = corpus.windows("train")
-    stream = corpus.batches(windows, "uniform", 8, 10, seed=0)
+    stream = corpus.batches(windows, "uniform", 8, seed=0)
     for index in range(20):
         drawn = stream.batch(index)
         batch = windows.__getitems__(drawn)
@@ -48,7 +48,7 @@ def test_episodes_of_like_length_that_show_something_else_are_other_data(tmp_pat
 
 def test_every_window_of_a_pass_comes_once(corpus: FrameCorpus) -> None:
     windows = corpus.windows("train")
-    stream = corpus.batches(windows, "uniform", 1, 10, seed=0)
+    stream = corpus.batches(windows, "uniform", 1, seed=0)
     episodes = [stream.batch(index)[0][0] for index in range(stream.num_slots)]
     assert np.bincount(episodes).tolist() == (windows.lengths // 10).tolist()
 

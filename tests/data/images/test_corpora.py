@@ -170,15 +170,6 @@ def test_real_caltech101_small(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "20 classes: Faces, Leopards, airplanes" in printed
 
 
-def test_every_card_says_what_a_card_must() -> None:
-    for corpus in ("cifar10_jpeg", "mnist", "caltech101_small"):
-        card = (DATASETS / corpus / "card.md").read_text(encoding="utf-8")
-        for heading in ("**Source**", "**Licence**", "**Citation**", "**Size**", "## Get it", "## Splits and labels"):
-            assert heading in card, (corpus, heading)
-        for heading in ("## How it is checked", "## Traps"):
-            assert heading in card, (corpus, heading)
-
-
 def test_stl10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "stl10_binary"
     folder.mkdir()

@@ -67,10 +67,3 @@ def test_a_file_that_cannot_be_decoded_is_named(table: ImageTable) -> None:
     files.read([3, 5])
     with pytest.raises(ValueError, match=f"^{path}: .*truncated"):
         files.read([3, 4])
-
-
-def test_impossible_shapes_are_refused(table: ImageTable) -> None:
-    with pytest.raises(ValueError, match="num_channels=4"):
-        ImageFiles(table, 16, 4)
-    with pytest.raises(ValueError, match="image_size=-1"):
-        ImageFiles(table, -1, 3)

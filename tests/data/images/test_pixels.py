@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from cpc.data.images.pixels import check_shape, convert_channels, read_square
+from cpc.data.images.pack import pack_images
+from cpc.data.images.pixels import read_square
 from cpc.data.images.sources import read_image_source
-
-GREY = {"red": 76, "green": 150, "white": 255}  # 0.299, 0.587 and 1 times 255
 
 
 def read(path: Path, image_size: int, num_channels: int = 3) -> np.ndarray:
@@ -176,17 +175,14 @@ def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
     assert read(tmp_path / "a.gif", 8)[4, 4].tolist() == [255, 0, 0]
 
 
-@pytest.mark.parametrize(("colour", "expected"), GREY.items())
-def test_grey_weighs_the_colours(colour: str, expected: int) -> None:
-    image = Image.new("RGB", (1, 1), "#00ff00" if colour == "green" else colour)
-    assert np.asarray(convert_channels(image, 1)).item() == expected
-
-
-def test_impossible_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match="image_size=0, but"):
-        check_shape(0, 3)
-    with pytest.raises(ValueError, match="num_channels=2, but it must be 3 for RGB or 1 for grey"):
-        check_shape(32, 2)
+@pytest.mark.parametrize(
+    ("shape", "message"), [((0, 3), "image_size=0, but"), ((32, 2), "num_channels=2, but it must be 3 for RGB or 1")]
+)
+def test_impossible_shapes_are_refused(tmp_path: Path, shape: tuple[int, int], message: str) -> None:
+    smooth(8, 8).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match=message):
+        pack_images(read_image_source(tmp_path, valid_share=0.0), *shape)
+    assert not (tmp_path / ".cpc_cache").exists()
 
 
 def cut_off(content: bytes) -> bytes:

@@ -51,7 +51,7 @@ def batches(source: str | Path, **options: object) -> list[bytes]:
     """Batches of training, as bytes; the held-out split is drawn."""
     corpus = open_source(source, valid_share=0.2, **options)
     windows = pickle.loads(pickle.dumps(corpus.windows("train", is_training=True)))
-    stream = corpus.batches(windows, "uniform", 4, 20, 0)
+    stream = corpus.batches(windows, "uniform", 4, 0)
     found = [windows.__getitems__(stream.batch(index)) for index in range(20)]
     return [b"".join(part.numpy().tobytes() for part in batch[:5]) for batch in found]
 

@@ -2,7 +2,6 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -25,9 +24,6 @@ class Tokens(RowSource):
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
         return [5, "row 1: is missing", 17, 4, 20]
-
-    def decoding(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def decode(self, row: int) -> Iterator[np.ndarray]:
         yield ROWS[row][:2]
@@ -93,4 +89,3 @@ def test_one_of_two_processes_decodes(tmp_path: Path, first: str) -> None:
     assert [process.exitcode for process in processes] == [0 if first == "finishes" else -9, 0]
     assert log.read_text().split() == (["2"] if first == "finishes" else ["600", "1"])
     assert PackedRows(tmp_path / "pack").lengths.tolist() == [5, 0, 17, 0, 9]
-    assert not list(tmp_path.glob("*.lock"))

@@ -27,7 +27,7 @@ from cpc.interop.cpc_audio import import_checkpoint
 from cpc.probes.record import read_report
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _impatience() -> Iterator[None]:
     """A reader that waits ends with an error after five seconds."""
 
@@ -71,6 +71,7 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("_impatience")
 @pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a device"])
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_regular_file_is_refused_at_once(

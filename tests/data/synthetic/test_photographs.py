@@ -161,17 +161,6 @@ def test_other_contents_are_left_alone(tmp_path: Path) -> None:
         write_image_corpora(tmp_path / "corpus")
 
 
-@pytest.mark.usefixtures("few")
-def test_an_interrupted_call_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(photographs, "_digits", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_image_corpora(tmp_path / "corpus")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(photographs, "PHOTOGRAPHS", (*FEW, "yeti.png"))

@@ -340,11 +340,6 @@ def test_the_same_arguments_give_the_same_bytes(corpus, tmp_path, num_workers):
         assert np.array_equal(samples_of(corpus, row), samples_of(tmp_path / "again", row))
 
 
-def test_another_seed_gives_another_corpus(corpus, tmp_path):
-    synthesize(tmp_path / "other", **SMALL, seed=1)
-    assert {row["path"] for row in rows(tmp_path / "other")} != {row["path"] for row in rows(corpus)}
-
-
 def test_a_corpus_that_is_there_is_returned_at_once(corpus, monkeypatch):
     def speak():
         raise AssertionError("spoke again")
@@ -357,26 +352,12 @@ def test_a_corpus_that_is_there_is_returned_at_once(corpus, monkeypatch):
         synthesize(corpus, **(SMALL | {"minutes": 3.0}), seed=3)
 
 
-def test_what_else_is_in_the_folder_is_never_touched(tmp_path):
-    out = tmp_path / "corpus"
-    out.mkdir()
-    (out / "mine.txt").write_text("precious")
-    with pytest.raises(ValueError, match=r"corpus holds other files and no finished corpus .*: remove the folder"):
-        synthesize(out, **SMALL)
-    assert [file.name for file in out.iterdir()] == ["mine.txt"]
-    with pytest.raises(ValueError, match=r"mine\.txt holds other files"):
-        synthesize(out / "mine.txt", **SMALL)
-
-
 def test_an_incomplete_corpus_is_named(tmp_path):
     out = tmp_path / "corpus"
     out.mkdir()  # an empty folder is fair game
     manifest = synthesize(out, **(SMALL | {"minutes": 0.1}))
     manifest.files[3].unlink()
     with pytest.raises(ValueError, match=r"corpus is incomplete: remove the folder(.|\n)*1 of the .* are absent"):
-        synthesize(out, **(SMALL | {"minutes": 0.1}))
-    (out / "corpus.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"corpus\.json is not the record"):
         synthesize(out, **(SMALL | {"minutes": 0.1}))
 
 

@@ -10,8 +10,6 @@ import pytest
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import BLOCK_LINES, Text
 
-PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"
-
 
 def write(path: Path, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,13 +138,6 @@ def test_refusals(tmp_path: Path) -> None:
 def test_the_embedded_prose_is_whole() -> None:
     text = Text("embedded")
     assert sorted(line for split in text.splits for line in text.lines(split)) == sorted(sentences())
-
-
-@pytest.mark.skipif(not PTB.exists(), reason="Penn Treebank is not here")
-def test_penn_treebank_has_its_published_size() -> None:
-    text = Text(PTB)
-    num_words = {split: sum(len(line.split()) for line in text.lines(split)) for split in text.splits}
-    assert num_words == {"train": 887521, "valid": 70390, "test": 78669}
 
 
 def test_one_text_under_two_names_is_refused(tmp_path: Path) -> None:

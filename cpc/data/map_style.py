@@ -16,7 +16,6 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.streams.resumable_index import ENDLESS
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -51,7 +50,7 @@ class Observations(Protocol):
         ...
 
 
-class DrawnCorpus(ABC):
+class MapStyleCorpus(ABC):
     """An opened source, whose observations are found by an index.
 
     Attributes:
@@ -89,7 +88,6 @@ class DrawnCorpus(ABC):
         windows: Any,
         sampler: str,
         batch_size: int,
-        num_batches: int,
         seed: int,
         *,
         speakers_per_batch: int = 1,
@@ -102,14 +100,14 @@ class DrawnCorpus(ABC):
         Raises:
             ValueError: if the split has no such batches; the message names it.
         """
-        options = {"batch_size": batch_size, "num_batches": num_batches, "seed": seed}
+        stream: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size}
         with naming(windows.split):
-            stream = windows.draws | options | {"rank": rank, "world_size": world_size}
             if sampler == "uniform":
-                return self.uniform(**stream)
+                return self.uniform(**windows.draws, **stream)
             if sampler != "same_speaker":
                 raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
             return SameGroupBatches(
+                **windows.draws,
                 **stream,
                 group_ids=windows.group_ids,
                 groups_per_batch=speakers_per_batch,
@@ -124,18 +122,13 @@ class DrawnCorpus(ABC):
 
 
 @dataclass(kw_only=True)
-class Drawn(Modality):
-    """A modality whose observations come in random order; see `Modality`. Its corpus is a `DrawnCorpus`.
+class MapStyleModality(Modality):
+    """A modality whose observations come in random order; see `Modality`. Its corpus is a `MapStyleCorpus`.
 
     Args:
-        train_split: split to train on.
-        eval_split: held-out split, on which the bound is measured.
-        batch_size: observations per batch and device.
         eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process.
-        cache_dir: where packed data go; null: beside the source.
-        skip_bad: go on without files that cannot be used, and say how many.
-        seed: of the batches.
+        seed: seed of the batches.
 
     Attributes:
         sampler: sampler of the batches: `uniform`, or `same_speaker`, with `speakers_per_batch` speakers in a batch.
@@ -152,17 +145,17 @@ class Drawn(Modality):
     num_workers: Natural = 0
     seed: Seed = 0
 
-    def standardise(self, encoder: Any, corpus: DrawnCorpus) -> None:
+    def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set the encoder's mean and standard deviation to those of the training split."""
         encoder.set_statistics(*corpus.statistics(self.train_split))
 
-    def initialisation_batch(self, corpus: DrawnCorpus) -> Tensor:
+    def initialisation_batch(self, corpus: MapStyleCorpus) -> Tensor:
         """Return observations of the training split, augmented as in training."""
         windows = corpus.windows(self.train_split, is_training=True)
         num_windows = min(self.num_initialisation, len(windows.sequence_ids))
-        return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, 1, self.seed).batch(0)).x
+        return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)).x
 
-    def check_split(self, corpus: DrawnCorpus, split: str, strategies: Sequence[str], own: str) -> None:
+    def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Refuse a split that is missing, or lacks the speakers or the sequences that sampler or strategies need."""
         needs_speakers = any(
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
@@ -196,14 +189,13 @@ class Drawn(Modality):
             f"{', '.join(dict.fromkeys(strategies))} are drawn from all speakers; {advice}leave it out"
         )
 
-    def training(self, corpus: DrawnCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
+    def training(self, corpus: MapStyleCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Return an endless stream over the training split."""
         windows = corpus.windows(self.train_split, is_training=True)
         batches = corpus.batches(
             windows,
             self.sampler,
             self.batch_size,
-            ENDLESS,
             self.seed,
             speakers_per_batch=self.speakers_per_batch,
             require_distinct_files="same_speaker_excluding" in model.loss_part.training_strategies,
@@ -214,7 +206,7 @@ class Drawn(Modality):
 
     def held_out(
         self,
-        corpus: DrawnCorpus,
+        corpus: MapStyleCorpus,
         model: Any,
         *,
         num_batches: int | None = None,
@@ -228,6 +220,7 @@ class Drawn(Modality):
         return HeldOut(corpus, self, own, num_batches, seed, rank, world_size)
 
 
+@dataclass
 class HeldOut:
     """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
@@ -248,34 +241,28 @@ class HeldOut:
         ValueError: if `num_batches` is below 1.
     """
 
-    is_continuous = False
-    class_entropy_nats = None
+    is_continuous: ClassVar[bool] = False
+    class_entropy_nats: ClassVar[float | None] = None
 
-    def __init__(
-        self,
-        corpus: DrawnCorpus,
-        options: Drawn,
-        negatives: str,
-        num_batches: int,
-        seed: int = EVALUATION_SEED,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if num_batches < 1:
-            raise ValueError(f"num_batches={num_batches} must be at least 1")
-        self.negatives = negatives
-        self.split = options.eval_split
-        self.num_batches = num_batches
-        self.seed = seed
+    corpus: MapStyleCorpus
+    options: MapStyleModality
+    negatives: str
+    num_batches: int
+    seed: int = EVALUATION_SEED
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_batches < 1:
+            raise ValueError(f"num_batches={self.num_batches} must be at least 1")
+        self.split = self.options.eval_split
         self.facts: dict[str, Any] = {}
-        self.windows: Any = corpus.windows(self.split)
-        self._corpus, self._options = corpus, options
-        self._rank, self._world_size = rank, world_size
+        self.windows: Any = self.corpus.windows(self.split)
         self._indices: dict[tuple[str, bool], list[list[Draw]]] = {}
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
         """Return the sampler of a strategy, and whether each speaker of a batch must have at least two files in it."""
-        return self._options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
+        return self.options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 
     def batches(self, strategy: str) -> Iterator[Batch]:
         """Yield the batches of this rank."""
@@ -285,7 +272,7 @@ class HeldOut:
     def draws(self, strategy: str) -> list[list[Draw]]:
         """Return this rank's indices of each batch; see `draws_of_all_ranks`."""
         batches = self.draws_of_all_ranks(strategy)
-        first, end = (len(batches[0]) * rank // self._world_size for rank in (self._rank, self._rank + 1))
+        first, end = (len(batches[0]) * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return [indices[first:end] for indices in batches]
 
     def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
@@ -294,28 +281,26 @@ class HeldOut:
         Raises:
             ValueError: if the corpus has no such batches, because speakers are unknown or too few.
         """
-        sampler_for = self.sampler_for(strategy)
-        if sampler_for not in self._indices:
-            sampler, require_distinct_files = sampler_for
-            size = self._corpus.held_out_batch_size(self.windows, self._options.batch_size, self._world_size)
-            stream = self._corpus.batches(
+        key = sampler, require_distinct_files = self.sampler_for(strategy)
+        if key not in self._indices:
+            size = self.corpus.held_out_batch_size(self.windows, self.options.batch_size, self.world_size)
+            stream = self.corpus.batches(
                 self.windows,
                 sampler,
                 size,
-                self.num_batches,
                 self.seed,
-                speakers_per_batch=self._options.speakers_per_batch,
+                speakers_per_batch=self.options.speakers_per_batch,
                 require_distinct_files=require_distinct_files,
             )
             pass_batches = max(1, stream.num_slots // size)
-            if pass_batches < self.num_batches and self._rank == 0:
+            if pass_batches < self.num_batches and self.rank == 0:
                 print(
                     f"held-out log N - L, {strategy}: {pass_batches} batches of {size} are one "
                     f"pass over split {self.split!r}, {self.num_batches} were asked for",
                     flush=True,
                 )
-            self._indices[sampler_for] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
-        return self._indices[sampler_for]
+            self._indices[key] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
+        return self._indices[key]
 
 
 def identities(

@@ -27,8 +27,8 @@ def attach_gradients(loss: Callable[..., Tensor], *inputs: Tensor) -> Found:
     return found.detach(), list(torch.autograd.grad(found, leaves))
 
 
-def filled(vectors: Tensor, is_met: Tensor, value: float) -> Tensor:
-    return vectors.masked_fill(~is_met[..., None], value)
+def filled(vectors: Tensor, is_used: Tensor, value: float) -> Tensor:
+    return vectors.masked_fill(~is_used[..., None], value)
 
 
 def check(clean: Found, dirty: Found) -> None:
@@ -45,7 +45,7 @@ VALUES = pytest.mark.parametrize("value", [math.nan, math.inf, -3e38])
 def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | None) -> None:
     """Latents, and the queries of rows that do not exist; so little padding that no block leaves it out."""
     num_valid = torch.tensor([12, 11, 12])
-    is_met = torch.arange(12) < num_valid[:, None]
+    is_used = torch.arange(12) < num_valid[:, None]
     has_row = torch.stack([torch.arange(12) + k < num_valid[:, None] for k in (1, 2)])
 
     def loss(queries: Tensor, latents: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | 
         return contrast(queries, latents, strategy=strategy, num_valid=num_valid, **options).loss
 
     queries, latents = random(2, 3, 12, 4), random(3, 12, 4, seed=1)
-    dirty = attach_gradients(loss, filled(queries, has_row, value), filled(latents, is_met, value))
+    dirty = attach_gradients(loss, filled(queries, has_row, value), filled(latents, is_used, value))
     check(attach_gradients(loss, queries, latents), dirty)
-    assert not dirty[1][1][~is_met].any()
+    assert not dirty[1][1][~is_used].any()
 
 
 @VALUES
@@ -64,26 +64,26 @@ def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | 
 @pytest.mark.parametrize("num_more", [0, 3 * GATHER_BEYOND])
 def test_candidates(value: float, options: dict, num_more: int) -> None:
     """Masked, or not drawn, whether scores are selected or vectors gathered."""
-    is_met = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
+    is_used = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
 
     def loss(queries: Tensor, candidates: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         places = torch.tensor([5, 4])
-        return info_nce(queries, candidates, places, valid=is_met, generator=generator, **options).loss
+        return info_nce(queries, candidates, places, valid=is_used, generator=generator, **options).loss
 
-    inputs = random(2, 4), random(len(is_met), 4, seed=1)
-    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_met, value)))
+    inputs = random(2, 4), random(len(is_used), 4, seed=1)
+    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_used, value)))
 
 
 def test_candidates_that_are_valid_and_not_drawn() -> None:
     negatives = torch.tensor([[0, 4], [1, 2]])
-    is_met = torch.tensor([True, True, True, False, True, True])
+    is_used = torch.tensor([True, True, True, False, True, True])
 
     def loss(queries: Tensor, candidates: Tensor) -> Tensor:
         return info_nce(queries, candidates, torch.tensor([5, 4]), negatives=negatives).loss
 
     inputs = random(2, 4), random(6, 4, seed=1)
-    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_met, math.nan)))
+    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_used, math.nan)))
 
 
 @VALUES

@@ -1,0 +1,16 @@
+"""Checks of the arguments of networks."""
+
+
+def check_sizes(**sizes: int | tuple[int, ...]) -> None:
+    """Raise ValueError, with all sizes, unless each (each number of a tuple) is at least 1."""
+    numbers = [number for size in sizes.values() for number in (size if isinstance(size, tuple | list) else (size,))]
+    if min(numbers) < 1:
+        *names, last = (f"{name}={size}" for name, size in sizes.items())
+        given = f"{', '.join(names)} and {last}" if names else last
+        raise ValueError(f"{given} must {'all ' if len(names) > 1 else ''}be at least 1")
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise ValueError unless `dropout` is a probability below 1."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout={dropout} must be a probability below 1")

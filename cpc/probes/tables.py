@@ -1,0 +1,55 @@
+"""Reports of probes as readable tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cpc.bounds.bound import record_table
+
+
+def format_report(report: Mapping[str, Any]) -> str:
+    """Return the report as a readable table."""
+    lines: list[str] = []
+    for name, task in report["tasks"].items():
+        protocol, results, curve = task["protocol"], task["results"], task["label_efficiency"]
+        units = f"{protocol['unit']}s"
+        pool = {None: "", "frames": ", every frame"}.get(
+            protocol["pool"], f", {protocol['pool']} over the {protocol['unit']}"
+        )
+        parts = f"split {protocol['train_split']} ({protocol['num_train']} {units}) -> {protocol['test_split']} "
+        parts += f"({protocol['num_test']})"
+        if protocol["folds"] is not None:
+            parts = f"{protocol['num_folds']} folds over {protocol['folds']} ({protocol['num_test']} {units})"
+        lines.append(f"{name}: {len(protocol['classes'])} classes, {parts}{pool}")
+        lines += results_table(results)
+        for result in list(results.values())[:1]:
+            lines.append(
+                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
+                f"{result['num_unseen']} of them errors by a label unseen in training; intervals over "
+                f"{result['num_clusters']} {protocol['clusters']}s"
+            )
+        lines.append("")
+        if curve is not None:
+            lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
+            lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
+            lines.append("")
+    for name, family in report["families"].items():
+        lines.append(f"{name}: mean F1 over {', '.join(family['members'])}")
+        lines += [f"  {result:14} {f1:7.1f} %" for result, f1 in family["f1_percent"].items()] + [""]
+    return "\n".join([*lines, *record_table(report["bound"])])
+
+
+def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return records of results as the lines of a readable table."""
+    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'H(Y) - CE, nats':>15}"]
+    for name, result in results.items():
+        interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]
+        between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
+        accuracy, information = result["accuracy_percent"], result["label_information_nats"]
+        after = "" if num_steps is None else f"  after {num_steps} training steps"
+        f1 = result["f1_percent"]
+        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {f1:5.1f} %  {information:15.3f}{after}")
+    return lines
+
+
+def _row(values: Sequence[float | int], form: str) -> str:
+    return "".join(f"{value:>8{form}}" for value in values)
