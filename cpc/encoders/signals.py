@@ -239,7 +239,7 @@ class SignalLayer(NormedConvolution):
         return F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
 
     def rectified(self, x: Tensor, is_known: Tensor) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T 1"]]:
-        """Return the ReLU of outputs, zero where an output's own stride has no known input, and which outputs are known."""
+        """Return the ReLU, zero where the stride of an output has no known input, and which outputs are known."""
         is_known = F.pad(is_known, (0, 0, 0, -is_known.shape[1] % self.stride))
         is_known = rearrange(is_known, "b (t s) 1 -> b t s", s=self.stride).amax(2, keepdim=True)
         return x.relu() * is_known, is_known

@@ -68,8 +68,8 @@ def probe(
             hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
             supervised, and for images pixels too.
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
-        pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on the
-            task if not given.
+        pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
+            the task if not given.
         train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
             not given.
         test_split: split for testing; valid for speaker, else test, if not given.

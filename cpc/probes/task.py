@@ -45,9 +45,9 @@ class Task:
     Args:
         name: a label of the modality's `ProbeData.labels`.
         probe_data: the corpus, as probes read it.
-        pool: `frames` labels every vector of an observation; `mean`, `mean_std` and `segments:N` label one vector, pooled
-            from its vectors (`cpc.data.pooling`); the modality's default if not given. It must not be given if an
-            observation has one vector.
+        pool: `frames` labels every vector of an observation; `mean`, `mean_std` and `segments:N` label one vector,
+            pooled from its vectors (`cpc.data.pooling`); the modality's default if not given. It must not be given if
+            an observation has one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
         folds: column for cross-validation, in place of the two splits: the groups of the column are distributed over

@@ -1,4 +1,4 @@
-"""The signals quickstart: exercises recorded by a smartwatch, probed for the exercise of people nothing was trained on."""
+"""The signals quickstart: recordings of a smartwatch, probed for the exercise of people nothing was trained on."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,6 @@
 """An estimator that pretrains on arrays of signals. n recordings, T samples, C channels, F features."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from cpc.sklearn.training import train
 
 _SAMPLES_AT_ONCE = 2**18
 _LONGEST_WINDOW_LATENTS = 128
-_GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((2,), (1,))]  # kernels and strides, from coarse to fine
+_GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
 _FEWEST_LATENTS = 12  # of a recording of median length
 
 
@@ -91,7 +90,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         max_steps: int = 500,
         learning_rate: float = 1e-3,
         valid_share: float = 0.1,
-        features: Literal["c", "z", "zc"] = "zc",
+        features: str = "zc",
         pool: str = "mean_std",
         init_from: str | Path | None = None,
         random_state: Any = None,
@@ -118,7 +117,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.device = device
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, groups: Sequence[Any] | None = None) -> "CPCTransformer":
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> "CPCTransformer":
         """Pretrain on recordings.
 
         Args:
@@ -179,6 +178,11 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 vectors[row] = pool_vectors(latents[: self.model_.encoder.num_latents(int(lengths[row]))], self.pool)
         return vectors
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # the output is always float32
+        return tags
+
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that `cpc.load_pretrained`, the commands and `init_from` read."""
         check_is_fitted(self)
@@ -210,7 +214,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
         is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
-        if is_list or np.ndim(X) == 3:
+        if is_list or getattr(X, "ndim", 2) == 3:
             recordings = [np.asarray(recording, np.float32) for recording in X]
             num_channels = recordings[0].shape[1] if is_fitting else self.num_channels_
             for row, recording in enumerate(recordings):
@@ -256,13 +260,17 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             level_seconds=self.level_seconds,
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
-        num_steps = min(self.num_steps, encoder.num_latents(longest) - 1)
+        num_latents = encoder.num_latents(longest)
+        # Kernels longer than their stride share samples with the next latents, which would be easy to predict.
+        skip_steps = encoder.overlapping_steps
+        num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
             raise ValueError(
-                f"recordings of at most {longest} samples, n_features = {longest}, give {encoder.num_latents(longest)} "
-                "latent: longer recordings or smaller strides are needed to predict one step"
+                f"recordings of at most {longest} samples (n_features = {longest} for arrays of one channel) give "
+                f"{num_latents} latents, but {2 + skip_steps} are needed to predict a step: use longer recordings, or "
+                "smaller strides"
             )
-        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives))
+        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return kernels and strides: the given ones, or the coarsest that give a median recording enough latents."""
@@ -273,7 +281,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         fits = [each for each in _GEOMETRIES if median_length // math.prod(each[1]) >= _FEWEST_LATENTS]
         return fits[0] if fits else _GEOMETRIES[-1]
 
-    def _splits(self, num: int, groups: Sequence[Any] | None, seed: int) -> list[str]:
+    def _splits(self, num: int, groups: Any, seed: int) -> list[str]:
         units = [str(row) for row in range(num)] if groups is None else [str(group) for group in groups]
         if len(units) != num:
             raise ValueError(f"groups has {len(units)} entries for {num} recordings: give one for each")

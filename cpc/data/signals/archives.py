@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cpc.config.extras import install_hint
 from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.listing import Listing
 from cpc.data.store.splits import SPLIT_OF
@@ -140,7 +139,9 @@ def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
     try:
         from aeon.datasets import load_from_ts_file
     except ImportError as error:
-        raise ValueError(f"{path}: .ts files need the package `aeon`: {install_hint('signals')}") from error
+        raise ValueError(
+            f"{path}: .ts files need the package `aeon`: install it with `pip install aeon 'numba>=0.63.1'`"
+        ) from error
     with reading(path, "cannot be read as a .ts file"), tempfile.TemporaryDirectory() as folder:
         plain = path
         if path.suffix.lower() == ".gz":

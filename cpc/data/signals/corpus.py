@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
-from cpc.data.signals.in_memory import ArraySignals
+from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.statistics import SignalStatistics, signal_statistics
@@ -35,11 +35,11 @@ class SignalCorpus(MapStyleCorpus):
         speakers: names of the subjects by their id.
     """
 
-    nouns = ("subject", "recording")
+    nouns = ("group", "recording")
 
     def __init__(
         self,
-        recordings: Recordings,
+        recordings: Recordings | ArrayRecordings,
         encoder: Any,
         window_samples: int,
         online_labels: str | None = None,

@@ -11,8 +11,6 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float32, Shaped
 
-from cpc.config.extras import install_hint
-
 NUM_KERNELS = 84  # every set of three of nine weights; aeon rounds the number of features down to a multiple
 FEWEST_SAMPLES = 9  # length of a kernel
 
@@ -47,7 +45,9 @@ def fit_minirocket(
     try:
         from aeon.transformations.collection.convolution_based import MiniRocket
     except ImportError as error:
-        raise ValueError(f"MiniRocket needs the package aeon ({error}): {install_hint('signals')}") from error
+        raise ValueError(
+            f"MiniRocket needs the package aeon ({error}): install it with `pip install aeon 'numba>=0.63.1'`"
+        ) from error
     if num_features < NUM_KERNELS:
         raise ValueError(f"`num_features` is {num_features}, but MiniRocket has at least {NUM_KERNELS}")
     _check(windows, windows.shape)

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
+from cpc.data.signals.in_memory import ArraySignals
 from cpc.data.signals.pack import PackedSignals
 from cpc.data.streams.stream import Draw, digest
 
@@ -33,7 +34,7 @@ class SignalWindows:
         labels: classes of the latents of a window; None: no labels.
     """
 
-    signals: PackedSignals
+    signals: PackedSignals | ArraySignals
     sequence_ids: Int[np.ndarray, " n"]
     group_ids: Int[np.ndarray, " n"]
     split: str | None

@@ -1,0 +1,119 @@
+"""Windows, statistics and labels of signals against numpy on the raw arrays."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cpc.data import Signals
+from cpc.data.signals.statistics import FLOOR_QUANTILE, signal_statistics
+from cpc.encoders import SignalEncoder
+
+RATE_HZ = 20.0
+LENGTHS = [400, 250, 90, 333, 1, 260]
+GROUPS = ["a", "a", "b", "b", "c", "c"]
+SPLITS = ["train", "train", "valid", "train", "train", "test"]
+
+
+@pytest.fixture(scope="module")
+def arrays() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=(length, 2)) * [1, 30] + [5, -100]).astype(np.float32) for length in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def source(arrays: list[np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("signals") / "signals.npz"
+    label = np.concatenate([np.arange(length) // 100 for length in LENGTHS])
+    np.savez(path, x=np.concatenate(arrays), length=LENGTHS, group=GROUPS, split=SPLITS, label=label)
+    return path
+
+
+def encoder(**options: object) -> SignalEncoder:
+    return SignalEncoder(2, 4, RATE_HZ, kernels=(4, 2), strides=(2, 2), **options)
+
+
+def data(source: Path, **options: object) -> Signals:
+    return Signals(**{"source": str(source), "sample_rate_hz": RATE_HZ, "window_seconds": 5.0, **options})
+
+
+def test_windows_are_parts_of_one_recording_and_nan_after_its_end(source: Path, arrays: list[np.ndarray]) -> None:
+    corpus = data(source).open(encoder())
+    windows = corpus.windows(None)
+    indices = [(0, 17), (1, 150), (2, 0), (4, 0)]
+    batch = windows.__getitems__(indices)
+    assert batch.num_valid.tolist() == windows.num_valid(indices).tolist() == [100, 100, 90, 1]
+    for x, num_valid, (row, start) in zip(batch.x, batch.num_valid, indices, strict=True):
+        np.testing.assert_array_equal(x[:num_valid], arrays[row][start : start + 100])
+        assert x[num_valid:].isnan().all()
+    assert batch.sequence_id.tolist() == [0, 1, 2, 4]
+    assert [corpus.speakers[group] for group in batch.group_id.tolist()] == ["a", "a", "b", "c"]
+
+
+def test_no_drawn_window_crosses_the_end_of_a_recording(source: Path) -> None:
+    corpus = data(source).open(encoder())
+    windows = corpus.windows("train")
+    stream = corpus.batches(windows, "uniform", 64, seed=0)
+    seen = {(int(windows.sequence_ids[row]), start) for step in range(40) for row, start in stream.batch(step)}
+    assert {row for row, _ in seen} == {0, 1, 3, 4}
+    assert all(start + 100 <= LENGTHS[row] or start == 0 for row, start in seen)
+
+
+def test_statistics_are_those_of_the_training_split(source: Path, arrays: list[np.ndarray]) -> None:
+    made = encoder(level_seconds=1.0)
+    corpus = data(source).open(made)
+    train = np.concatenate([arrays[row] for row, split in enumerate(SPLITS) if split == "train"]).astype(np.float64)
+    mean, std, floor = corpus.statistics("train")
+    np.testing.assert_allclose(mean, train.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(std, train.std(0), rtol=1e-12)
+    parts = [
+        arrays[row][start : start + 20].astype(np.float64).std(0)
+        for row in (0, 1, 3)
+        for start in range(0, LENGTHS[row] // 20 * 20, 20)
+    ]
+    np.testing.assert_allclose(floor, np.quantile(parts, FLOOR_QUANTILE, axis=0), rtol=1e-12)
+
+
+def test_missing_samples_do_not_enter_statistics() -> None:
+    x = np.random.default_rng(1).normal(3, 2, size=(100, 1))
+    x[10:30] = np.nan
+    mean, std, floor = signal_statistics([x], 10)
+    known = x[~np.isnan(x)]
+    np.testing.assert_allclose([mean[0], std[0]], [known.mean(), known.std()], rtol=1e-12)
+    blocks = [x[start : start + 10].std() for start in range(0, 100, 10) if not np.isnan(x[start])]
+    np.testing.assert_allclose(floor[0], np.quantile(blocks, FLOOR_QUANTILE), rtol=1e-12)
+    with pytest.raises(ValueError, match="channel 1 has no known sample"):
+        signal_statistics([np.stack([np.arange(5.0), np.full(5, np.nan)], 1)], 2)
+
+
+def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path) -> None:
+    made = encoder(front="raw", causal=False)
+    corpus = data(source, labels="label").open(made)
+    labels = corpus.windows(None).__getitems__([(0, 60), (3, 233)]).labels
+    for row, (recording, start) in zip(labels, [(0, 60), (3, 233)], strict=True):
+        centres = np.round(made.first_centre_samples + 4 * np.arange(25)).astype(int)
+        expected = np.clip(start + centres, 0, LENGTHS[recording] - 1) // 100
+        assert row.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": "mood"}, "data.labels='mood' is not among the labels of the source"),
+        ({"channels": [0]}, "has 1 channels"),
+    ],
+)
+def test_refusals_of_sources(source: Path, options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        data(source, **options).open(encoder())
+
+
+def test_refusals_of_encoders_and_splits(source: Path) -> None:
+    with pytest.raises(ValueError, match="data.sample_rate_hz=10, but model.encoder"):
+        data(source, sample_rate_hz=10.0).check_encoder(encoder())
+    corpus = data(source).open(encoder())
+    with pytest.raises(ValueError, match="no recordings of split 'dev', only of test, train, valid"):
+        corpus.check("dev")
+    corpus.check("train", needs_speakers=True)
+    assert torch.isfinite(corpus.initialisation_windows("train", 8, 0)).all()

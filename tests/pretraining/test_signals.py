@@ -1,0 +1,134 @@
+"""Signals through the real commands: trained, resumed, evaluated, probed in windows and per sample, embedded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from cpc.checkpoint import load_pretrained
+from cpc.cli import main
+from cpc.data.store.records import read_records
+
+RATE_HZ = 20.0
+NUM_PEOPLE, NUM_SAMPLES = 10, 900
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten people, each with stretches of a slow and of a fast oscillation."""
+    rng = np.random.default_rng(0)
+    label = np.stack([np.repeat(rng.permutation([0, 1, 0, 1, 0, 1]), NUM_SAMPLES // 6) for _ in range(NUM_PEOPLE)])
+    phase = np.cumsum(np.where(label == 1, 1.4, 0.4) * rng.uniform(0.9, 1.1, label.shape), 1)
+    x = np.stack([np.sin(phase), np.cos(phase), phase * 0], 2) + 0.3 * rng.normal(size=(*label.shape, 3))
+    path = tmp_path_factory.mktemp("signals") / "signals.npz"
+    np.savez(path, x=x.astype(np.float32), group=np.arange(NUM_PEOPLE), label=label, sample_rate_hz=RATE_HZ)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_dir(source: Path) -> Path:
+    encoder = {"channels": 3, "dim": 16, "sample_rate_hz": RATE_HZ, "kernels": [4, 2], "strides": [2, 2]}
+    config: dict[str, Any] = {
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
+            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 16}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 2}},
+            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"skip_steps": 1}},
+            "learning_rate": 3e-3,
+        },
+        "data": {
+            "class_path": "cpc.data.Signals",
+            "init_args": {
+                "source": str(source),
+                "window_seconds": 5.0,
+                "batch_size": 16,
+                "eval_batches": 1,
+                "valid_share": 0.2,
+                "labels": "label",
+            },
+        },
+        "trainer": {
+            "max_steps": 60,
+            "accelerator": "cpu",
+            "enable_progress_bar": False,
+            "logger": False,
+            "callbacks": [{"class_path": "cpc.probes.OnlineProbe", "init_args": {"task": "label"}}],
+        },
+        "eval_every_steps": 30,
+        "checkpoint_every_steps": 30,
+    }
+    path = source.with_name("config.yaml")
+    path.write_text(yaml.safe_dump(config))
+    main(["pretrain", "--config", str(path), "--run_dir", str(source.parent / "run")])
+    return source.parent / "run"
+
+
+def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path) -> None:
+    losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
+    assert losses[-1] < losses[0]
+    assert read_records(run_dir / "probe.jsonl")[-1]["accuracy"] > 0.55
+    options = ["--config", str(source.with_name("config.yaml"))]
+    whole, parts = source.parent / "whole", source.parent / "parts"
+    main(["pretrain", *options, "--run_dir", str(whole), "--trainer.max_steps", "20"])
+    main(["pretrain", *options, "--run_dir", str(parts), "--trainer.max_steps", "10"])
+    resumed = ["--run_dir", str(parts), "--ckpt_path", "last", "--trainer.max_steps", "20"]
+    main(["pretrain", *options, *resumed])
+    expected, found = (load_pretrained(folder).state_dict() for folder in (whole, parts))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_evaluate_measures_it(run_dir: Path, source: Path) -> None:
+    main(["evaluate", str(run_dir), "--data", str(source), "--negatives", "mixed_excluding", "--split", "valid"])
+    (bound,) = json.loads((run_dir / "bound.json").read_text())["bounds"]
+    assert bound["strategy"] == "mixed_excluding"
+    assert all(
+        value <= ceiling for value, ceiling in zip(bound["mi_bound_nats"], bound["mi_ceiling_nats"], strict=True)
+    )
+
+
+def test_probe_judges_windows_alone_and_within_their_recording(
+    run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["probe", str(run_dir), "--data", str(source), "--task", "label", "--folds", "group", "--num_folds", "5"]
+    windows = ["--window_seconds", "2", "--hop_seconds", "1"]
+    features = ["--features", "c", "z", "c_stream", "--baselines", "majority", "random", "hand", "hand_past"]
+    main([*command, *windows, *features])
+    task = json.loads((run_dir / "probe.json").read_text())["tasks"]["label"]
+    names = ["cpc", "cpc_z", "cpc_stream", "hand", "hand_past", "random", "random_z", "random_stream", "majority"]
+    assert list(task["results"]) == names
+    assert task["protocol"]["unit"] == "window"
+    assert min(task["results"][name]["accuracy_percent"] for name in names[:5]) > 85
+    assert task["results"]["majority"]["accuracy_percent"] < 60
+    # Windows with two labels have none: 44 windows begin each second, and 5 changes of label are in 2 s each at most.
+    num_windows = sum(task["protocol"][name] for name in ("num_test",))
+    assert NUM_PEOPLE * (44 - 5 * 2) <= num_windows < NUM_PEOPLE * 44
+    assert "mean_std over the window" in capsys.readouterr().out
+
+
+def test_probe_judges_every_sample_of_recordings(run_dir: Path, source: Path) -> None:
+    command = ["probe", str(run_dir), "--data", str(source), "--task", "label", "--folds", "group", "--num_folds", "5"]
+    main([*command, "--features", "c", "--baselines", "majority", "supervised", "--supervised_seconds", "2"])
+    task = json.loads((run_dir / "probe.json").read_text())["tasks"]["label"]
+    assert (task["protocol"]["unit"], task["protocol"]["pool"]) == ("recording", "frames")
+    assert task["results"]["cpc"]["num_test"] == NUM_PEOPLE * NUM_SAMPLES // 4
+    assert task["results"]["cpc"]["accuracy_percent"] > 70
+    with pytest.raises(SystemExit):
+        main([*command, "--features", "hand"])
+    with pytest.raises(SystemExit):
+        main([*command[:4], "--task", "mood"])
+
+
+def test_embed_writes_features_of_files(run_dir: Path, source: Path) -> None:
+    folder, out = source.parent / "files", source.parent / "features"
+    folder.mkdir()
+    with np.load(source) as arrays:
+        signal = arrays["x"][0]
+    np.save(folder / "first.npy", signal)
+    main(["embed", str(run_dir), str(folder), "--out", str(out), "--features", "z"])
+    with torch.no_grad():
+        latents = load_pretrained(run_dir).encoder(torch.from_numpy(signal)[None])[0]
+    np.testing.assert_allclose(np.load(out / "first.npy"), latents, atol=1e-5)
