@@ -80,7 +80,7 @@ class MapStyleCorpus(ABC):
         """Return the `Observations` of a split, None: of all; with `is_training` they are augmented as in training."""
 
     @abstractmethod
-    def statistics(self, split: str | None) -> tuple[Any, Any]:
+    def statistics(self, split: str | None) -> tuple[Any, ...]:
         """Return mean and standard deviation of the input over a split; None: over the whole corpus."""
 
     def batches(

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, receptive_field
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
 from cpc.encoders.strided_conv import convolve_blocks
 from cpc.encoders.waveforms import Count
 
@@ -117,10 +117,8 @@ class SignalEncoder(nn.Module):
 
         self.hop_samples = math.prod(strides)
         self.receptive_field_samples = receptive_field(kernels, strides)
-        past, hop = 0, 1
-        for layer in self.layers:
-            past += layer.padding * hop  # type: ignore[operator]
-            hop *= layer.stride  # type: ignore[operator]
+        paddings: list[int] = [layer.padding for layer in self.layers]
+        past = sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = (self.receptive_field_samples - 1) / 2 - past
         self.average_samples = (
             8 * self.hop_samples if level_seconds is None else max(1, round(level_seconds * sample_rate_hz))

@@ -211,7 +211,7 @@ class Task:
             span = store.span(row)
             if span.start == span.stop:
                 continue
-            if is_pooled:
+            if is_pooled and self.pool is not None:
                 pooled.append(pool_vectors(values[span], self.pool))
                 codes, indices = self.labels(row, store.extractor.times, 0, 1), np.array([len(pooled) - 1])
             else:

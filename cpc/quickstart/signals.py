@@ -38,8 +38,9 @@ REPRESENTATIONS = {
     "supervised": "supervised",
 }
 PROBE_CAPTION = (
-    f"Windows of {PROBE_WINDOW_SECONDS:g} s of people whom nothing was trained on; a window is encoded alone (isolated) "
-    "or within its recording (stream), and its vectors are pooled to mean and deviation. Intervals resample people."
+    f"Windows of {PROBE_WINDOW_SECONDS:g} s of people whom nothing was trained on. A window is encoded by itself "
+    "(isolated) or within its recording (stream); its vectors are pooled to mean and deviation. Intervals resample "
+    "people."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
 <p>The accuracy of a linear probe of seven exercises on the pretrained features, with baselines; and how much of the

@@ -84,6 +84,7 @@ class SignalCorpus(MapStyleCorpus):
     @cached_property
     def signals(self) -> PackedSignals | ArraySignals:
         """The samples of all recordings; packed now unless they are packed already."""
+        assert isinstance(self.recordings, Recordings)  # arrays come with their signals
         return pack_signals(self.recordings, self._cache_dir, skip_bad=self._skip_bad)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> SignalWindows:

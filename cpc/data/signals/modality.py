@@ -151,7 +151,7 @@ class Signals(MapStyleModality):
             )
         return corpus.recordings.labels[task].classes
 
-    def initialisation_batch(self, corpus: SignalCorpus) -> Tensor:
+    def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return windows of the training split without padding."""
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 

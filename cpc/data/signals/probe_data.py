@@ -217,7 +217,7 @@ class SignalProbeData(ProbeData):
         recordings = self.corpus.recordings
         windows = {"window_samples": self.window_samples} if self.is_windowed else {}
         return {
-            "source": str(recordings.source),
+            "source": str(getattr(recordings, "source", "arrays")),
             "num_recordings": len(recordings.names),
             "channels": list(recordings.channels),
             "sample_rate_hz": recordings.sample_rate_hz,
