@@ -27,8 +27,8 @@ class Signals(MapStyleModality):
         channels: names or numbers of the channels to read; null: all.
         window_seconds: length of a window. Windows and predictions lie in one recording.
         hop_seconds: distance of the windows that `cpc probe` labels and reads; null: it reads whole recordings.
-        missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation,
-            and latents that read one are neither targets nor negatives.
+        missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation.
+            Latents that read one remain targets and negatives.
         labels: labels that come with every window, for an online probe; null: none.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
         speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
