@@ -64,9 +64,8 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     arrays = read_installed_smartwatch()
     people = [str(person) for person in arrays.group.tolist()]
     arrays = replace(arrays, split=draw_splits(people, valid_share=VALID_SHARE, test_share=TEST_SHARE, seed=seed))
-    if not source.exists():
-        corpus.mkdir(parents=True, exist_ok=True)
-        write_recordings(source, arrays)
+    corpus.mkdir(parents=True, exist_ok=True)
+    write_recordings(source, arrays)  # always: another seed gives other splits
     return {"smartwatch": source}, {
         "recipe_chosen_on": RECIPE_CHOSEN_ON,
         "corpus_minutes": round(float(np.sum(arrays.length)) / RATE_HZ / 60, 1),

@@ -56,15 +56,16 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             none.
         features: contexts `c`, latents `z`, or both beside each other, `zc`.
         pool: `mean`, `mean_std` or `segments:N` over the latents of a recording (`cpc.data.pooling`).
-        init_from: a model folder, whose architecture and weights training starts from; None: a new model.
+        init_from: a model folder, whose architecture, loss and weights training starts from, in place of `dim` to
+            `negatives`; None: a new model.
         random_state: seed of weights, batches and held-out recordings.
         device: device of the model.
         verbose: show a progress bar.
 
     Attributes:
         model_: the trained `cpc.CPC`, in eval mode.
-        bound_: held-out `log N - L` of each step with ceiling and label, a `cpc.bounds.Bound`; None if fewer than two
-            recordings, or `valid_share` 0, leave nothing to hold out.
+        bound_: held-out `log N - L` of each step with ceiling and label, a `cpc.bounds.Bound`; None if `valid_share` is
+            0, or fewer than two groups have recordings that are long enough for the furthest step.
         losses_: loss of each training step in nats.
         num_channels_: C.
         n_features_in_: T for `[n, T]`, C for recordings of channels.
@@ -134,23 +135,29 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             model = self._new_model(recordings[0].shape[1], lengths)
         encoder, longest = model.encoder, int(lengths.max())
         window_samples = min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
+        names = _group_names(groups, len(recordings))
+        is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
+        splits = self._splits(names, is_long, seed)
+        num_windows = int(np.maximum(lengths // window_samples, 1)[np.array(splits) == "train"].sum())
+        same_group = self.negatives.startswith("same_speaker")
         data = Signals(
             source="(arrays)",
             sample_rate_hz=encoder.sample_rate_hz,
             window_seconds=window_samples / encoder.sample_rate_hz,
-            batch_size=self.batch_size,
+            batch_size=min(self.batch_size, num_windows),
+            sampler="same_speaker" if same_group else "uniform",
             seed=seed,
         )
         data.check(model)
         channels = [str(channel) for channel in range(recordings[0].shape[1])]
-        names = [""] * len(recordings) if groups is None else [str(group) for group in groups]
-        splits = self._splits(len(recordings), groups, seed)
         corpus = SignalCorpus(
             ArrayRecordings(channels, encoder.sample_rate_hz, splits, names),
             encoder,
             window_samples,
             signals=ArraySignals(recordings),
         )
+        for split in sorted({"train", "valid"} & set(splits)):
+            data.check_split(corpus, split, [self.negatives], self.negatives)
         if not model.is_initialised:
             data.standardise(encoder, corpus)
             model.initialise_from(data.initialisation_batch(corpus))
@@ -169,6 +176,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def transform(self, X: Any) -> Float32[np.ndarray, "n F"]:
         """Return one feature vector per recording; it depends on no other recording."""
         check_is_fitted(self)
+        self._check_options()
         recordings = self._recordings(X, is_fitting=False)
         lengths = np.array([len(recording) for recording in recordings])
         vectors = np.empty((len(recordings), self._n_features_out), np.float32)
@@ -209,13 +217,17 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if not 0 <= self.valid_share < 1:
             raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
 
-    def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "T C"]]:
+    def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
         """Return recordings as float32 arrays of channels; refuse other shapes, missing samples and other channels."""
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
-        is_list = isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
-        if is_list or getattr(X, "ndim", 2) == 3:
-            recordings = [np.asarray(recording, np.float32) for recording in X]
+        is_list = isinstance(X, list | tuple) or getattr(getattr(X, "dtype", None), "kind", "") == "O"
+        is_list = is_list and len(X) > 0 and getattr(X[0], "ndim", 0) == 2
+        num_dims = getattr(X, "ndim", 2)
+        if num_dims > 3 or (num_dims == 3 and len(X) == 0):
+            raise ValueError(f"X has the shape {list(X.shape)}, but recordings are [n, samples, channels], n above 0")
+        if is_list or num_dims == 3:
+            recordings = [np.asarray(_detached(recording), np.float32) for recording in X]
             num_channels = recordings[0].shape[1] if is_fitting else self.num_channels_
             for row, recording in enumerate(recordings):
                 if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
@@ -232,6 +244,11 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 self.n_features_in_ = num_channels
             return recordings
         rows = validate_data(self, X, dtype=np.float32, reset=is_fitting)
+        if not is_fitting and self.num_channels_ != 1:
+            raise ValueError(
+                f"X has the shape {list(rows.shape)}, one channel, but the model reads {self.num_channels_} channels: "
+                "give [n, samples, channels], such as X[None] for one recording"
+            )
         return [rearrange(row, "t -> t 1") for row in rows]
 
     def _new_model(self, num_channels: int, lengths: np.ndarray) -> CPC:
@@ -281,13 +298,15 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         fits = [each for each in _GEOMETRIES if median_length // math.prod(each[1]) >= _FEWEST_LATENTS]
         return fits[0] if fits else _GEOMETRIES[-1]
 
-    def _splits(self, num: int, groups: Any, seed: int) -> list[str]:
-        units = [str(row) for row in range(num)] if groups is None else [str(group) for group in groups]
-        if len(units) != num:
-            raise ValueError(f"groups has {len(units)} entries for {num} recordings: give one for each")
-        if self.valid_share == 0 or len(set(units)) < 2:
-            return ["train"] * num
-        return draw_splits(units, valid_share=self.valid_share, test_share=0.0, seed=seed)
+    def _splits(self, names: list[str], is_long: np.ndarray, seed: int) -> list[str]:
+        """Return `train` or `valid` for recordings that reach the furthest step, and `short` for the others."""
+        units = [name or f"recording {row}" for row, name in enumerate(names)]
+        long_units = [unit for unit, is_used in zip(units, is_long, strict=True) if is_used]
+        split_of = dict.fromkeys(long_units, "train")
+        if self.valid_share > 0 and len(split_of) > 1:
+            drawn = draw_splits(long_units, valid_share=self.valid_share, test_share=0.0, seed=seed)
+            split_of = dict(zip(long_units, drawn, strict=True))
+        return [split_of[unit] if is_used else "short" for unit, is_used in zip(units, is_long, strict=True)]
 
     @torch.inference_mode()
     def _encode(self, recordings: list[np.ndarray]) -> Float32[np.ndarray, "n T F"]:
@@ -298,6 +317,19 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         latents, contexts, _ = self.model_.encode(torch.from_numpy(x).to(self.device))
         parts = {"z": latents, "c": contexts}
         return torch.cat([parts[feature].float() for feature in self.features], 2).cpu().numpy()
+
+
+def _group_names(groups: Any, num: int) -> list[str]:
+    """Return the name of each recording's group; "" for None and NaN, which stand for an unknown group."""
+    if groups is None:
+        return [""] * num
+    if len(groups) != num:
+        raise ValueError(f"groups has {len(groups)} entries for {num} recordings: give one for each")
+    return ["" if group is None or group != group else str(group) for group in groups]
+
+
+def _detached(recording: Any) -> Any:
+    return recording.detach().cpu() if isinstance(recording, torch.Tensor) else recording
 
 
 def _similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:

@@ -78,7 +78,7 @@ def test_the_bound_is_of_groups_that_were_held_out(recordings: np.ndarray) -> No
     assert made.bound_.split == "valid"
     assert not made.bound_.is_bound  # candidates of the same window: the label says so
     assert np.all(np.array(made.bound_.mi_bound_nats) <= made.bound_.mi_ceiling_nats)
-    assert CPCTransformer(**SMALL, valid_share=0).fit(recordings).bound_ is None
+    assert CPCTransformer(**SMALL, valid_share=0.0).fit(recordings).bound_ is None
     assert CPCTransformer(**SMALL).fit(recordings[:1]).bound_ is None
 
 
@@ -125,6 +125,29 @@ def test_options_are_refused(recordings: np.ndarray, options: dict, message: str
         CPCTransformer(**SMALL | options).fit(recordings)
 
 
+def test_short_recordings_and_unknown_groups_are_left_out_of_training(recordings: np.ndarray) -> None:
+    ragged = [recordings[0][:3], recordings[1][:1], *recordings[2:]]
+    groups = [None, np.nan, *(np.arange(22) // 2)]
+    for seed in range(3):
+        made = CPCTransformer(**SMALL | {"random_state": seed}, valid_share=0.3).fit(ragged, groups=groups)
+        assert made.bound_ is not None
+        assert np.isfinite(made.transform(ragged)).all()
+
+
+def test_few_recordings_are_no_copies_in_a_batch(recordings: np.ndarray) -> None:
+    made = CPCTransformer(**SMALL, valid_share=0.1).fit(recordings)
+    num_latents = made.model_.encoder.num_latents(160)
+    assert max(made.bound_.num_candidates) <= 5 * num_latents  # at most five recordings are held out, each once
+
+
+def test_groups_are_the_batches_of_same_speaker_negatives(recordings: np.ndarray) -> None:
+    groups = np.arange(24) // 6
+    made = CPCTransformer(**SMALL, negatives="same_speaker_excluding").fit(recordings, groups=groups)
+    assert np.isfinite(made.losses_).all()
+    with pytest.raises(ValueError, match="have no group"):
+        CPCTransformer(**SMALL, negatives="same_speaker").fit(recordings)
+
+
 def test_inputs_are_refused(recordings: np.ndarray) -> None:
     broken = recordings.copy()
     broken[3, 7, 1] = np.nan
@@ -135,3 +158,10 @@ def test_inputs_are_refused(recordings: np.ndarray) -> None:
     made = CPCTransformer(**SMALL).fit(recordings)
     with pytest.raises(ValueError, match=r"recording 0 has the shape \[160, 2\]"):
         made.transform(recordings[..., :2])
+    with pytest.raises(ValueError, match="but the model reads 3 channels: give"):
+        made.transform(recordings[0])
+    for empty in (recordings[:0], recordings[None]):
+        with pytest.raises(ValueError, match="recordings are \\[n, samples, channels\\]"):
+            made.transform(empty)
+    with pytest.raises(ValueError, match="gives no single vector"):
+        made.set_params(pool="frames").transform(recordings)

@@ -97,7 +97,8 @@ class Features:
         # A latent closer than this to the start of a chunk depends on the padding there.
         half_field = (self._encoder.receptive_field_samples - 1) / 2
         past_samples = getattr(self._encoder, "past_samples", half_field - self.first_centre_samples)
-        self._margin_latents = max(0, math.ceil(past_samples / self.hop_samples))
+        # At least one latent is kept, since fewer samples than a hop may be a latent only at the start of a recording.
+        self._margin_latents = max(1, math.ceil(past_samples / self.hop_samples))
         self._shortest_samples = self._encoder.shortest_samples
         self._last_offset = math.ceil(self.first_centre_samples + half_field)
         self.chunk_samples = max(self.hop_samples, round(chunk_seconds * self.sample_rate_hz))

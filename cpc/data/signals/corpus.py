@@ -95,6 +95,15 @@ class SignalCorpus(MapStyleCorpus):
             self.signals, rows, self.group_ids[rows], split, self.window_samples, num_latents, self._window_labels()
         )
 
+    def held_out_batch_size(self, windows: SignalWindows, batch_size: int, world_size: int) -> int:
+        """Return the batch size of all ranks, at most one pass: a repeated window would be its own negative."""
+        num_slots = int(windows.draws["num_slots"].sum())
+        if num_slots < world_size:
+            raise ValueError(
+                f"split {windows.split!r} has {num_slots} windows for {world_size} processes: hold more out"
+            )
+        return min(world_size * batch_size, num_slots)
+
     def statistics(self, split: str | None) -> SignalStatistics:
         """Return mean, deviation and floor of every channel over a split; None: over all recordings."""
         if split not in self._statistics:

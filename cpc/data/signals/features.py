@@ -64,7 +64,9 @@ class SignalFeatureExtractor(FeatureExtractor):
             for row, alone in zip(chosen.tolist(), isolated, strict=True):
                 sources = {"": alone}
                 if stream is not None:
-                    latent = min(round(data.start[row] / self.model.encoder.hop_samples), len(stream) - len(alone))
+                    # The last latent of the stream that ends within the window is the last of the window.
+                    end = (data.start[row] + len(windows[0])) // self.model.encoder.hop_samples
+                    latent = max(min(int(end), len(stream)) - len(alone), 0)
                     sources["_stream"] = stream[latent : latent + len(alone)]
                 yield row, {name: sources[name[1:]][:, self._parts[name[0]]] for name in self.dims}
 
@@ -104,6 +106,7 @@ class HandMadeFeatures(FeatureExtractor):
             raise ValueError(f"`{name}` are features of windows: set `hop_seconds`, or leave {name} out")
         self._name, self._data = name, probe_data
         if name == "minirocket":
+            # Thresholds are quantiles of the training split; with folds, of all rows. Labels are not read.
             splits = np.array(probe_data.splits)
             rows = (
                 np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
@@ -128,9 +131,9 @@ class HandMadeFeatures(FeatureExtractor):
         now = hand_features(self._windows(rows), rate)
         if self._name == "hand":
             return now
-        hop_rows = np.maximum(rows - self._data.rows_per_window, 0)
-        is_same = self._data.recording[hop_rows] == self._data.recording[rows]
-        return np.concatenate([now, hand_features(self._windows(np.where(is_same, hop_rows, rows)), rate)], 1)
+        earlier = rows - self._data.rows_per_window
+        is_same = (earlier >= 0) & (self._data.recording[earlier] == self._data.recording[rows])
+        return np.concatenate([now, hand_features(self._windows(np.where(is_same, earlier, rows)), rate)], 1)
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
         """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean."""

@@ -16,7 +16,7 @@ class ArraySignals:
         arrays: recordings `[T, C]`, NaN where missing.
     """
 
-    def __init__(self, arrays: Sequence[Float32[np.ndarray, "T C"]]) -> None:
+    def __init__(self, arrays: Sequence[Float32[np.ndarray, "_ C"]]) -> None:
         self.arrays = arrays
         self.lengths = np.array([len(array) for array in arrays], np.int64)
         self.shape = (arrays[0].shape[1],)

@@ -8,6 +8,7 @@ from jaxtyping import Float, Float64
 
 FLOOR_QUANTILE = 0.1
 _SAMPLES_AT_ONCE = 2**18
+_ROUNDING = 1e-6  # of the deviation: what float32 leaves of a constant
 
 
 class SignalStatistics(NamedTuple):
@@ -24,11 +25,11 @@ class SignalStatistics(NamedTuple):
     floor: Float64[np.ndarray, " C"]
 
 
-def signal_statistics(recordings: Iterable[Float[np.ndarray, "T C"]], block_samples: int) -> SignalStatistics:
+def signal_statistics(recordings: Iterable[Float[np.ndarray, "_ C"]], block_samples: int) -> SignalStatistics:
     """Return the statistics of recordings; NaN are left out.
 
     Blocks of `block_samples` samples give the local deviations; a recording that is shorter is one block. The floor is
-    their quantile `FLOOR_QUANTILE`, over blocks that are not constant.
+    their quantile `FLOOR_QUANTILE`, over blocks that are not constant and at least half known.
 
     Raises:
         ValueError: if a channel has no known sample.
@@ -48,15 +49,22 @@ def signal_statistics(recordings: Iterable[Float[np.ndarray, "T C"]], block_samp
         blocks, known_blocks = (x[: num_blocks * length].reshape(shape) for x in (centred, known))
         num_known = np.maximum(known_blocks.sum(1), 1)
         means = blocks.sum(1) / num_known
-        deviations.append(np.sqrt((np.where(known_blocks, blocks - means[:, None], 0) ** 2).sum(1) / num_known))
+        local = np.sqrt((np.where(known_blocks, blocks - means[:, None], 0) ** 2).sum(1) / num_known)
+        deviations.append(np.where(num_known >= block_samples / 2, local, np.nan))
     if guess is None or not np.all(count):
         missing = "every channel" if guess is None else f"channel {np.flatnonzero(np.asarray(count) == 0)[0]}"
         raise ValueError(f"{missing} has no known sample in the training split, so it cannot be standardised")
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     local = np.concatenate(deviations)
-    floor = [np.quantile(channel[channel > 0], FLOOR_QUANTILE) if (channel > 0).any() else 0.0 for channel in local.T]
+    floor = [_floor(channel, deviation) for channel, deviation in zip(local.T, std, strict=True)]
     return SignalStatistics(guess + mean, std, np.array(floor))
+
+
+def _floor(deviations: Float64[np.ndarray, " n"], std: float) -> float:
+    """Return the quantile of the deviations of blocks; 0 if there is none above rounding."""
+    moving = deviations[deviations > _ROUNDING * std]
+    return float(np.quantile(moving, FLOOR_QUANTILE)) if len(moving) else 0.0
 
 
 def _pieces(recordings: Iterable[np.ndarray], block_samples: int) -> Iterator[np.ndarray]:
