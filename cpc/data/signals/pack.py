@@ -33,6 +33,8 @@ class PackedSignals(PackedRows):
 
     def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t C"]:
         """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
+        if start < 0:
+            raise ValueError(f"start={start}, but a recording's first sample is number 0")
         stop = int(self.lengths[row])
         if num_samples is not None:
             stop = min(start + num_samples, stop)

@@ -6,6 +6,7 @@ import pytest
 
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
+from cpc.data.signals.statistics import signal_statistics
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 RNG = np.random.default_rng(0)
@@ -39,7 +40,7 @@ def test_hapt(tmp_path: Path) -> None:
         codes = pickle.loads(pickle.dumps(recordings)).labels["label"].codes(row, 300, 4000)
         np.testing.assert_array_equal(np.where(codes < 0, -1, codes + 1), own_labels[300:4300])
     assert recordings.labels["label"].classes == [str(label) for label in range(1, 13)]
-    mean, std = packed.statistics(range(42))
+    mean, std, _ = signal_statistics([packed.read(row) for row in range(42)], 50)
     np.testing.assert_allclose(mean, raw["x"].mean(axis=0, dtype=np.float64), rtol=1e-9)
     np.testing.assert_allclose(std, raw["x"].std(axis=0, dtype=np.float64), rtol=1e-9)
 

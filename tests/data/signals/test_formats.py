@@ -148,14 +148,19 @@ def test_ts_with_targets_or_timestamps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "package"),
-    [("a.parquet", "pyarrow"), ("a.edf", "edfio"), ("a.hea", "wfdb"), ("a.ts", "aeon")],
+    ("file", "package", "command"),
+    [
+        ("a.parquet", "pyarrow", "uv sync --extra signals"),
+        ("a.edf", "edfio", "uv sync --extra signals"),
+        ("a.hea", "wfdb", "uv sync --extra signals"),
+        ("a.ts", "aeon", "pip install aeon 'numba>=0.63.1'"),
+    ],
 )
-def test_a_missing_package_is_named(tmp_path: Path, file: str, package: str) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, file: str, package: str, command: str) -> None:
     (tmp_path / file).write_bytes(b"anything")
     script = (
         f"import sys; sys.modules[{package!r}] = None\n"
         f"from cpc.data.signals.recordings import read_recordings\nread_recordings({str(tmp_path / file)!r})"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert f"`{package}`: install it with `uv sync --extra signals`" in result.stderr.splitlines()[-1], result.stderr
+    assert f"`{package}`: install it with `{command}`" in result.stderr.splitlines()[-1], result.stderr

@@ -105,5 +105,5 @@ def test_without_aeon_the_message_says_what_to_install(monkeypatch: pytest.Monke
     for name in [name for name in sys.modules if name.split(".")[0] == "aeon"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aeon", None)
-    with pytest.raises(ValueError, match=r"MiniRocket needs the package aeon.*uv sync --extra signals"):
+    with pytest.raises(ValueError, match=r"MiniRocket needs the package aeon.*pip install aeon"):
         fit_minirocket(windows_of(0))
