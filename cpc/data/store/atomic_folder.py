@@ -1,15 +1,14 @@
 """Atomic folders: a reader, or a process killed while it writes, finds the whole folder or none."""
 
+import fcntl
 import os
 import secrets
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from cpc.data.store.atomic import named
 
@@ -23,35 +22,28 @@ def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callabl
     `build` makes the folder by `build_atomically`.
     """
     if not is_complete(folder):
-        waiting = f"waiting for another process that makes {folder}"
-        with locked(folder.with_name(f"{folder.name}.lock"), waiting):
+        with _locked(folder):
             if not is_complete(folder):
                 build()
 
 
 @contextmanager
-def locked(path: Path, waiting: str | None = None) -> Iterator[None]:
-    """Hold a lock file while the block lasts; the system ends the lock with the process, even if it is killed.
-
-    On file systems without locks, and in folders that cannot be written, the block runs without a lock.
-
-    Args:
-        path: the lock file, which stays when the lock ends.
-        waiting: message to print before waiting for another process.
-    """
-    lock = FileLock(path, fallback_to_soft=False)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of the system, which ends with the process, even if it is killed."""
+    path = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as held:
         try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            if waiting is not None:
-                print(waiting, file=sys.stderr)
-            lock.acquire()
-    try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(path.open("w"))
+            held.callback(path.unlink, missing_ok=True)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for another process that makes {folder}", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # without a lock, several processes build; `build` reports a folder that cannot be written
+            pass
         yield
-    finally:
-        lock.release()  # does nothing without a lock
 
 
 @contextmanager

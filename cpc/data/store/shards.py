@@ -5,6 +5,7 @@ other files and the table of the corpus; `shards.json` with the size and the SHA
 their offset in `rows.bin`, so the order of batches does not depend on the shards.
 """
 
+import fcntl
 import hashlib
 import json
 import math
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically, locked
+from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.fetching import fetch, is_url
 from cpc.data.store.untrusted import open_regular, read_bytes
 
@@ -141,7 +142,7 @@ class Shards:
         content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
-            with locked(self.folder / "lock"):
+            with _locked(self.folder):
                 self._make_room(seal.num_bytes)
                 new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
                 try:
@@ -171,6 +172,18 @@ class Shards:
                 break
             path.unlink(missing_ok=True)
             excess -= shards[path].st_size
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of the folder itself, which ends with the process; without locks in the file system, just go on."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class ShardedElements:

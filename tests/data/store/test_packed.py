@@ -89,3 +89,4 @@ def test_one_of_two_processes_decodes(tmp_path: Path, first: str) -> None:
     assert [process.exitcode for process in processes] == [0 if first == "finishes" else -9, 0]
     assert log.read_text().split() == (["2"] if first == "finishes" else ["600", "1"])
     assert PackedRows(tmp_path / "pack").lengths.tolist() == [5, 0, 17, 0, 9]
+    assert not list(tmp_path.glob("*.lock"))
