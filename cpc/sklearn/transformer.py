@@ -142,7 +142,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         same_group = self.negatives.startswith("same_speaker")
         data = Signals(
             source="(arrays)",
-            sample_rate_hz=encoder.sample_rate_hz,
+            sample_rate_hz=float(encoder.sample_rate_hz),
             window_seconds=window_samples / encoder.sample_rate_hz,
             batch_size=min(self.batch_size, num_windows),
             sampler="same_speaker" if same_group else "uniform",
@@ -270,7 +270,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         encoder = SignalEncoder(
             num_channels,
             self.dim,
-            self.sample_rate_hz,
+            float(self.sample_rate_hz),
             kernels,
             strides,
             front=self.front,
