@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
-from torch import Tensor, nn
 
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
@@ -219,9 +217,6 @@ class AudioProbeData(ProbeData):
         """Return only the first feature, since a pass over a corpus takes long."""
         return learnt[:1] or ("c",)
 
-    def trained(self, model: Any) -> list[nn.Module]:  # noqa: D102
-        return [model.encoder, model.context]
-
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:  # noqa: D102
         audio, encoder = self.corpus.audio.subset(rows), model.encoder
         window_samples = protocol.window_latents * encoder.hop_samples
@@ -233,14 +228,6 @@ class AudioProbeData(ProbeData):
         )
         stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, seed=protocol.seed)
         return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())
-
-    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the contexts `[B, T, C]`, and a mask `[B, T]` that excludes padding."""
-        with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            latents = model.encoder(batch.x)
-        contexts, _ = model.context(latents.float())
-        num_valid = rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
-        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
         """Return facts about the manifest, and about the windows that initialise untrained models."""

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from einops import rearrange
-from torch import Tensor, nn
 
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, ProbeData
@@ -183,10 +181,6 @@ class SignalProbeData(ProbeData):
         """Return all probed features of the model: a random network is a strong baseline on signals."""
         return learnt or ("c",)
 
-    def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder and the context."""
-        return [model.encoder, model.context]
-
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of windows; windows of `hop_seconds` as they are, else cut from recordings at random."""
         if self.is_windowed:
@@ -205,12 +199,6 @@ class SignalProbeData(ProbeData):
         )
         stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
         return (windows.__getitems__(stream.batch(step)) for step in itertools.count())
-
-    def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the contexts `[B, T, C]`, and a mask `[B, T]` that excludes padding."""
-        contexts, _ = model.context(model.encoder(batch.x).float())
-        num_valid = rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
-        return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:
         """Return facts about the source."""
