@@ -52,6 +52,7 @@ class ProbeResult:
         num_unseen: test examples whose label the training part does not have.
         num_clusters: independent units of the test part.
         f1_percent: F1 of the classes, weighted by their test examples; over all seeds.
+        macro_f1_percent: mean F1 of the classes that have test examples; over all seeds.
         class_accuracy_percent: recall of each class; None for a class without test examples.
         confusion: number of examples by `[true class][predicted class]`, summed over the seeds.
         l2: weight of each probe's penalty, chosen on the training part unless given.
@@ -70,6 +71,7 @@ class ProbeResult:
     num_unseen: int
     num_clusters: int
     f1_percent: float
+    macro_f1_percent: float
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
     l2: list[float]
@@ -127,6 +129,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         num_unseen=int((~is_seen).sum()),
         num_clusters=len(clusters),
         f1_percent=100 * float(counts @ f1) / correct.size,  # examples with an unseen label count with F1 = 0
+        macro_f1_percent=100 * _mean(f1, counts > 0),
         class_accuracy_percent=[
             100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
         ],

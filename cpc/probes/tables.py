@@ -40,14 +40,16 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return records of results as the lines of a readable table."""
-    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'H(Y) - CE, nats':>15}"]
+    lines = [f"  {'':14} {'accuracy':>9}  {'95 % interval':>15}  {'F1':>7}  {'macro-F1':>8}  {'H(Y) - CE, nats':>15}"]
     for name, result in results.items():
         interval, num_steps = result["accuracy_interval_percent"], result["num_network_steps"]
         between = "" if interval is None else f"{interval[0]:.1f} to {interval[1]:.1f}"
         accuracy, information = result["accuracy_percent"], result["label_information_nats"]
         after = "" if num_steps is None else f"  after {num_steps} training steps"
-        f1 = result["f1_percent"]
-        lines.append(f"  {name:14} {accuracy:7.1f} %  {between:>15}  {f1:5.1f} %  {information:15.3f}{after}")
+        f1, macro_f1 = result["f1_percent"], result["macro_f1_percent"]
+        lines.append(
+            f"  {name:14} {accuracy:7.1f} %  {between:>15}  {f1:5.1f} %  {macro_f1:6.1f} %  {information:15.3f}{after}"
+        )
     return lines
 
 

@@ -23,13 +23,16 @@ CLASSES = (
     "stand to lie",
     "lie to stand",
 )
+NUM_ACTIVITIES = 6  # the classes that are not transitions
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
 TEST_PEOPLE = (2, 4, 9, 10, 12, 13, 18, 20, 24)  # the test part of UCI-HAR
 RATE_HZ = 50.0
 
 
 def prepare_hapt(root: Path, out: Path | None = None) -> tuple[Path, SignalArrays]:
-    """Write the raw recordings of HAPT to one npz file, with a label for each sample.
+    """Write the raw recordings of HAPT to one npz file, with labels of each sample.
+
+    `label` has all 12 classes, `activity` the six that are not transitions.
 
     Args:
         root: folder of the published files, `RawData/acc_exp*_user*.txt`, `RawData/gyro_exp*_user*.txt` and
@@ -93,7 +96,11 @@ def _read_numbers(path: Path, num_columns: int) -> np.ndarray:
 def _as_arrays(x: np.ndarray, label: np.ndarray, length: np.ndarray, user: np.ndarray) -> SignalArrays:
     is_test = np.isin(user, TEST_PEOPLE)
     split = ["test" if test else "train" for test in is_test.tolist()] if is_test.any() else None
-    return SignalArrays(x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split)
+    activities = np.array([*CLASSES[:NUM_ACTIVITIES], ""], "S")  # bytes: a quarter of the memory of strings
+    activity = activities[np.where((label >= 0) & (label < NUM_ACTIVITIES), label, NUM_ACTIVITIES)]
+    return SignalArrays(
+        x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split, more_labels={"activity": activity}
+    )
 
 
 if __name__ == "__main__":

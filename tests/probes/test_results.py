@@ -61,6 +61,9 @@ def test_f1_is_scikit_learns() -> None:
     labels, predicted = rng.choice([UNSEEN, 0, 1, 2, 3], (2, 500), p=[0.1, 0.4, 0.3, 0.15, 0.05]).clip([[UNSEEN], [0]])
     found = summarise([Answers(predicted, np.zeros(500))], examples(labels), 5, 1)
     assert found.f1_percent == pytest.approx(100 * f1_score(labels, predicted, average="weighted"))
+    seen = [0, 1, 2, 3]  # class 4 has no examples
+    macro = f1_score(labels, predicted, average="macro", labels=seen)
+    assert found.macro_f1_percent == pytest.approx(100 * macro)
 
 
 def test_one_cluster_has_no_interval() -> None:

@@ -27,7 +27,8 @@ class SignalArrays:
         channels: name of each channel.
         sample_rate_hz: samples per second.
         split: split of each recording; None if the corpus has none.
-        more_labels: further labels, strings of each recording by the task's name.
+        more_labels: further labels by the task's name: a string of each recording `[n]` or of each sample `[T]`; "" if
+            there is none.
     """
 
     x: Shaped[np.ndarray, "T C"]
@@ -38,7 +39,7 @@ class SignalArrays:
     channels: Sequence[str]
     sample_rate_hz: float
     split: Sequence[str] | None = None
-    more_labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    more_labels: Mapping[str, Sequence[str] | np.ndarray] = field(default_factory=dict)
 
 
 def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArrays]:
