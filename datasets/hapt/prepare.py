@@ -98,9 +98,7 @@ def _as_arrays(x: np.ndarray, label: np.ndarray, length: np.ndarray, user: np.nd
     split = ["test" if test else "train" for test in is_test.tolist()] if is_test.any() else None
     activities = np.array([*CLASSES[:NUM_ACTIVITIES], ""], "S")  # bytes: a quarter of the memory of strings
     activity = activities[np.where((label >= 0) & (label < NUM_ACTIVITIES), label, NUM_ACTIVITIES)]
-    return SignalArrays(
-        x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split, more_labels={"activity": activity}
-    )
+    return SignalArrays(x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split, more_labels={"activity": activity})
 
 
 if __name__ == "__main__":
