@@ -9,9 +9,9 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained
 from cpc.data.audio.alignments import read_alignments, window_labels
-from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.features import Features
 from cpc.pages.chart import Chart, Table, axis, layout, with_spread
 from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 

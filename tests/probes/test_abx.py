@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.audio.features import Features
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioFeatureExtractor
+from cpc.data.features import Features
 from cpc.probes.abx.alignment import alignment_distances, angles, mean_along_alignment
 from cpc.probes.abx.cells import Cells, Groups
 from cpc.probes.abx.errors import abx_error

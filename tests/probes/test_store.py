@@ -10,8 +10,8 @@ import torch
 
 import cpc
 from cpc.data.audio import probe_data as audio_probe_data
-from cpc.data.audio.features import Features
 from cpc.data.audio.probe_data import AudioFeatureExtractor, AudioProbeData
+from cpc.data.features import Features
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 

@@ -14,11 +14,11 @@ import torch
 
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
-from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, Audio, WindowDataset, initialisation_windows
 from cpc.data.batch import Batch
+from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
