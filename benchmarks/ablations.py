@@ -33,7 +33,7 @@ STRATEGIES = {
     "same_speaker_excluding": 64.6,
     "sequence_only": 65.2,
 }
-NORMS = ("affine", "layer", "none", "batch")
+NORMS = ("affine", "layer", "none")
 PROBE_TRAIN_MINUTES = 24.0
 
 

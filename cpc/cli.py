@@ -31,8 +31,8 @@ COMMANDS = {
     "export": ("cpc.interop.export:export", "write a model as ONNX graphs, checked"),
     "import": ("cpc.interop.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
-    "picture": (
-        "cpc.probes.picture:write_pictures",
+    "figures": (
+        "cpc.probes.figures:write_figures",
         "draw an image model's patches, their neighbours in z and a map of contexts",
     ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +125,7 @@ def test_updates_between_keep_the_law_at_what_was_met(
     options = {"num_sampled": 2, "refresh_every": refresh_every, "updates_between": True}
     classes = ClassTableLoss(table, "sampled_softmax", sampler(), **options)
     optimiser = torch.optim.SGD(table.parameters(), lr=0.5)
+    classes.watch(optimiser)
     queries = torch.randn(3, 4)
     shown = F.pad(queries, (0, 1), value=1.0)
     generator = torch.Generator().manual_seed(0)
@@ -147,6 +149,30 @@ def test_updates_between_keep_the_law_at_what_was_met(
     state = {name: value.clone() for name, value in classes.state_dict().items()}
     classes.eval().row_losses(queries, torch.tensor([0, 1, 2]), generator)
     assert all(torch.equal(value, state[name]) for name, value in classes.state_dict().items())
+
+
+def test_an_update_follows_the_optimiser_not_the_last_targets() -> None:
+    """A step moves the classes of the first loss of two, not those of the second, whose gradients are zero."""
+    table = ClassTable(90, 4, has_sparse_gradients=True)
+    options: dict[str, Any] = {"num_sampled": 2, "refresh_every": 100, "updates_between": True}
+    classes = ClassTableLoss(table, "sampled_softmax", samplers.SoftmaxSampler(90, 4), **options)
+    optimiser = torch.optim.SGD(table.parameters(), lr=5.0)
+    queries, first, second = torch.randn(3, 4), torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
+    with pytest.raises(ValueError, match=r"call `loss.watch\(optimiser\)` before training"):
+        classes.row_losses(queries, first)
+    classes.watch(optimiser)
+    classes.row_losses(queries, first).loss.backward()
+    (0 * classes.row_losses(queries, second).loss).backward()
+    before = classes.sampler.log_prob(queries)
+    classes.row_losses(queries, second)  # without a step, what was met is kept
+    assert bool(classes.is_met[first].all())
+    torch.testing.assert_close(classes.sampler.log_prob(queries), before, atol=0, rtol=0)
+    optimiser.step()
+    classes.row_losses(queries, second)
+    fresh = samplers.SoftmaxSampler(90, 4)
+    fresh.refresh(table.vectors().detach())
+    assert (fresh.log_prob(queries) - before).abs().max() > 0.5
+    torch.testing.assert_close(classes.sampler.log_prob(queries), fresh.log_prob(queries), atol=0.02, rtol=0)
 
 
 def test_refusals() -> None:

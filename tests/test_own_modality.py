@@ -53,7 +53,7 @@ class Walks(MapStyleModality):
         """Return the classes of the only task, the direction of the drift."""
         return ["down", "up"]
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> "WalkProbeData":
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> "WalkProbeData":
         return WalkProbeData(corpus, **where)
 
 
@@ -153,7 +153,7 @@ class WalkProbeData(ProbeData):
         """Return the drift of each walk, for a task of any name."""
         return Labels({row: ["down", "up"][self.corpus.drift[row]] for row in rows.tolist()})
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         return WalkFeatures(features, model, self.corpus)
 
     def find_files(self, folder: Path) -> list[str]:

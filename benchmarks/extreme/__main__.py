@@ -138,6 +138,7 @@ def train(points: ExtremePoints, name: str, recipe: Recipe, seed: int) -> tuple[
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     classifier = Classifier(points, name, recipe)
     optimiser = torch.optim.Adagrad(classifier.parameters(), recipe.learning_rate)
+    classifier.loss.watch(optimiser)
     began = time.perf_counter()
     for _ in range(recipe.num_epochs):
         examples = REDUCTIONS[recipe.reduction](points.labels, rng)

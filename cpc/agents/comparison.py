@@ -1,11 +1,12 @@
 """`cpc agent`: the same agent with and without the CPC loss, over several seeds."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jsonargparse import ArgumentError, ArgumentParser
 from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
@@ -22,7 +23,6 @@ SCHEMA = 1
 FINAL_SHARE = 0.1  # last share of the steps, whose mean return is the final return
 SMOOTHED_RECORDS = 5  # consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
-SECTIONS = ("model", "environment", "a2c")
 
 
 @checked
@@ -99,23 +99,19 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     if not path.exists():
         raise ValueError(f"there is no config {path}")
     read_limited_yaml(path)  # refuses a file that is too large for `read_yaml`
-    config = read_yaml(path)
-    if not isinstance(config, dict) or set(config) != set(SECTIONS):
-        raise ValueError(f"{path} must have the sections {', '.join(SECTIONS)}, and no others")
-    for section, cls in (("environment", Environment), ("a2c", A2C)):
-        legal = [field.name for field in fields(cls)]
-        unknown = [name for name in config[section] if name not in legal]
-        if unknown:
-            raise ValueError(f"{path}: {section}.{unknown[0]} is not one of {', '.join(legal)}")
-    if "name" not in config["environment"]:
-        raise ValueError(f"{path}: environment.name must name a Gymnasium environment")
-    architecture = {"class_path": "cpc.model.CPC", "init_args": config["model"]}
-    types = {field.name: type(field.default) for field in fields(A2C)}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--model", type=dict, required=True)
+    parser.add_class_arguments(Environment, "environment")
+    parser.add_class_arguments(A2C, "a2c")
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must have the sections model, environment and a2c")
     try:
-        a2c = {name: types[name](str(value)) for name, value in config["a2c"].items()}  # YAML reads 7e-4 as text
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: a2c must hold numbers: {error}") from error
-    return architecture, Environment(**config["environment"]), A2C(**a2c)
+        config = parser.parse_object(content)
+    except (ArgumentError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    architecture = {"class_path": "cpc.model.CPC", "init_args": config.model}
+    return architecture, Environment(**vars(config.environment)), A2C(**vars(config.a2c))
 
 
 def _curve(folder: Path) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, discounted
 from cpc.agents.environments import Environment, Environments
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
-from cpc.config.argument_rules import check_fields
+from cpc.config.argument_rules import Count, NonNegative, Positive, check_fields
 from cpc.config.description import build
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
@@ -54,27 +54,23 @@ class A2C:
         ValueError: if a number is out of range.
     """
 
-    num_environments: int = 16
-    rollout_steps: int = 20
-    num_steps: int = 1_000_000
-    learning_rate: float = 7e-4
-    epsilon: float = 1e-5
-    decay: float = 0.99
-    discount: float = 0.99
-    reward_scale: float = 1.0
-    value_weight: float = 0.5
-    entropy_weight: float = 0.01
-    cpc_weight: float = 0.1
-    gradient_clip: float = 0.5
-    record_every_updates: int = 20
-    save_every_updates: int = 200
+    num_environments: Count = 16
+    rollout_steps: Count = 20
+    num_steps: Count = 1_000_000
+    learning_rate: Positive = 7e-4
+    epsilon: Positive = 1e-5
+    decay: Positive = 0.99
+    discount: NonNegative = 0.99
+    reward_scale: Positive = 1.0
+    value_weight: NonNegative = 0.5
+    entropy_weight: NonNegative = 0.01
+    cpc_weight: NonNegative = 0.1
+    gradient_clip: Positive = 0.5
+    record_every_updates: Count = 20
+    save_every_updates: Count = 200
 
     def __post_init__(self) -> None:
         check_fields(self, "a2c.")
-        for name, value in asdict(self).items():
-            lowest = 0 if name.endswith(("weight", "discount")) else 1 if isinstance(value, int) else None
-            if (lowest is None and value <= 0) or (lowest is not None and value < lowest):
-                raise ValueError(f"a2c.{name}={value} must be {'positive' if lowest is None else f'at least {lowest}'}")
 
     @property
     def num_updates(self) -> int:

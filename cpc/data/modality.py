@@ -152,7 +152,7 @@ class Modality(ABC):
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return the observations for the data-dependent initialisation, the same on every rank."""
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
         """Return the features, tasks and baselines for probes and embeddings; by default there are none.
 
         Args:
@@ -165,8 +165,8 @@ class Modality(ABC):
         """
         raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
 
-    def pictures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
-        """Return the matplotlib figures of `cpc picture` by name; by default there are none.
+    def figures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
+        """Return the matplotlib figures of `cpc figures` by name; by default there are none.
 
         Args:
             model: the model in eval mode.
@@ -178,7 +178,7 @@ class Modality(ABC):
         Raises:
             ValueError: if the modality has no figures, or a split cannot be used.
         """
-        raise ValueError(f"this is a model of {self.name}, of which no pictures are drawn")
+        raise ValueError(f"this is a model of {self.name}, of which no figures are drawn")
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:

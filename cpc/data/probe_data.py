@@ -116,7 +116,8 @@ class FeatureExtractor(ABC):
 class ProbeData(ABC):
     """The features, tasks and baselines of one modality, over one corpus.
 
-    A subclass for sequences of vectors needs `splits`, `labels`, `front_end`, `find_files` and `several_vectors`.
+    A subclass for sequences of vectors needs `splits`, `labels`, `feature_extractor`, `find_files` and
+    `several_vectors`.
 
     Args:
         train_split: split on which probes are trained, and from which untrained models take their statistics; None: the
@@ -169,7 +170,7 @@ class ProbeData(ABC):
         """
 
     @abstractmethod
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of these features: features of a model, or one of `hand_made` if `model` is None."""
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """The interface of encoders g_enc: observations x -> latents z."""
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -14,10 +14,13 @@ class Encoder(nn.Module):
         modality: the kind of observations.
         latents: shape of the latents, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`.
         dim: D.
+        variable_axes: axes of observations that have variable length, and their names. An encoder that has them and a
+            method `random_input` can be exported with `cpc export`.
     """
 
     modality: str
     latents = "sequences"
+    variable_axes: ClassVar[dict[int, str]] = {}
     dim: int
 
     @property

@@ -4,7 +4,7 @@ B windows, T frames of each, S frames in a stack, H W rows and columns of pixels
 the output of the last layer, d channels of a layer.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,7 @@ class FrameEncoder(Encoder):
     """
 
     modality = "frames"
+    variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "time"}
     hop_samples = 1
 
     def __init__(
@@ -86,6 +87,12 @@ class FrameEncoder(Encoder):
     def geometry(self) -> dict[str, Any]:
         """Positions of latents in the input, for config.json: one latent per frame."""
         return {"hop_samples": self.hop_samples, "num_frames": self.num_frames, "frame_size": list(self.frame_size)}
+
+    def random_input(self, generator: torch.Generator) -> Num[Tensor, "B T S H W"]:
+        """Return noise of a random length, for `cpc export`."""
+        batch, length = (int(torch.randint(most, (), generator=generator)) for most in (4, 8))
+        size = (batch + 1, length + 1, self.num_frames, *self.frame_size)
+        return torch.randint(256, size, generator=generator, dtype=torch.uint8)
 
     def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
         """Encode every stack of frames separately; pixels lie between 0 and 255.

@@ -3,7 +3,7 @@
 B images, C channels, S image side, P patch side, H rows and W columns of patches, D latent dim.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,7 @@ class PatchEncoder(Encoder):
 
     modality = "image"
     latents = "grids"
+    variable_axes: ClassVar[dict[int, str]] = {0: "batch", 2: "height", 3: "width"}
 
     # Any, because the attribute types of nn.Module hide the protocol of trunks (dim, stride, initialise_from, ...).
     trunk: Any
@@ -102,6 +103,12 @@ class PatchEncoder(Encoder):
     def geometry(self) -> dict[str, Any]:
         """Positions of latents in the image, for config.json."""
         return {"patch_size": self.patch_size, "stride": self.stride, "num_channels": self.num_channels}
+
+    def random_input(self, generator: torch.Generator) -> Float[Tensor, "B C S S2"]:
+        """Return noise with a random number of rows and columns of patches, for `cpc export`."""
+        batch, *cells = (int(torch.randint(most, (), generator=generator)) for most in (4, 5, 5))
+        sides = [self.patch_size + self.stride * (num + 1) for num in cells]
+        return torch.rand(batch + 1, self.num_channels, *sides, generator=generator)
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
         """Encode images, or patches that are already cut, with pixels in [0, 1].

@@ -4,7 +4,7 @@ B batch, S samples, I input channels, T latents, D latent dim.
 """
 
 import math
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,13 +13,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
+from cpc.encoders.encoder import Count, Encoder
 from cpc.encoders.strided_conv import convolve_blocks
-from cpc.encoders.waveforms import Count
 
 Front = Literal["raw", "level", "compand"]
 
 
-class SignalEncoder(nn.Module):
+class SignalEncoder(Encoder):
     """Strided convolutions with ReLU over time, for sensors: `[B, S, I]` becomes one latent per `hop_samples`.
 
     S samples give S // hop latents, and one if they are fewer than a hop. Samples that are missing and padding are NaN;
@@ -60,7 +60,7 @@ class SignalEncoder(nn.Module):
     """
 
     modality = "signals"
-    latents = "sequences"
+    variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class SignalEncoder(nn.Module):
         self.past_samples = past + averages * (self.average_samples - 1)
 
     @property
-    def geometry(self) -> dict[str, float]:
+    def geometry(self) -> dict[str, int | float]:
         """Rate of the samples and distance of latents, for config.json."""
         return {"sample_rate_hz": self.sample_rate_hz, "hop_samples": self.hop_samples}
 
@@ -158,6 +158,12 @@ class SignalEncoder(nn.Module):
     def shortest_samples(self) -> int:
         """The smallest number of samples for one latent."""
         return 1
+
+    def random_input(self, generator: torch.Generator) -> Float[Tensor, "B S I"]:
+        """Return noise of a random length in which samples are missing, for `cpc export`."""
+        batch, num_samples = (int(torch.randint(most, (), generator=generator)) for most in (4, 40 * self.hop_samples))
+        x = torch.rand(batch + 1, num_samples + 1, self.channels, generator=generator)
+        return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_statistics(self, mean: object, std: object, floor: object = 1.0) -> None:
         """Set what standardises each channel: mean and deviation, and the floor of local deviations in signal units.
@@ -208,7 +214,7 @@ class SignalEncoder(nn.Module):
         known = self._moving_sum(is_known.double()).clamp(min=1)
         from_average = torch.where(is_known, x - self._moving_sum(x.double()) / known, 0)
         if self.front == "compand":
-            return torch.cat([x, torch.asinh(from_average / self.input_floor).to(x.dtype)], 2), is_any_known
+            return torch.cat([x, torch.asinh((from_average / self.input_floor).to(x.dtype))], 2), is_any_known
         deviation = (self._moving_sum(from_average.square()) / known).clamp(min=0).sqrt()
         level = torch.log1p(deviation / self.input_floor).to(x.dtype)
         return torch.cat([x, torch.where(is_known, level, 0)], 2), is_any_known
@@ -232,13 +238,14 @@ class SignalLayer(NormedConvolution):
     def blocks(self, x: Tensor) -> Tensor:
         """Return the input of `forward`: padded to whole strides, with `padding` zeros before the signal."""
         kernel = self.weight.shape[2]
-        num_outputs = -(-x.shape[1] // self.stride)
+        num_outputs = (x.shape[1] + self.stride - 1) // self.stride
         length = (num_outputs - 1 + -(-kernel // self.stride)) * self.stride
         return F.pad(x, (0, 0, self.padding, length - self.padding - x.shape[1]))
 
     def rectified(self, x: Tensor, is_known: Tensor) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T 1"]]:
         """Return the ReLU, zero where the stride of an output has no known input, and which outputs are known."""
-        is_known = F.pad(is_known, (0, 0, 0, -is_known.shape[1] % self.stride))
+        num_samples = x.shape[1] * self.stride
+        is_known = F.pad(is_known, (0, 0, 0, num_samples - is_known.shape[1]))
         is_known = rearrange(is_known, "b (t s) 1 -> b t s", s=self.stride).amax(2, keepdim=True)
         return x.relu() * is_known, is_known
 

@@ -6,6 +6,7 @@ B batch, S samples, T latents, D latent dim.
 import itertools
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,7 @@ class WaveformEncoder(Encoder):
     """
 
     modality = "audio"
+    variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
     hop_samples: int
     receptive_field_samples: int
@@ -53,6 +55,11 @@ class WaveformEncoder(Encoder):
     @abstractmethod
     def num_latents(self, num_samples: Count) -> Count:
         """Return the number of latents of `num_samples` samples; elementwise on tensors."""
+
+    def random_input(self, generator: torch.Generator) -> Float[Tensor, "B S"]:
+        """Return noise of a random length, at least the shortest; `cpc export` compares graphs on such inputs."""
+        batch, num_hops = (int(torch.randint(most, (), generator=generator)) for most in (4, 40))
+        return torch.rand(batch + 1, self.shortest_samples + num_hops * self.hop_samples, generator=generator)
 
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation of the corpus, which standardise the samples."""

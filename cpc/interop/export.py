@@ -28,6 +28,8 @@ from cpc.model import CPC
 
 OLDEST_OPSET = 18  # oldest opset of torch's exporter
 NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
+_LATENT_AXES = {"sequences": {0: "batch", 1: "time"}, "grids": {0: "batch", 1: "rows", 2: "columns"}}
+_ENCODER_FACTS = ("first_centre_samples", "receptive_field_samples", "past_samples", "shortest_samples")
 TOLERANCE = 1e-5  # largest difference, relative to the largest value or to 1
 
 
@@ -79,8 +81,9 @@ def export(
         The files written.
 
     Raises:
-        ValueError: before `out` is written: if it exists, the extra is missing, the opset is too old, the model encodes
-            no audio, images or frames, or results of a graph differ from the model's.
+        ValueError: before `out` is written: if it exists, the extra is missing, the opset is too old, the encoder has
+            no `variable_axes` and `random_input` (those of audio, signals, images and frames have them), or results of
+            a graph differ from the model's.
     """
     out = Path(out)
     if out.exists():
@@ -110,41 +113,26 @@ def encoder_graph(model: CPC) -> Graph:
     """Return the graph of the encoder, x -> z.
 
     Raises:
-        ValueError: if the observations are neither audio nor images nor frames.
+        ValueError: if the encoder has no `variable_axes` and `random_input`.
     """
-    encoder, metadata = model.encoder, {"modality": model.encoder.modality, **model.encoder.geometry}
-    if encoder.modality == "audio":
-        shortest = encoder.shortest_samples
-
-        def sizes(generator: torch.Generator) -> tuple[int, ...]:
-            return _randint(1, 5, generator), shortest + _randint(0, 40 * encoder.hop_samples, generator)
-
-        dynamic = {0: "batch", 1: "samples"}
-        metadata |= {name: getattr(encoder, name) for name in ("first_centre_samples", "receptive_field_samples")}
-        metadata |= {"shortest_samples": shortest}
-    elif encoder.modality == "image":
-
-        def sizes(generator: torch.Generator) -> tuple[int, ...]:
-            sides = (encoder.patch_size + encoder.stride * _randint(1, 6, generator) for _ in range(2))
-            return _randint(1, 5, generator), encoder.num_channels, *sides
-
-        dynamic = {0: "batch", 2: "height", 3: "width"}
-    elif encoder.modality == "frames":
-
-        def sizes(generator: torch.Generator) -> tuple[int, ...]:
-            return _randint(1, 5, generator), _randint(1, 9, generator), encoder.num_frames, *encoder.frame_size
-
-        dynamic = {0: "batch", 1: "time"}
-    else:
-        raise ValueError(f"there is no graph of an encoder of {encoder.modality}: it is for audio, images and frames")
+    encoder = model.encoder
+    if not hasattr(encoder, "random_input"):
+        raise ValueError(
+            f"there is no graph of an encoder of {encoder.modality}: its class {type(encoder).__name__} has no "
+            "`random_input`, as encoders of audio, signals, images and frames have"
+        )
+    facts = {name: getattr(encoder, name) for name in _ENCODER_FACTS if hasattr(encoder, name)}
 
     def draw(generator: torch.Generator) -> list[Tensor]:
-        if encoder.modality == "frames":
-            return [torch.randint(256, sizes(generator), generator=generator, dtype=torch.uint8)]
-        return [torch.rand(sizes(generator), generator=generator)]
+        return [encoder.random_input(generator)]
 
-    latent_axes = {0: "batch", 1: "rows", 2: "columns"} if encoder.modality == "image" else {0: "batch", 1: "time"}
-    return Graph(encoder, {"x": _example(draw, dynamic)[0]}, {"x": dynamic, "z": latent_axes}, draw, metadata)
+    return Graph(
+        encoder,
+        {"x": _example(draw, encoder.variable_axes)[0]},
+        {"x": encoder.variable_axes, "z": _LATENT_AXES[encoder.latents]},
+        draw,
+        {"modality": encoder.modality, **encoder.geometry, **facts},
+    )
 
 
 def context_graph(model: CPC) -> Graph:
@@ -154,20 +142,19 @@ def context_graph(model: CPC) -> Graph:
     """
     context = model.context
     num_states = {GRU: 1, LSTM: 2}.get(type(context), 0)
-    is_grid = context.latents == "grids"
-    dynamic = {0: "batch", 1: "rows", 2: "columns"} if is_grid else {0: "batch", 1: "time"}
+    axes = _LATENT_AXES[context.latents]
     states = ("state", "cell")[:num_states]
     state_axes = {name: {0: "batch"} for name in states}
 
     def draw(generator: torch.Generator) -> list[Tensor]:
-        batch, *lengths = (_randint(1, 9, generator) for _ in dynamic)
+        batch, *lengths = (int(torch.randint(1, 9, (), generator=generator)) for _ in axes)
         z = torch.randn(batch, *lengths, model.encoder.dim, generator=generator)
         return [z, *(torch.randn(batch, context.num_layers, context.dim, generator=generator) / 2 for _ in states)]
 
     return Graph(
         _Streaming(context),
-        dict(zip(("z", *states), _example(draw, dynamic), strict=True)),
-        {"z": dynamic, **state_axes, "c": dynamic, **{f"next_{name}": axes for name, axes in state_axes.items()}},
+        dict(zip(("z", *states), _example(draw, axes), strict=True)),
+        {"z": axes, **state_axes, "c": axes, **{f"next_{name}": axes for name, axes in state_axes.items()}},
         draw,
         {"streams": num_states > 0 or isinstance(context, Identity)},
     )
@@ -183,10 +170,6 @@ class _Streaming(nn.Module):
     def forward(self, z: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         contexts, next_state = self.context(z, state or None)
         return (contexts, *(next_state if state else ()))
-
-
-def _randint(low: int, high: int, generator: torch.Generator) -> int:
-    return int(torch.randint(low, high, (), generator=generator))
 
 
 def _example(draw: Callable[[torch.Generator], list[Tensor]], axes: Iterable[int]) -> list[Tensor]:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.optim import Optimizer
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
@@ -53,7 +54,7 @@ class ClassTableLoss(Loss):
         updates_between: whether such a sampler is updated, after each training step between refreshes, with the classes
             that were targets or candidates: with sparse gradients these are all that have moved, otherwise those that
             moved most; with several processes, those of the first process. With many classes this costs less than
-            frequent refreshes.
+            frequent refreshes. A training loop of your own calls `watch` with its optimiser before the first loss.
         skip_steps: number of latents between a context and the first whose class is predicted.
 
     Raises:
@@ -97,7 +98,8 @@ class ClassTableLoss(Loss):
             )
         self.refresh_every = refresh_every
         self.updates_between = updates_between
-        self.last_targets: tuple[Tensor, Tensor] | None = None  # and their rows of the table before the step
+        self.is_watched = False
+        self.has_moved = True  # whether the optimiser took a step since the last update; after a resume it may have
         self.num_losses: Tensor
         self.is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
         if reads_table:
@@ -229,7 +231,6 @@ class ClassTableLoss(Loss):
                 self.is_met[draw.ids] = True
                 present = on_host[on_host != NO_TARGET].to(self.is_met.device)
                 self.is_met[present] = True
-                self.last_targets = present, self.table.weight.detach()[present]
         check_draw(draw, targets, self.objective, self.correction)
         lookup = (self._scaled(queries), self.table.vectors, self.table.biases)
         return loss_on_table(*lookup, targets, draw, self.objective, self.correction, weight)
@@ -239,11 +240,25 @@ class ClassTableLoss(Loss):
         if self.sampler is not None:
             self.sampler.set_step(batch)
 
+    def watch(self, optimiser: Optimizer) -> None:
+        """Watch the steps of the optimiser of the table, which `updates_between` needs."""
+        if self.updates_between:
+            optimiser.register_step_post_hook(self._note_step)
+            self.is_watched = True
+
+    def _note_step(self, *_: Any) -> None:
+        self.has_moved = True
+
     def _refresh(self) -> None:
         """Refresh or update a sampler that reads the table, if this is due."""
         if not isinstance(self.sampler, QuerySampler) or (self.sampler.is_ready and not self.training):
             return
-        has_moved = self.updates_between and self._has_moved()
+        if self.updates_between and self.training and not self.is_watched:
+            raise ValueError(
+                "updates_between=True follows the steps of the optimiser, but the loss does not know it: call "
+                "`loss.watch(optimiser)` before training"
+            )
+        has_moved = self.updates_between and self.has_moved
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.refresh(self._sampler_classes())
         elif has_moved:
@@ -251,18 +266,8 @@ class ClassTableLoss(Loss):
             self.sampler.update(ids, self._sampler_classes(ids))
         if has_moved:
             self.is_met.zero_()
+            self.has_moved = False
         self.num_losses += int(self.training)
-
-    def _has_moved(self) -> bool:
-        """Return whether the optimiser took a step since the last loss; without one, as when gradients add up, no.
-
-        Every step moves the rows of the last loss's targets, so these are compared. Fused optimisers do not change
-        torch's version counters, and training loops clear gradients at different times.
-        """
-        if self.last_targets is None:
-            return True
-        ids, rows = self.last_targets
-        return not torch.equal(self.table.weight.detach()[ids], rows)
 
     @property
     def _sampler_reads_bias(self) -> bool:

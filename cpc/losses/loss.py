@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
@@ -79,6 +80,9 @@ class Loss(nn.Module):
 
     def set_step(self, batch: int) -> None:
         """Set the index of the next training batch, for a loss that depends on it."""
+
+    def watch(self, optimiser: Optimizer) -> None:
+        """Watch the steps of the optimiser of the model, for a loss that depends on them."""
 
     @abstractmethod
     def forward(

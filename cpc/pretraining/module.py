@@ -202,6 +202,7 @@ class Pretraining(pl.LightningModule):
             # On a CPU it takes 40 % of the default's time. In mixed precision Lightning cannot clip its gradients.
             fused=True if self.device.type == "cpu" and self.trainer.precision == "32-true" else None,
         )
+        self.model.loss_part.watch(optimiser)
         # Not trainer.estimated_stepping_batches: reading it makes Lightning drop the loader's state on resume.
         max_steps = self.trainer.max_steps
         schedule = torch.optim.lr_scheduler.LambdaLR(

@@ -100,7 +100,7 @@ class Comparison:
 
     def guess(self, name: str, model: CPC) -> None:
         """Predict the most frequent class of every task, for the vectors that this model would give."""
-        extractor = self.probe_data.front_end([self.probe_data.supervised_feature], model)
+        extractor = self.probe_data.feature_extractor([self.probe_data.supervised_feature], model)
         for task in self.probed:
             label_store = FeatureStore(extractor, task.rows, extractor.num_vectors(task.rows), {})
             answers, judge = over_folds(task, label_store, None, answer_by_frequency)
@@ -123,7 +123,7 @@ class Comparison:
             head, num_steps = train_supervised(
                 trained, self.probe_data, fold, protocol, is_pretrained=is_pretrained, title=title
             )
-            extractor = self.probe_data.front_end([feature], trained)
+            extractor = self.probe_data.feature_extractor([feature], trained)
             test = fold.examples("test", self._store(extractor, fold.test), feature)
             label_store = FeatureStore(extractor, fold.train, extractor.num_vectors(fold.train), {})
             folds.append(Fold([head.answer(test)], test, len(fold.examples("train", label_store, None))))

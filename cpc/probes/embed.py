@@ -131,7 +131,7 @@ class _Embedding:
         model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
         extraction = Extraction(device=device, precision=precision)
         self.probe_data = open_probe_data(config, model, None, extraction, trusted_packages=trusted_packages)
-        self._extractor = self.probe_data.front_end([features], model)
+        self._extractor = self.probe_data.feature_extractor([features], model)
         self._sidecar = self._extractor.geometry(features) | {"model_sha256": config["sha256"]}
         self._format = format
 

@@ -43,8 +43,8 @@ def open_probe_data(
     data = recorded_data(config, source or "unknown", trusted_packages=trusted_packages, **options)
     data.check_encoder(model.encoder)
     where = {"train_split": train_split, "device": extraction.device, "precision": extraction.precision}
-    outside = data.readouts(model.encoder, None, **where)  # refuses data that cannot be probed before they are opened
-    return outside if source is None else data.readouts(model.encoder, data.open(model.encoder), **where)
+    outside = data.probe_data(model.encoder, None, **where)  # refuses data that cannot be probed before they are opened
+    return outside if source is None else data.probe_data(model.encoder, data.open(model.encoder), **where)
 
 
 def build_untrained(

@@ -75,12 +75,12 @@ class Plan:
         data, learnt, clock = self.probe_data, self.model_features, Clock()
         num_seeds = self.probe.num_seeds or 1
         hand_made = [name for name in data.hand_made if name in (*self.features, *self.baselines)]
-        hand_made_extractors = {name: data.front_end([name]) for name in hand_made}
+        hand_made_extractors = {name: data.feature_extractor([name]) for name in hand_made}
         if learnt:
             with clock("cpc"):
                 comparison.probe(
                     {name: f"cpc{data.features[name]}" for name in learnt},
-                    [data.front_end(learnt, model)],
+                    [data.feature_extractor(learnt, model)],
                     num_seeds,
                     with_shares=True,
                     neighbour_feature=learnt[0] if "neighbours" in self.baselines else None,
@@ -92,7 +92,9 @@ class Plan:
             untrained = data.untrained_names(learnt)
             with clock("random"):
                 names = {name: f"random{data.features[name]}" for name in untrained}
-                extractors = (data.front_end(untrained, build_model(seed)) for seed in range(self.num_random_models))
+                extractors = (
+                    data.feature_extractor(untrained, build_model(seed)) for seed in range(self.num_random_models)
+                )
                 comparison.probe(names, extractors, num_seeds=1)
         if "supervised" in self.baselines:
             with clock("supervised"):

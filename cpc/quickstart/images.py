@@ -14,7 +14,7 @@ from cpc.pages.charts import probe_chart
 from cpc.pages.page import ImageFigure
 from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
-from cpc.probes.picture import write_pictures
+from cpc.probes.figures import write_figures
 from cpc.probes.store import Extraction
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
@@ -23,7 +23,7 @@ from cpc.quickstart.time_budget import Precision
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # for each corpus
 NUM_FIGURE_IMAGES = 300  # images of each split in the figures
-READOUTS = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
+PROBED_FEATURES = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits: nothing was trained or is reported on these. The "
     "probe's rate was chosen on frames of synthesised speech."
@@ -53,7 +53,7 @@ FIGURES = {  # title, caption and text alternative
     "map.png": (
         "a map of contexts",
         "Test images at the positions of their contexts (mean over the grid, t-SNE of the first 30 principal "
-        "components); the frame's colour is the class. Neighbours in the picture need not be neighbours in the "
+        "components); the frame's colour is the class. Neighbours in the figure need not be neighbours in the "
         "contexts' own space.",
         "Thumbnails of test images scattered by their contexts, with frames coloured by class and a legend.",
     ),
@@ -177,7 +177,7 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
         run.folder,
         run.source,
         "class",
-        features=READOUTS,
+        features=PROBED_FEATURES,
         baselines=("majority", "random", "pixels", "hog", "supervised"),
         supervised_seconds=SUPERVISED_SECONDS,
         held_out=run.measured["bounds"],
@@ -185,7 +185,7 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
     )
     results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
     own = {
-        "readout": READOUTS[0],
+        "readout": PROBED_FEATURES[0],
         "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in ("cpc_c", "random_c")},
         "num_classes": len(protocol["classes"]),
         "num_train_images": protocol["num_train"],
@@ -197,8 +197,8 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
 
 
 def figures(run: Run) -> list[ImageFigure]:
-    """Return the figures that `cpc picture` writes."""
-    paths = write_pictures(run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed)
+    """Return the figures that `cpc figures` writes."""
+    paths = write_figures(run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed)
     return [ImageFigure(*FIGURES[path.name], path) for path in paths]
 
 
@@ -214,7 +214,7 @@ RECIPE = Recipe(
         "num_train_images": "{} training images",
         "num_test_images": "{} test images",
         "num_rows": "{0} x {0} patches of each",
-        "other_readouts": "other readouts cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
+        "other_readouts": "other features cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
     },
     comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],

@@ -9,9 +9,9 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained
 from cpc.data.audio.alignments import read_alignments, window_labels
-from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.features import Features
 from cpc.pages.chart import Chart, Table, axis, layout, with_spread
 from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
@@ -95,7 +95,7 @@ def contexts_chart(contexts_map: ContextsMap) -> Chart:
             rows.append([phone, name, f"{counts[phone]}", *with_spread(own.mean(0), own.std(0), digits=2)])
     return Chart(
         title="Contexts by phone",
-        caption=f"{len(labels)} contexts, {contexts_map.method}; neighbours in the picture need not be neighbours in "
+        caption=f"{len(labels)} contexts, {contexts_map.method}; neighbours in the figure need not be neighbours in "
         "the contexts' own space. The table gives means and, in brackets, standard deviations.",
         alt=f"Scatter plot of {len(labels)} contexts: " + ", ".join(f"{len(t['x'])} {t['name']}" for t in traces),
         traces=traces,

@@ -9,7 +9,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from cpc.checkpoint import load_pretrained
-from cpc.data.audio.features import Features
+from cpc.data.features import Features
 from cpc.model import CPC
 
 

@@ -255,14 +255,14 @@ def test_steps_to_a_threshold() -> None:
     ("changes", "message"),
     [
         ({"environment": {"name": "nothing:Here-v0"}}, "'nothing:Here-v0' cannot be made: No module"),
-        ({"environment": {"size": 3}}, "environment.size is not one of name, options, shrink, is_grey"),
+        ({"environment": {"size": 3}}, "does not accept option .size."),
         ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
         ({"environment": {"name": "MountainCarContinuous-v0"}}, "Discrete ones are needed"),
         ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16. were given to an encoder"),
-        ({"a2c": {"discount": -1}}, "a2c.discount=-1.0 must be at least 0"),
-        ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate=0.0 must be positive"),
-        ({"a2c": {"learning_rate": "fast"}}, "a2c must hold numbers"),
-        ({"a2c": {"rollout_steps": 5.5}}, "a2c must hold numbers: invalid literal for int"),
+        ({"a2c": {"discount": -1}}, "a2c.discount.=-1.0 must be at least 0"),
+        ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate.=0.0 must be positive"),
+        ({"a2c": {"learning_rate": "fast"}}, r"(?s)a2c\.learning_rate.*Got value: fast"),
+        ({"a2c": {"rollout_steps": 5.5}}, r"(?s)a2c\.rollout_steps.*Got value: 5\.5"),
     ],
 )
 def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -276,7 +276,7 @@ def test_other_settings_do_not_go_on(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"was trained with another a2c.discount: restore it"):
         train_agents(written(tmp_path / "other.yaml", a2c={"discount": 0.5}), **options)
     (tmp_path / "bad.yaml").write_text("model: {}")
-    with pytest.raises(ValueError, match="must have the sections model, environment, a2c"):
+    with pytest.raises(ValueError, match=r"bad.yaml: the following arguments are required: environment.name"):
         train_agents(tmp_path / "bad.yaml", **options)
     (tmp_path / "runs" / "cpc_0" / "seed_0" / "last.ckpt").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged.*delete it to start"):

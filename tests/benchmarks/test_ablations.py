@@ -29,6 +29,12 @@ def test_a_variant_is_the_base_config_with_one_change(ablations: Any, num_steps:
     assert command.datamodule.batch_size == 8
 
 
+def test_the_encoder_has_every_norm_of_the_table(ablations: Any) -> None:
+    for norm in ablations.NORMS:
+        options = ["--trainer.accelerator=cpu", *ablations.variant_options(norm=norm)]
+        assert ablations.parse(["--config", str(ablations.BASE), *options]).model.model.encoder.norm == norm
+
+
 class Stand:
     """In place of `pretrain` and `probe`: keeps what it was asked for, and leaves what they would."""
 

@@ -15,7 +15,7 @@ import torch
 
 from cpc import CPC, save_pretrained
 from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
-from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.interop.export import Graph, _check, encoder_graph, export
 from cpc.predictors import Bilinear
 
@@ -71,6 +71,31 @@ def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
+def test_a_stream_of_signals(tmp_path: Path) -> None:
+    """Chunks that begin `past_samples` earlier give the model's contexts, also if samples are missing."""
+    encoder = SignalEncoder(3, 8, sample_rate_hz=50)
+    encoder.set_statistics([0.5, 0.0, -1.0], [2.0, 1.0, 0.5], [0.1, 0.2, 0.1])
+    x = torch.randn(2, 400, 3)
+    x[1, 100:140] = x[0, 7, 1] = math.nan
+    model = saved(tmp_path / "model", encoder, GRU(8), torch.randn(2, 400, 3))
+    assert "context.onnx written" in exported(tmp_path)
+    metadata = onnxruntime.InferenceSession(tmp_path / "graphs" / "encoder.onnx").get_modelmeta().custom_metadata_map
+    assert metadata["cpc.hop_samples"] == "8"
+    assert metadata["cpc.sample_rate_hz"] == "50"
+    margin = -(-int(metadata["cpc.past_samples"]) // 8) * 8
+    hidden, pieces = torch.zeros(2, 1, 8), []
+    for start in range(0, 400, 80):
+        first = max(0, start - margin)
+        (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:, first : start + 80])
+        piece, hidden = run(tmp_path / "graphs" / "context.onnx", z=found[:, (start - first) // 8 :], state=hidden)
+        pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1), model.encode(x)[1].detach(), rtol=0, atol=1e-5)
+    for num_samples in (1, 7, 8, 9):
+        (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:, :num_samples])
+        torch.testing.assert_close(found, model.encoder(x[:, :num_samples]).detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "context", "x", "files"),
     [
@@ -83,8 +108,9 @@ def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             torch.randint(0, 256, (3, 4, 1, 16, 16), dtype=torch.uint8),
             2,
         ),
+        (SignalEncoder(3, 8, causal=False, front="level"), LSTM(4), torch.randn(3, 64, 3), 2),
     ],
-    ids=["layer norm", "mel", "images", "frames"],
+    ids=["layer norm", "mel", "images", "frames", "signals"],
 )
 def test_every_kind_of_model(tmp_path: Path, encoder: Any, context: Any, x: torch.Tensor, files: int) -> None:
     model = saved(tmp_path / "model", encoder, context, x)

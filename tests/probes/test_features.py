@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
-from cpc.data.audio.features import Features
+from cpc.data.features import Features
 from cpc.encoders import AudioEncoder, MelEncoder
 from cpc.encoders.spectral import MFCC
 from cpc.predictors import Bilinear

@@ -25,7 +25,7 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: P
     task = Task("phones", probe_data, folds="speaker", num_folds=3)
     extraction = Extraction(progress=False)
     comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=3.0), extraction)
-    extractor = probe_data.front_end(["c"], model)
+    extractor = probe_data.feature_extractor(["c"], model)
     comparison.probe({"c": "cpc"}, [extractor], 1)
     comparison.guess("majority", model)
     found = comparison.results["phones"]["cpc"]
@@ -66,7 +66,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Prob
     probe_data = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
     task = Task("word", probe_data, folds="speaker", num_folds=3)
     comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=1.0), Extraction(progress=False))
-    comparison.probe({"c": "cpc"}, [probe_data.front_end(["c"], model)], 1)
+    comparison.probe({"c": "cpc"}, [probe_data.feature_extractor(["c"], model)], 1)
     assert comparison.results["word"]["cpc"].num_unseen == 4
 
 

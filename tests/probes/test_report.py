@@ -307,10 +307,10 @@ def test_options_of_baselines_that_are_not_measured_are_told(
     assert "num_random_models=2 has no effect without the baseline random" in capsys.readouterr().err
 
 
-def test_data_without_readouts_are_refused_before_they_are_opened(
+def test_data_without_probe_data_are_refused_before_they_are_opened(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Audio, "readouts", Modality.readouts)
+    monkeypatch.setattr(Audio, "probe_data", Modality.probe_data)
     with pytest.raises(ValueError, match="can be neither probed nor embedded"):
         probe(model_folder, "nowhere", "speaker")
 

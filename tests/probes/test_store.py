@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import probe_data as audio_readouts
-from cpc.data.audio.features import Features
-from cpc.data.audio.probe_data import AudioFrontEnd, AudioProbeData
+from cpc.data.audio import probe_data as audio_probe_data
+from cpc.data.audio.probe_data import AudioFeatureExtractor, AudioProbeData
+from cpc.data.features import Features
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 
@@ -37,7 +37,8 @@ def waves(*lengths: int) -> Waves:
 def extract(features: Features, audio: Waves, rows: np.ndarray | None = None, **options: Any) -> FeatureStore:
     names = ["z", "c"] if features.kind == "zc" else [features.kind]
     rows = np.arange(len(audio.waves)) if rows is None else rows
-    return FeatureStore.extract(AudioFrontEnd(names, features, audio), rows, "{}.wav".format, Extraction(**options))
+    extractor = AudioFeatureExtractor(names, features, audio)
+    return FeatureStore.extract(extractor, rows, "{}.wav".format, Extraction(**options))
 
 
 @pytest.fixture(params=[1, 2])
@@ -59,11 +60,11 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
 
 
 def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audio_readouts, "MOST_FILES_TOGETHER", 3)
-    monkeypatch.setattr(audio_readouts, "MOST_FRAMES_TOGETHER", 100)
+    monkeypatch.setattr(audio_probe_data, "MOST_FILES_TOGETHER", 3)
+    monkeypatch.setattr(audio_probe_data, "MOST_FRAMES_TOGETHER", 100)
     rows, num_frames = np.arange(10, 17), np.array([5, 60, 7, 40, 101, 6, 4])
     audio = waves(*[0] * 10, *(160 * num_frames + 100))
-    groups = {kind: AudioFrontEnd([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
+    groups = {kind: AudioFeatureExtractor([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
     assert [group.tolist() for group in groups["c"]] == [[14], [11], [13, 12], [15, 10, 16]]
     assert all(len(group) == 1 for group in groups["z"])
 
@@ -88,7 +89,7 @@ def test_a_memory_mapped_store_gives_identical_probes(
     monkeypatch.setattr("cpc.probes.hidden_layer.BLOCK_ROWS", 64)  # several blocks, several groups
     monkeypatch.setattr("cpc.probes.hidden_layer._GROUP_BYTES", 4 * 10 * 64 * 2)
     task = Task("phones", audio())
-    extractor = task.probe_data.front_end(["z", "c"], model)
+    extractor = task.probe_data.feature_extractor(["z", "c"], model)
     probes = []
     for max_ram_gb in (1.0, 0.0):
         store = FeatureStore.extract(

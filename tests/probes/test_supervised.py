@@ -30,7 +30,7 @@ def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
     assert num_steps == 40
     assert not model.training
     store = FeatureStore.extract(
-        task.probe_data.front_end(["c"], model), task.test, task.probe_data.name, Extraction(progress=False)
+        task.probe_data.feature_extractor(["c"], model), task.test, task.probe_data.name, Extraction(progress=False)
     )
     test = task.examples("test", store, "c")
     return summarise([head.answer(test)], test, len(task.classes), 0)

@@ -20,7 +20,7 @@ Open = Callable[..., AudioProbeData]
 
 def stored(task: Task, model: cpc.CPC) -> FeatureStore:
     return FeatureStore.extract(
-        task.probe_data.front_end(["z"], model), task.rows, task.probe_data.name, Extraction(progress=False)
+        task.probe_data.feature_extractor(["z"], model), task.rows, task.probe_data.name, Extraction(progress=False)
     )
 
 

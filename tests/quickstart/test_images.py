@@ -127,7 +127,7 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
     }
     run = report["runs"]["photographs"]
     others = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in run["other_readouts"].items())
-    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, other readouts "
+    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, other features "
     assert f"{facts}{others}, 6 training steps, trained in {run['precision']}" in page
     steps = report["photographs_num_steps"]["supervised"]
     assert re.search(rf'<th scope="row">supervised</th><td>[^<]*\], {steps} steps</td>', page)

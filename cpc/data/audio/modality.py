@@ -111,5 +111,5 @@ class Audio(MapStyleModality):
         audio = corpus.windows(self.train_split).audio
         return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:  # noqa: D102
         return AudioProbeData(corpus, self.alignments, self.tier, **where)

@@ -14,11 +14,11 @@ import torch
 
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.corpus import Corpus
-from cpc.data.audio.features import Features
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
 from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, Audio, WindowDataset, initialisation_windows
 from cpc.data.batch import Batch
+from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
@@ -42,7 +42,7 @@ class SegmentLabels(Labels):
         return window_labels(self.of_row[row], times, start, num_vectors, code_of)
 
 
-class AudioFrontEnd(FeatureExtractor):
+class AudioFeatureExtractor(FeatureExtractor):
     """Features of the files of a corpus.
 
     Args:
@@ -168,7 +168,7 @@ class AudioProbeData(ProbeData):
         segments = {row: alignments.segments(path) for row, path in paths.items() if path in alignments}
         return SegmentLabels({row: row_segments for row, row_segments in segments.items() if row_segments})
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> AudioFrontEnd:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> AudioFeatureExtractor:
         """Return an extractor of a model's `c` and `z`, or of spectra standardised by the training split."""
         audio = None if self._corpus is None else self._corpus.audio
         where: dict[str, Any] = {"device": self.device, "precision": self.precision}
@@ -176,7 +176,7 @@ class AudioProbeData(ProbeData):
             where["sample_rate_hz"] = self.corpus.audio.sample_rate_hz
             where["statistics"] = self.corpus.statistics(self.train_split)
         kind: Any = "zc" if len(features) == 2 else features[0]
-        return AudioFrontEnd(features, Features(kind, model, **where), audio)
+        return AudioFeatureExtractor(features, Features(kind, model, **where), audio)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, AUDIO_SUFFIXES, "audio")

@@ -73,7 +73,7 @@ class Frames(MapStyleModality):
         _check_lengths(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:  # noqa: D102
         return FrameProbeData(corpus, **where)
 
 

@@ -123,7 +123,7 @@ class FrameProbeData(ProbeData):
 
     @property
     def corpus(self) -> FrameCorpus:
-        """The episodes; every method but `find_files` and `front_end` needs them."""
+        """The episodes; every method but `find_files` and `feature_extractor` needs them."""
         assert self._corpus is not None
         return self._corpus
 
@@ -161,7 +161,7 @@ class FrameProbeData(ProbeData):
             raise ValueError(f"task={task!r} is not one of {', '.join([STATE, *self._categories, *addresses])}")
         return StateLabels({row: self._values(addresses[task], row) for row in rows.tolist()})
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:  # noqa: D102
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:  # noqa: D102
         return FrameFeatureExtractor(features, model, self._corpus, self.device, self.precision)
 
     def find_files(self, folder: Path) -> list[str]:

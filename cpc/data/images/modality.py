@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.images.corpus import ImageCorpus
+from cpc.data.images.figures import draw_figures
 from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
-from cpc.data.images.pictures import draw_pictures
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
 from cpc.data.map_style import MapStyleModality
@@ -133,9 +133,9 @@ class Images(MapStyleModality):
             )
         return table.classes
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102
         return ImageProbeData(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
 
-    def pictures(self, model: Any, **options: Any) -> dict[str, Any]:
+    def figures(self, model: Any, **options: Any) -> dict[str, Any]:
         """Draw figures of patches, of their neighbours in z, and of a map of contexts."""
-        return draw_pictures(model, self.open(model.encoder), **options)
+        return draw_figures(model, self.open(model.encoder), **options)

@@ -175,7 +175,7 @@ class ImageProbeData(ProbeData):
         labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's means and grids in one pass, or of pixels or histograms."""
         if model is None:
             return HandMadeImageFeatures(features[0], self.corpus)

@@ -115,6 +115,6 @@ class Sentences(MapStyleModality):
     def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set nothing, since tokens have no statistics."""
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:  # noqa: D102
         text = None if self.text is None else self.books(self.text)
         return SentenceProbeData(corpus, self.encoding, text, **where)

@@ -184,7 +184,7 @@ class SentenceProbeData(ProbeData):
         splits = {self.splits[row] for row in self.labelled.rows(task).tolist()}
         return ("sentence", num_folds or NUM_FOLDS) if splits == {WHOLE} else (None, num_folds)
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's features, all in one pass, or of bags of words."""
         if model is None:
             return BagsOfWords(features[0], self.labelled)

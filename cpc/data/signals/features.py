@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cpc.data.audio.features import Features
+from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.minirocket import fit_minirocket

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int, Shaped
+from jaxtyping import Float32, Float64, Shaped
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 NUM_BANDS = 6
@@ -66,30 +66,6 @@ def hand_feature_names(channels: Sequence[object], sample_rate_hz: float) -> lis
     bands = [f"{low:.4g}-{high:.4g} Hz" for low, high in pairwise(edges)]
     names = [f"{feature} of {channel}" for feature in (*_PER_CHANNEL, *bands) for channel in channels]
     return names + [f"correlation of {first} and {second}" for first, second in combinations(channels, 2)]
-
-
-def with_window_before(
-    features: Shaped[np.ndarray, "n F"], recordings: Int[np.ndarray, " n"], hops: int = 1
-) -> Shaped[np.ndarray, "n 2*F"]:
-    """Return the features of each window beside those of an earlier window of its recording.
-
-    A window without such an earlier window stands beside the first one of its recording.
-
-    Args:
-        features: features of windows, in the order of time within each recording.
-        recordings: the recording of each window; windows of one recording follow one another.
-        hops: how many windows earlier. Windows of 128 samples that start every 64 samples overlap those of one hop
-            earlier; those of two hops earlier end where they begin.
-
-    Raises:
-        ValueError: if `hops` is less than 1.
-    """
-    if hops < 1:
-        raise ValueError(f"`hops` is {hops}, but must be at least 1")
-    index = np.arange(len(features))
-    starts = np.diff(recordings, prepend=recordings[:1] - 1) != 0
-    first = np.maximum.accumulate(np.where(starts, index, 0))
-    return np.concatenate([features, features[np.maximum(index - hops, first)]], axis=1)
 
 
 def band_edges_hz(sample_rate_hz: float) -> list[float]:

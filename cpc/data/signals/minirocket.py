@@ -58,23 +58,6 @@ def fit_minirocket(
     return _Transform(fitted, windows.shape)
 
 
-def minirocket_features(
-    training_windows: Shaped[np.ndarray, "..."], *others: Shaped[np.ndarray, "..."], **options: Any
-) -> list[Float32[np.ndarray, "_ F"]]:
-    """Fit MiniRocket on training windows; return their features and those of the other windows.
-
-    Args:
-        training_windows: windows that thresholds come from.
-        others: windows that are only transformed.
-        options: those of `fit_minirocket`.
-
-    Raises:
-        ValueError: as `fit_minirocket`.
-    """
-    transform = fit_minirocket(training_windows, **options)
-    return [transform(windows) for windows in (training_windows, *others)]
-
-
 class _Transform:
     """Features of windows by a fitted MiniRocket; can be pickled."""
 

@@ -165,7 +165,7 @@ class Signals(MapStyleModality):
         self._check_lengths(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 
-    def readouts(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, **where)
 
     @staticmethod

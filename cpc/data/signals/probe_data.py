@@ -126,7 +126,7 @@ class SignalProbeData(ProbeData):
                 classes[row] = labels.classes[codes[0]]
         return Labels(classes, order=labels.classes)
 
-    def front_end(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's features, or of hand-made features of windows."""
         if model is None:
             (name,) = features

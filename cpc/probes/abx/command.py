@@ -118,7 +118,7 @@ def abx(
     results: dict[str, Any] = {}
     geometries, clock = {}, Clock()
     for source, names, network in passes:
-        extractor = probe_data.front_end(names, network)
+        extractor = probe_data.feature_extractor(names, network)
         with clock("features"):
             store = FeatureStore.extract(extractor, np.unique(rows), probe_data.name, extraction)
         spans = frames_of_items(listed, rows, store)

@@ -149,7 +149,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
         corpus = data.open(encoder, to_train=command == "pretrain")
         if command == "pretrain":
             return set(corpus.labels)
-        return data.readouts(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
+        return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
 
     with pytest.raises(ValueError, match=r"no interval tier 'phones', only words, segments .*; name one with `tier`"):
         labels()

@@ -3,6 +3,7 @@
 import math
 from itertools import combinations, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal
 
+from cpc.data.signals.features import HandMadeFeatures
 from cpc.data.signals.hand_features import (
     NUM_BANDS,
     band_edges_hz,
     band_powers,
     hand_feature_names,
     hand_features,
-    with_window_before,
 )
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
@@ -193,16 +194,25 @@ def test_names() -> None:
 
 
 def test_the_window_before() -> None:
-    features = np.arange(12.0).reshape(6, 2)
-    recordings = np.array([4, 4, 4, 1, 4, 4])
-    before = with_window_before(features, recordings)
-    np.testing.assert_array_equal(before[:, :2], features)
-    np.testing.assert_array_equal(before[:, 2:], features[[0, 0, 1, 3, 4, 4]])
-    two_before = with_window_before(features, recordings, hops=2)
-    np.testing.assert_array_equal(two_before[:, 2:], features[[0, 0, 0, 3, 4, 4]])
-    assert with_window_before(features[:0], recordings[:0]).shape == (0, 4)
-    with pytest.raises(ValueError, match="`hops` is 0"):
-        with_window_before(features, recordings, hops=0)
+    """`hand_past` adds the features of the window that ends where a window begins, or of the window itself."""
+    windows = np.random.default_rng(0).normal(size=(6, 16, 2)).astype(np.float32)
+    rows = SimpleNamespace(
+        is_windowed=True,
+        rows_per_window=2,
+        recording=np.array([4, 4, 4, 4, 1, 1]),
+        window_samples=16,
+        train_split="train",
+        read_window=windows.__getitem__,
+        corpus=SimpleNamespace(
+            encoder=SimpleNamespace(sample_rate_hz=RATE_HZ), statistics=lambda _: SimpleNamespace(mean=np.zeros(2))
+        ),
+    )
+    extractor = HandMadeFeatures("hand_past", rows)
+    found = {row: vectors["hand_past"] for row, vectors in extractor.read(np.arange(1, 6))}
+    now = hand_features(windows, RATE_HZ)
+    for row, earlier in ((1, 1), (2, 0), (3, 1), (4, 4), (5, 5)):
+        np.testing.assert_array_equal(found[row], [np.concatenate([now[row], now[earlier]])])
+    assert extractor.dims == {"hand_past": 2 * now.shape[1]}
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 0, 2), (3, 4, 0), (2, 3, 4, 5)])

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from cpc.data.signals.minirocket import fit_minirocket, minirocket_features
+from cpc.data.signals.minirocket import fit_minirocket
 
 
 @pytest.fixture
@@ -27,9 +27,7 @@ def test_features_are_shares_and_depend_on_the_seed_only() -> None:
     assert features.dtype == np.float32
     assert features.min() >= 0
     assert features.max() <= 1
-    again = minirocket_features(training, other, num_features=500, seed=3)
-    np.testing.assert_array_equal(again[1], features)
-    np.testing.assert_array_equal(again[0], transform(training))
+    np.testing.assert_array_equal(fit_minirocket(training, num_features=500, seed=3)(other), features)
     np.testing.assert_array_equal(transform(other[2:3]), features[2:3])
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(transform))(other), features)
     assert not np.array_equal(fit_minirocket(training, num_features=500, seed=4)(other), features)
@@ -60,7 +58,8 @@ def test_thresholds_are_quantiles_of_training_convolutions() -> None:
 def test_kernels_are_convolutions_along_time() -> None:
     """Kernels sum to 0 and lie along time: a constant added to the inner samples of a channel changes only the ends."""
     training = windows_of(6, n=30, T=200, C=2)
-    features, moved = minirocket_features(training, training + np.array([5.0, -2.0], np.float32), num_features=84)
+    transform = fit_minirocket(training, num_features=84)
+    features, moved = transform(training), transform(training + np.array([5.0, -2.0], np.float32))
     is_inner = np.arange(84) % 2 == 1  # without padding, for the only dilation, 1
     assert features.shape[1] == 84
     same = np.isclose(features, moved, atol=2 / 200).all(axis=0)
@@ -76,7 +75,7 @@ def test_frequencies_are_told_apart_at_any_phase() -> None:
     phases = random.uniform(0, 2 * np.pi, (200, 1, 1))
     cycles = np.where(label == 0, 4, 6)[:, None, None]
     windows = np.sin(2 * np.pi * cycles * time / 64 + phases) + random.normal(0, 0.5, (200, 64, 1))
-    train, test = minirocket_features(windows[:100], windows[100:], num_features=840)
+    train, test = map(fit_minirocket(windows[:100], num_features=840), (windows[:100], windows[100:]))
     means = [train[label[:100] == code].mean(axis=0) for code in (0, 1)]
     nearer = ((test - means[0]) ** 2).sum(axis=1) > ((test - means[1]) ** 2).sum(axis=1)
     assert (nearer == label[100:]).mean() > 0.95

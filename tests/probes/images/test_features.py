@@ -26,7 +26,10 @@ def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -
     rows = corpus.table.rows("test")
     return dict(
         FeatureStore.extract(
-            images_probe_data.front_end(features, model), rows, images_probe_data.name, Extraction(progress=False)
+            images_probe_data.feature_extractor(features, model),
+            rows,
+            images_probe_data.name,
+            Extraction(progress=False),
         ).values
     )
 
@@ -124,7 +127,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     task = Task("class", ImageProbeData(corpus))
     assert task.classes == ["a", "c"]
     store = FeatureStore.extract(
-        task.probe_data.front_end(["pixels"]), task.rows, task.probe_data.name, Extraction(progress=False)
+        task.probe_data.feature_extractor(["pixels"]), task.rows, task.probe_data.name, Extraction(progress=False)
     )
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])

@@ -136,7 +136,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         untrained: cpc.CPC = build(config["architecture"]).eval()
         untrained.encoder.set_statistics(torch.tensor([0.5, 0.4, 0.6]), torch.tensor([0.2, 0.3, 0.25]))
         untrained.initialise_from(replace(corpus.options, seed=seed).initialisation_batch(corpus))
-        extractor = task.probe_data.front_end(["c"], untrained)
+        extractor = task.probe_data.feature_extractor(["c"], untrained)
         store = FeatureStore.extract(extractor, task.rows, task.probe_data.name, QUIET)
         train, test = task.examples("train", store, "c"), task.examples("test", store, "c")
         answers = fit_probe(train, 2, ProbeProtocol()).answer(test)

@@ -43,7 +43,7 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
     test = task.examples(
         "test",
         FeatureStore.extract(
-            task.probe_data.front_end(["z"], model), task.test, task.probe_data.name, Extraction(progress=False)
+            task.probe_data.feature_extractor(["z"], model), task.test, task.probe_data.name, Extraction(progress=False)
         ),
         "z",
     )

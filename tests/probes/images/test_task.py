@@ -42,7 +42,8 @@ def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus:
     labels = rng.integers(0, 3, 400)
     task = Task("class", ImageProbeData(labelled_corpus(train=labels[:300].tolist(), test=labels[300:].tolist())))
     values = (rng.standard_normal((400, 4)) + labels[:, None] * [1, 0, -1, 0]).astype(np.float32)
-    store = FeatureStore(task.probe_data.front_end(["pixels"]), np.arange(400), np.ones(400, int), {"pixels": values})
+    extractor = task.probe_data.feature_extractor(["pixels"])
+    store = FeatureStore(extractor, np.arange(400), np.ones(400, int), {"pixels": values})
     rows = rng.permutation(300)[:80]
     train, test = (task.trained_on(rows).examples(part, store, "pixels") for part in ("train", "test"))
     probe = fit_probe(train, 3, ProbeProtocol(l2=1.0))

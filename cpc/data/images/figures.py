@@ -27,10 +27,10 @@ PAPER, MARK, UNLABELLED = "#eef0f3", "#d55e00", "#c3c8cf"
 _BATCH_IMAGES = 64
 
 
-def draw_pictures(
+def draw_figures(
     model: Any, corpus: ImageCorpus, *, split: str, among: str, num_images: int, seed: int
 ) -> dict[str, Any]:
-    """Draw the figures `patches`, `neighbours` and `map`; see `cpc.data.Modality.pictures`.
+    """Draw the figures `patches`, `neighbours` and `map`; see `cpc.data.Modality.figures`.
 
     Raises:
         ValueError: if a split has no images, or fewer than `FEWEST_MAPPED` would be shown.
@@ -43,13 +43,13 @@ def draw_pictures(
             f"{FEWEST_MAPPED}: name another `split`, or raise `num_images`={num_images}"
         )
     return {
-        "patches": picture_patches(shown, corpus.encoder.grid, seed),
-        "neighbours": picture_neighbours(model, shown, others, seed),
-        "map": picture_map(model, shown, seed),
+        "patches": plot_patches(shown, corpus.encoder.grid, seed),
+        "neighbours": plot_neighbours(model, shown, others, seed),
+        "map": plot_map(model, shown, seed),
     }
 
 
-def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any:
+def plot_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any:
     """Draw the image of most contrast among 16, its patches as cut, and one random augmentation of these."""
     some = images.subset(np.random.default_rng(seed).permutation(len(images.rows))[:16])
     chosen = int(some.pixels().std((1, 2, 3)).argmax())
@@ -72,7 +72,7 @@ def picture_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any
     return figure
 
 
-def picture_neighbours(
+def plot_neighbours(
     model: Any, shown: ImageDataset, others: ImageDataset, seed: int = 0, num_queries: int = 8, num_neighbours: int = 8
 ) -> Any:
     """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
@@ -113,7 +113,7 @@ def picture_neighbours(
     return figure
 
 
-def picture_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
+def plot_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
     """Draw images at the t-SNE coordinates of 30 principal components of their mean contexts.
 
     The colour of a frame is the image's class. Later thumbnails may cover earlier ones.

@@ -1,4 +1,4 @@
-"""`cpc picture`: figures of an image model."""
+"""`cpc figures`: figures of an image model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from cpc.evaluation import recorded_data
 
 
 @checked
-def write_pictures(
+def write_figures(
     model_folder: str | Path,
     data: str | Path,
     out: OutFolder,
@@ -53,7 +53,7 @@ def write_pictures(
     )
     model = load_pretrained(model_folder, trusted_packages=trusted)
     modality.check_encoder(model.encoder)
-    figures = modality.pictures(model, split=split, among=among, num_images=num_images, seed=seed)
+    figures = modality.figures(model, split=split, among=among, num_images=num_images, seed=seed)
     paths = []
     for name, figure in figures.items():
         path = Path(out) / f"{name}.png"

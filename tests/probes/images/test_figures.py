@@ -1,4 +1,4 @@
-"""Pictures, read back as pixels."""
+"""Figures, read back as pixels."""
 
 import io
 import sys
@@ -18,10 +18,10 @@ from cpc.cli import main
 from cpc.contexts import GRU, PixelCNN
 from cpc.data import Audio, Images
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.pictures import nearest_patches, picture_map, picture_neighbours, picture_patches
+from cpc.data.images.figures import nearest_patches, plot_map, plot_neighbours, plot_patches
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.predictors import Bilinear
-from cpc.probes.picture import write_pictures
+from cpc.probes.figures import write_figures
 
 NAMES = ["patches.png", "neighbours.png", "map.png"]
 
@@ -36,12 +36,12 @@ def drawn_images(figure: Any) -> list[np.ndarray]:
     return [np.asarray(image.get_array()) for axes in figure.axes for image in axes.images]
 
 
-def test_pictures_depend_on_the_seed_alone(
+def test_figures_depend_on_the_seed_alone(
     model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sheets = []
     for folder, seed in (("one", 0), ("again", 0), ("other", 1)):
-        command = ["picture", str(model_folder), "--data", str(source), "--out", str(tmp_path / folder)]
+        command = ["figures", str(model_folder), "--data", str(source), "--out", str(tmp_path / folder)]
         main([*command, "--num_images", "12", "--seed", str(seed)])
         written = [tmp_path / folder / name for name in NAMES]
         assert capsys.readouterr().out.splitlines() == [f"{path} written" for path in written]
@@ -54,7 +54,7 @@ def test_pictures_depend_on_the_seed_alone(
 
 def test_patches_as_cut_and_as_changed(corpus: ImageCorpus, pixels_of: Callable[[str], np.ndarray]) -> None:
     shown = corpus.windows("test")
-    image, cut, of_training = drawn_images(picture_patches(shown, corpus.encoder.grid, seed=3))
+    image, cut, of_training = drawn_images(plot_patches(shown, corpus.encoder.grid, seed=3))
     shown_pixels = pixels_of("test").transpose(0, 2, 3, 1)
     (chosen,) = [place for place, pixels in enumerate(shown_pixels) if np.array_equal(pixels, image)]
     drawn = np.random.default_rng(3).permutation(len(shown_pixels))[:16]
@@ -99,7 +99,7 @@ def test_nearest_patches_are_those_of_a_loop() -> None:
 
 def test_neighbours_have_a_row_for_every_query(model: cpc.CPC, corpus: ImageCorpus) -> None:
     test, train = corpus.windows("test"), corpus.windows("train")
-    drawn = drawn_images(picture_neighbours(model, test, train, num_queries=5, num_neighbours=3))
+    drawn = drawn_images(plot_neighbours(model, test, train, num_queries=5, num_neighbours=3))
     assert [image.shape for image in drawn] == 5 * [(24, 24, 3), *4 * [(16, 16, 3)]]
     for number in range(5):
         image, patch, *nearest = drawn[5 * number : 5 * number + 5]
@@ -109,7 +109,7 @@ def test_neighbours_have_a_row_for_every_query(model: cpc.CPC, corpus: ImageCorp
 
 def test_frames_of_a_map_are_of_the_classes(model: cpc.CPC, corpus: ImageCorpus) -> None:
     stream = io.BytesIO()
-    picture_map(model, corpus.windows("train")).savefig(stream, format="png")
+    plot_map(model, corpus.windows("train")).savefig(stream, format="png")
     sheet = pixels_of_sheet(stream)
     for colour in ((0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E)):
         is_frame = (np.abs(sheet.astype(int) - colour) <= 1).all(2)
@@ -132,21 +132,21 @@ def test_grey_images_and_many_classes(labelled_corpus: Callable[..., ImageCorpus
     cpc.save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
     source = corpus.table.origin.root / "labels0.npz"
     assert source.is_file()
-    for path in write_pictures(tmp_path / "model", source, tmp_path / "pictures", num_images=60):
+    for path in write_figures(tmp_path / "model", source, tmp_path / "figures", num_images=60):
         assert pixels_of_sheet(path).std() > 5
 
 
 def test_mistakes_are_named(model_folder: Path, source: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"split 'unlabelled' of .* shows 4 images, but a map needs at least 10"):
-        write_pictures(model_folder, source, tmp_path / "out", split="unlabelled")
+        write_figures(model_folder, source, tmp_path / "out", split="unlabelled")
     with pytest.raises(ValueError, match=r"no image in .* is of split 'nowhere'"):
-        write_pictures(model_folder, source, tmp_path / "out", among="nowhere")
+        write_figures(model_folder, source, tmp_path / "out", among="nowhere")
     with pytest.raises(ValueError, match=r"shows 3 images, but a map needs at least 10: .* raise `num_images`=3"):
-        write_pictures(model_folder, source, tmp_path / "out", num_images=3)
+        write_figures(model_folder, source, tmp_path / "out", num_images=3)
     audio = cpc.CPC(AudioEncoder(dim=4), GRU(dim=4), Bilinear(num_steps=2))
     cpc.save_pretrained(audio, tmp_path / "audio", provenance={"data": Audio(manifest="unknown").saved_settings})
-    with pytest.raises(ValueError, match="this is a model of audio, of which no pictures are drawn"):
-        write_pictures(tmp_path / "audio", source, tmp_path / "out")
+    with pytest.raises(ValueError, match="this is a model of audio, of which no figures are drawn"):
+        write_figures(tmp_path / "audio", source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -155,11 +155,11 @@ def test_data_of_ones_own_draw_theirs(
 ) -> None:
     """By a class path outside cpc, of a package that is trusted."""
     module = types.ModuleType("own_package")
-    module.Own = type("Own", (Images,), {"__module__": "own_package", "pictures": lambda *_, **__: {"own": Figure()}})
+    module.Own = type("Own", (Images,), {"__module__": "own_package", "figures": lambda *_, **__: {"own": Figure()}})
     monkeypatch.setitem(sys.modules, "own_package", module)
     saved_settings = module.Own(source="unknown", image_size=24).saved_settings
     cpc.save_pretrained(model, tmp_path / "model", provenance={"data": saved_settings})
-    command = ["picture", str(tmp_path / "model"), "--data", str(source), "--out", str(tmp_path / "out")]
+    command = ["figures", str(tmp_path / "model"), "--data", str(source), "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit):
         main(command)
     assert "give --trusted_packages cpc own_package" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_data_of_ones_own_draw_theirs(
 
 def test_the_command_names_mistakes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        main(["picture", str(tmp_path / "none"), "--data", str(source), "--out", str(tmp_path / "out")])
+        main(["figures", str(tmp_path / "none"), "--data", str(source), "--out", str(tmp_path / "out")])
     assert exit_.value.code == 2
     assert capsys.readouterr().err.startswith("cpc: error:")
 
@@ -179,8 +179,8 @@ def test_names_of_classes_are_drawn_as_they_are(name: str, model: cpc.CPC, corpu
     """No TeX, none missing in the legend, no halves of characters."""
     corpus.table.classes[0] = name
     test, train = corpus.windows("test"), corpus.windows("train")
-    figures = picture_patches(train, corpus.encoder.grid), picture_neighbours(model, test, train, num_queries=4)
-    for figure in (*figures, picture_map(model, train)):
+    figures = plot_patches(train, corpus.encoder.grid), plot_neighbours(model, test, train, num_queries=4)
+    for figure in (*figures, plot_map(model, train)):
         figure.savefig(io.BytesIO(), format="png")
     (legend,) = figure.legends
     assert len(legend.get_texts()) == len(set(train.labels.tolist()))
