@@ -111,9 +111,12 @@ class CPC(nn.Module):
         return latents if targets is None else targets
 
     def lengths_in_latents(self, batch: Batch) -> Batch:
-        """Return the batch for a loss: `num_valid` counts latents, not samples."""
-        num_valid = batch.num_valid
-        return batch._replace(num_valid=None if num_valid is None else self.encoder.num_latents(num_valid))
+        """Return the batch for a loss: `num_valid` counts latents and `is_known` marks latents, not samples."""
+        num_valid, is_known = batch.num_valid, batch.is_known
+        return batch._replace(
+            num_valid=None if num_valid is None else self.encoder.num_latents(num_valid),
+            is_known=None if is_known is None else self.encoder.known_latents(is_known),
+        )
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""

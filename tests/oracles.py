@@ -23,9 +23,22 @@ def is_allowed(strategy: str, b: int, c: int, ids: list[int], groups: list[int])
 
 
 def contrast_rows(
-    queries: Tensor, latents: Tensor, strategy: str, num_valid: list[int], ids: list[int], groups: list[int]
+    queries: Tensor,
+    latents: Tensor,
+    strategy: str,
+    num_valid: list[int],
+    ids: list[int],
+    groups: list[int],
+    is_known: list[list[bool]] | None = None,
 ) -> list[list[tuple[int, float, int, float]]]:
-    """Per step: (sequence, loss_nats, N, accuracy) of each row, all candidates."""
+    """Per step: (sequence, loss_nats, N, accuracy) of each row, all candidates.
+
+    With `is_known`, only known latents have rows, are targets and are negatives, and a row has at least one negative.
+    """
+
+    def is_there(b: int, t: int) -> bool:
+        return is_known is None or is_known[b][t]
+
     num_steps, num_sequences, _, _ = queries.shape
     queries, latents = queries.double(), latents.double()
     steps = []
@@ -33,6 +46,8 @@ def contrast_rows(
         rows = []
         for b in range(num_sequences):
             for t in range(num_valid[b] - k):
+                if not (is_there(b, t) and is_there(b, t + k)):
+                    continue
                 query = queries[k - 1, b, t]
                 positive = float(query @ latents[b, t + k])
                 negatives = [
@@ -40,8 +55,10 @@ def contrast_rows(
                     for c in range(num_sequences)
                     if is_allowed(strategy, b, c, ids, groups)
                     for s in range(num_valid[c])
-                    if (c, s) != (b, t + k)
+                    if (c, s) != (b, t + k) and is_there(c, s)
                 ]
+                if is_known is not None and not negatives:
+                    continue
                 highest = max([positive, *negatives])
                 normaliser = highest + math.log(sum(math.exp(s - highest) for s in [positive, *negatives]))
                 ties = sum(s == positive for s in negatives)

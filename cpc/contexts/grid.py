@@ -38,9 +38,16 @@ def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:
     return latents.ndim == 4
 
 
-def is_signal(latents: Float[Tensor, "B ... D"], num_valid: Int[Tensor, " B"] | None) -> Bool[Tensor, "B ..."]:
-    """Return the mask of latents without padding: the first `num_valid` of each sequence. None and grids: all."""
+def is_signal(
+    latents: Float[Tensor, "B ... D"],
+    num_valid: Int[Tensor, " B"] | None,
+    is_known: Bool[Tensor, "B T"] | None = None,
+) -> Bool[Tensor, "B ..."]:
+    """Return the mask of known latents before the padding: `num_valid` of each sequence. None and grids: all."""
+    mask = torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
+    if is_known is not None:
+        mask &= is_known.to(latents.device, non_blocking=True)
     if num_valid is None or is_grid(latents):
-        return torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
+        return mask
     num_valid = rearrange(num_valid, "b -> b 1").to(latents.device, non_blocking=True)
-    return torch.arange(latents.shape[1], device=latents.device) < num_valid
+    return mask & (torch.arange(latents.shape[1], device=latents.device) < num_valid)

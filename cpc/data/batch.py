@@ -20,6 +20,9 @@ class Batch(NamedTuple):
         group_id: `[B]` int64, the speaker, or -1 if unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
         target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
+        is_known: `[B, S]` bool, samples of which at least one channel is known; None: all. In the batch that a loss
+            reads it marks latents, `[B, T]`: `CPC.contrast` converts it. Other latents are neither targets nor
+            negatives.
     """
 
     x: Tensor
@@ -28,6 +31,7 @@ class Batch(NamedTuple):
     group_id: Tensor
     labels: Tensor
     target: Tensor | None = None
+    is_known: Tensor | None = None
 
     @staticmethod
     def of(x: Tensor) -> "Batch":

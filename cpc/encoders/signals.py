@@ -8,8 +8,8 @@ from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
-from jaxtyping import Float
+from einops import rearrange, reduce
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
@@ -153,6 +153,15 @@ class SignalEncoder(Encoder):
         if isinstance(num_samples, Tensor):
             return torch.maximum(num_samples // self.hop_samples, (num_samples > 0).to(num_samples.dtype))
         return max(num_samples // self.hop_samples, int(num_samples > 0))
+
+    def known_latents(self, is_known: Bool[Tensor, "B S"]) -> Bool[Tensor, "B T"]:
+        """Return which latents have a known sample in their hop; all others are zero.
+
+        Args:
+            is_known: samples of which at least one channel is known.
+        """
+        hops_known = F.pad(is_known, (0, -is_known.shape[1] % self.hop_samples))
+        return reduce(hops_known, "b (t s) -> b t", "any", s=self.hop_samples)[:, : self.num_latents(is_known.shape[1])]
 
     @property
     def shortest_samples(self) -> int:

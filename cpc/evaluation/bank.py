@@ -14,9 +14,9 @@ from cpc.contexts.grid import is_signal
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
-from cpc.losses.candidate_sets import rows_of
 from cpc.losses.contrastive import Predictions, predictions
 from cpc.losses.output import concatenate_directions
+from cpc.losses.rows import rows_mask, rows_of
 from cpc.model import CPC
 
 _HELD_OUT = "mixed_excluding"  # its batches are uniform, like those of the bank
@@ -51,7 +51,8 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.targets(batch.x)
-        kept = is_signal(z, model.lengths_in_latents(batch).num_valid)
+        in_latents = model.lengths_in_latents(batch)
+        kept = is_signal(z, in_latents.num_valid, in_latents.is_known)
         latents.append(z[kept].float().cpu())
         sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
@@ -86,7 +87,8 @@ def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0)
     """Return the output of `cpc.losses.contrast` with a bank instead of the batch, without gradients or draws."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
-    query, step, sequence, target = rows_of(sequences.num_valid, num_latents, num_steps, skip_steps)
+    has_row = rows_mask(sequences.is_valid(num_latents), num_steps, skip_steps)
+    query, step, sequence, target = rows_of(has_row, skip_steps)
     flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
     losses = []

@@ -27,6 +27,7 @@ from cpc.candidates.strategies import (
 from cpc.data.tensors import check_tensor
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import Block, split_scores
+from cpc.losses.rows import rows_mask, rows_of
 
 
 class Sequences(NamedTuple):
@@ -36,11 +37,13 @@ class Sequences(NamedTuple):
         num_valid: number of latents that are signal; the rest of a sequence is padding, neither target nor candidate.
         sequence_id: sequences that may overlap share one.
         group_id: the speaker, -1 where unknown; None: all unknown.
+        is_known: `[B, T]`, latents that are known; the others are like padding. None: all.
     """
 
     num_valid: Tensor
     sequence_id: Tensor
     group_id: Tensor | None = None
+    is_known: Tensor | None = None
 
     @classmethod
     def of(
@@ -49,14 +52,15 @@ class Sequences(NamedTuple):
         num_valid: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
+        is_known: Bool[Tensor, "B T"] | None = None,
     ) -> "Sequences":
         """Return the sequences of a batch of `size` (B, T).
 
-        None stands for sequences without padding, for distinct sequences and for unknown speakers.
+        None stands for sequences without padding, for distinct sequences, for unknown speakers and for known latents.
 
         Raises:
-            ValueError: if an argument is not one integer for each sequence, or `num_valid` counts more latents than
-                there are.
+            ValueError: if an argument is not one integer for each sequence, `is_known` not one boolean for each latent,
+                or `num_valid` counts more latents than there are.
         """
         num_sequences, num_latents = size
         check_identities(num_sequences, num_valid, sequence_id, group_id)
@@ -64,17 +68,30 @@ class Sequences(NamedTuple):
         if num_valid is None:
             num_valid = torch.full((num_sequences,), num_latents)
         check_num_valid(num_valid, num_latents)
-        return cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+        sequences = cls(num_valid, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+        if is_known is None:
+            return sequences
+        check_tensor("is_known", is_known, "booleans", size)
+        is_known = is_known.cpu()
+        # Equal lengths without missing latents share a candidate set.
+        has_missing = bool((sequences.is_valid(num_latents) & ~is_known).any())
+        return sequences._replace(is_known=is_known) if has_missing else sequences
 
-    def cache_key(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]:
-        """Return what a candidate set depends on: lengths, and which identities are equal.
+    def is_valid(self, num_latents: int) -> Bool[Tensor, "B T"]:
+        """Return which latents are targets and candidates: those that are known and no padding."""
+        mask = torch.arange(num_latents) < rearrange(self.num_valid, "b -> b 1")
+        return mask if self.is_known is None else mask & self.is_known
+
+    def cache_key(self) -> tuple[Any, ...]:
+        """Return what a candidate set depends on: lengths, which identities are equal, and which latents are known.
 
         An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
         """
         group_id = None
         if self.group_id is not None:
             group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
-        return tuple(self.num_valid.tolist()), tuple(_first_index(self.sequence_id).tolist()), group_id
+        is_known = None if self.is_known is None else tuple(map(tuple, self.is_known.tolist()))
+        return tuple(self.num_valid.tolist()), tuple(_first_index(self.sequence_id).tolist()), group_id, is_known
 
 
 class RankSlice(NamedTuple):
@@ -95,8 +112,7 @@ class RankSlice(NamedTuple):
     def select(self, sequences: Sequences) -> Sequences:
         """Return the sequences of this rank."""
         own = slice(self.first, self.first + self.num)
-        num_valid, sequence_id, group_id = sequences
-        return Sequences(num_valid[own], sequence_id[own], None if group_id is None else group_id[own])
+        return Sequences(*(None if each is None else each[own] for each in sequences))  # type: ignore[arg-type]
 
 
 def plan(
@@ -111,7 +127,8 @@ def plan(
     """Return the candidate set of a batch, on the host: a row for every step and every t where z_t, z_{t+k} are valid.
 
     The candidates of a row are all valid latents of the allowed sequences, the same for every k, and its positive.
-    Batches with the same lengths and the same equal identities share one candidate set.
+    Batches with the same lengths, equal identities and known latents share one candidate set. If latents are unknown,
+    rows without a negative are left out.
 
     Args:
         strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
@@ -123,9 +140,11 @@ def plan(
         has_draws: prepare for drawing negatives.
 
     Raises:
-        ValueError: as `check_rows` for the sequences of all ranks, and so on every rank.
+        ValueError: as `check_rows` for the sequences of all ranks, and so on every rank; if latents are unknown, only
+            for a batch without any row.
     """
-    identities = Sequences(sequences.num_valid, *identities_read(strategy, *sequences[1:]))
+    sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
+    identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
     return _plan(strategy, identities.cache_key(), num_latents, num_steps, skip_steps, rank_slice, has_draws)
 
 
@@ -133,7 +152,7 @@ def plan(
 @torch.inference_mode(False)
 def _plan(
     strategy: str,
-    cache_key: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None],
+    cache_key: tuple[Any, ...],
     num_latents: int,
     num_steps: int,
     skip_steps: int,
@@ -141,13 +160,18 @@ def _plan(
     has_draws: bool,
 ) -> CandidateSet:
     sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
-    check_rows(strategy, *sequences, skip_steps=skip_steps)
+    has_row = rows_mask(sequences.is_valid(num_latents), num_steps, skip_steps)  # [S, T, K]
+    if sequences.is_known is None:
+        check_rows(strategy, *sequences[:3], skip_steps=skip_steps)
+    else:
+        has_row = _rows_with_negatives(strategy, has_row, sequences)
     own = sequences if rank_slice is None else rank_slice.select(sequences)
     sources, first = (own, 0) if rank_slice is None or rank_slice.is_apart else (sequences, rank_slice.first)
-    query_index, step, sequence, target_index = rows_of(own.num_valid, num_latents, num_steps, skip_steps)
+    own_rows = has_row if rank_slice is None else has_row[rank_slice.first :][: rank_slice.num]
+    query_index, step, sequence, target_index = rows_of(own_rows, skip_steps)
     positive_index = first * num_latents + target_index
-    allowed = allowed_matrix(strategy, *own[1:], *sources[1:])
-    is_valid = torch.arange(num_latents) < rearrange(sources.num_valid, "s -> s 1")
+    allowed = allowed_matrix(strategy, *own[1:3], *sources[1:3])
+    is_valid = sources.is_valid(num_latents)
     candidate_sequence = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     candidate_mask = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
     blocks = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
@@ -155,21 +179,36 @@ def _plan(
     planned = assemble(query_index, step, sequence, positive_index, candidate_mask, blocks, size)
     if has_draws:
         planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
-    return planned if rank_slice is None else _count_all_ranks(planned, rank_slice, sequences.num_valid, skip_steps)
+    return planned if rank_slice is None else _count_all_ranks(planned, rank_slice, has_row)
 
 
-def _count_all_ranks(
-    planned: CandidateSet, rank_slice: RankSlice, num_valid: Int[Tensor, " S"], skip_steps: int
-) -> CandidateSet:
+def _count_all_ranks(planned: CandidateSet, rank_slice: RankSlice, has_row: Bool[Tensor, "S T K"]) -> CandidateSet:
     """Return the set of a slice with weights and draws that count the rows of all sequences."""
-    ahead = skip_steps + torch.arange(1, planned.size[0] + 1)
-    num_rows = (rearrange(num_valid, "s -> s 1") - ahead).clamp(min=0)  # [S, K]
-    before = num_rows[: rank_slice.first]
+    before = has_row[: rank_slice.first]
     return planned._replace(
-        weight=rank_slice.num_ranks * row_weights(planned.step, num_rows.sum(0)),
+        weight=rank_slice.num_ranks * row_weights(planned.step, has_row.sum((0, 1))),
         num_rows_before=int(before.sum()),
-        num_times_before=int(before[:, 0].sum()),
+        num_times_before=int(before.any(2).sum()),
     )
+
+
+def _rows_with_negatives(strategy: str, has_row: Bool[Tensor, "S T K"], sequences: Sequences) -> Bool[Tensor, "S T K"]:
+    """Return the rows that have a negative.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    num_known = sequences.is_valid(has_row.shape[1]).sum(1)
+    num_candidates = num_candidates_of(strategy, num_known, sequences.sequence_id, sequences.group_id)
+    num_negatives = num_candidates - int(includes_own_sequence(strategy))
+    has_row = has_row & rearrange(num_negatives > 0, "s -> s 1 1")
+    if not bool(has_row.any()):
+        raise ValueError(
+            f"no row of a batch of {len(num_known)} sequences with {int(num_known.sum())} known latents has a known "
+            f"positive and a known negative (negatives={strategy!r}): raise data.batch_size, lengthen the windows, or "
+            "cut out long stretches of missing samples"
+        )
+    return has_row
 
 
 def assemble(
@@ -244,18 +283,6 @@ def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = No
     """
     num_rows = torch.bincount(step) if num_rows is None else num_rows
     return 1 / (num_rows[step] * (num_rows > 0).sum()).double()
-
-
-def rows_of(num_valid: Int[Tensor, " B"], num_latents: int, num_steps: int, skip_steps: int = 0) -> tuple[Tensor, ...]:
-    """Return, for each row, the index of its query (b t k), its step, its sequence and the index of its target (b t).
-
-    There is one row per sequence, time and step, in the order in which a bilinear predictor returns its queries.
-    """
-    ahead = skip_steps + torch.arange(1, num_steps + 1)
-    time = rearrange(torch.arange(num_latents), "t -> 1 t 1")
-    query_index = (time + ahead < rearrange(num_valid, "b -> b 1 1")).flatten().nonzero()[:, 0]
-    position, step = query_index // num_steps, query_index % num_steps
-    return query_index, step, position // num_latents, position + ahead[step]
 
 
 def check_rows(

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from einops import rearrange, repeat
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_excess_nats
@@ -43,20 +43,21 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
 
     Args:
         output: of the model.
-        batch: its observations; `num_valid` counts latents.
+        batch: its observations; `num_valid` and `is_known` are about latents.
         num_observations: number of observations with identities; None: as many as have latents.
     """
     targets = _targets(output)
     num = len(targets) if num_observations is None else num_observations
     num_valid, sequence_id, group_id = copy_to_host(batch.num_valid, batch.sequence_id, batch.group_id)
-    ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id)
+    is_known = None if batch.is_known is None else batch.is_known.cpu()
+    ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id, is_known)
     by_size: dict[tuple[int, int], Sequences] = {}
     for direction, queries in output.queries.items():
         latents = columns(targets, direction)
         num_columns = len(latents) // len(targets)
         size = (num_columns * num, latents.shape[1])
         if size not in by_size:
-            column_ids = (None if i is None else repeat(i, "b -> (b s)", s=num_columns) for i in ids)
+            column_ids = (None if i is None else repeat(i, "b ... -> (b s) ...", s=num_columns) for i in ids)
             by_size[size] = Sequences.of(size, *column_ids)
         yield Predictions(queries, latents, by_size[size])
 
@@ -184,8 +185,8 @@ class Contrastive(Loss):
                 if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
                     num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
                     nums = [num * num_per_observation for num in gathered.nums]
-                    num_valid = rank_slice.select(sequences).num_valid
-                    rows = rows._replace(ring=RingState.of(rows, nums, num_valid, latents.device))
+                    is_valid = rank_slice.select(sequences).is_valid(num_latents)
+                    rows = rows._replace(ring=RingState.of(rows, nums, is_valid, latents.device))
                 sets[direction, strategy] = rows
         return sets
 
@@ -271,6 +272,7 @@ def contrast(
     num_valid: Int[Tensor, " B"] | None = None,
     sequence_id: Int[Tensor, " B"] | None = None,
     group_id: Int[Tensor, " B"] | None = None,
+    is_known: Bool[Tensor, "B T"] | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> ContrastiveOutput:
@@ -286,6 +288,7 @@ def contrast(
             candidate. None: all.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
+        is_known: latents that are known; the others are like padding. None: all.
         generator: source of the draws.
         options: of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
@@ -297,5 +300,6 @@ def contrast(
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))
     check_precision(queries=queries, latents=latents)
     ids: dict[str, Any] = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
+    ids["is_known"] = is_known
     batch = Batch.of(latents)._replace(**ids)
     return Contrastive(strategy, **options)(Output(latents, latents, {"": queries}, None), batch, generator)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from einops import rearrange, reduce
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -77,12 +77,15 @@ def gather_batch(
     if not _has_other_ranks():
         return GatheredBatch(output, batch, 0, [len(output.latents)])
     targets = output.latents if output.targets is None else output.targets
-    shapes, is_known, all_ids = _exchange_identities(targets.shape, [getattr(batch, name) for name in _UNKNOWN])
-    _check(shapes, is_known[:, 1])
-    nums, known = shapes[:, 0].tolist(), is_known.any(0).tolist()
+    shapes, is_given, all_ids = _exchange_identities(
+        targets.shape, [getattr(batch, name) for name in _UNKNOWN], batch.is_known is not None
+    )
+    _check(shapes, is_given[:, 1])
+    nums, (*known, has_missing) = shapes[:, 0].tolist(), is_given.any(0).tolist()
     ids: dict[str, Any] = {
         name: each if is_there else None for name, each, is_there in zip(_UNKNOWN, all_ids, known, strict=True)
     }
+    ids["is_known"] = _gather_known(batch.is_known, targets.shape[:2], nums) if has_missing else None
     is_apart = not any(
         _needs_other_ranks(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies
     )
@@ -91,8 +94,10 @@ def gather_batch(
     return GatheredBatch(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 
 
-def _exchange_identities(size: torch.Size, ids: list[Tensor | None]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return, for every rank, the shape of its targets, which identities it knows, and the identities.
+def _exchange_identities(
+    size: torch.Size, ids: list[Tensor | None], has_missing: bool
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Return, for every rank, the shape of its targets, which identities it has, if latents are missing, and the ids.
 
     One collective is enough unless a rank has many observations. Under load, each collective takes a millisecond or
     two, whatever its size.
@@ -101,7 +106,7 @@ def _exchange_identities(size: torch.Size, ids: list[Tensor | None]) -> tuple[Te
     own = torch.stack(
         [torch.full(size[:1], value or size[1]) if each is None else each.cpu() for each, value in id_defaults], 1
     )
-    header = torch.tensor([*size, *(each is not None for each in ids)])
+    header = torch.tensor([*size, *(each is not None for each in ids), has_missing])
     first = _padded(own[:_NUM_AT_ONCE], _NUM_AT_ONCE)
     messages = rearrange(_all_gather(torch.cat([header, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
     headers, all_ids = (
@@ -112,6 +117,12 @@ def _exchange_identities(size: torch.Size, ids: list[Tensor | None]) -> tuple[Te
     if max(nums) > _NUM_AT_ONCE:
         all_ids = _all_gather(_padded(own, max(nums)))
     return headers[:, : len(size)], headers[:, len(size) :], _remove_padding(all_ids, nums).unbind(1)
+
+
+def _gather_known(is_known: Tensor | None, size: torch.Size, nums: list[int]) -> Bool[Tensor, "A T"]:
+    """Return which latents of all ranks are known; all are on a rank that does not say."""
+    own = torch.ones(size, dtype=torch.uint8) if is_known is None else is_known.cpu().to(torch.uint8)
+    return _remove_padding(_all_gather(_padded(own, max(nums))), nums).bool()
 
 
 def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:

@@ -100,8 +100,8 @@ class Tracker(pl.Callback):
         }
         collapsed = []
         for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
-            num_valid = module.model.lengths_in_latents(batch).num_valid  # type: ignore[operator, union-attr]
-            x = features[is_signal(features, num_valid)]
+            in_latents: Batch = module.model.lengths_in_latents(batch)  # type: ignore[operator, union-attr]
+            x = features[is_signal(features, in_latents.num_valid, in_latents.is_known)]
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
                 continue

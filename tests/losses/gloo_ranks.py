@@ -30,7 +30,7 @@ from cpc.candidates.samplers import Uniform
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
-from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
+from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.losses.contrastive import EXCHANGES
 from cpc.losses.loss import Loss
@@ -41,7 +41,13 @@ from cpc.predictors import Bilinear, Output
 WINDOW = 1600  # ten latents
 LENGTHS = torch.tensor([10, 10, 4, 10, 7, 10, 1, 10]) * 160
 FILES = torch.tensor([0, 1, 1, 2, 3, 0, 4, 5])  # some on several ranks
+# Samples of signals of four samples a latent: a gap in some, one without any known sample.
+KNOWN_SAMPLES = torch.ones(8, 40, dtype=torch.bool)
+KNOWN_SAMPLES[1, 10:29] = KNOWN_SAMPLES[2] = KNOWN_SAMPLES[5, :9] = KNOWN_SAMPLES[7, 33:] = False
 SPEAKERS = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
+
+
+ALL_KNOWN = ("num_valid", "sequence_id", "group_id", "is_known")
 
 
 class Case(NamedTuple):
@@ -78,6 +84,16 @@ def cases() -> dict[str, Case]:
         "images, ranks apart": Case(Contrastive("sequence_only", skip_steps=1), "images", known=()),
         "nothing known": Case(Contrastive("mixed_excluding"), known=()),
         "ranks without rows": Case(Contrastive("mixed", 5), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160),
+        **{
+            f"missing samples, {name}": Case(loss, "signals", ALL_KNOWN, LENGTHS // 40)
+            for name, loss in (
+                ("all", Contrastive("mixed_excluding")),
+                ("apart", Contrastive("sequence_only")),
+                ("drawn", Contrastive("mixed", 5)),
+                ("shared draws", Contrastive("same_speaker", 5, shared_across_steps=True)),
+                ("ring", Contrastive("mixed", exchange="ring")),
+            )
+        },
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
         "images, drawn": Case(Contrastive("mixed", 4), "images", known=("sequence_id",), num_steps=20),
         **{
@@ -113,6 +129,9 @@ def model_of(case: Case) -> CPC:
         return CPC(PatchEncoder(trunk, patch_size=4, stride=2), context, Bilinear(2), case.loss).double()
     if case.kind == "tokens":
         return CPC(TokenEncoder(12, 4), GRU(5), Bilinear(2), case.loss).double()
+    if case.kind == "signals":
+        encoder = SignalEncoder(2, 6, kernels=(4, 2), strides=(2, 2), front="raw")
+        return CPC(encoder, GRU(dim=5), Bilinear(num_steps=3), case.loss).double()
     if case.kind == "frames":
         encoder = FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2))
         return CPC(encoder, GRU(5), Bilinear(2), case.loss).double()
@@ -127,6 +146,9 @@ def observations(kind: str) -> Tensor:
         return torch.randint(0, 12, (8, 10), generator=generator)
     if kind == "frames":
         return torch.randint(0, 256, (8, 4, 1, 16, 16), dtype=torch.uint8, generator=generator)
+    if kind == "signals":
+        x = torch.randn(8, 40, 2, dtype=torch.float64, generator=generator)
+        return x.masked_fill(~KNOWN_SAMPLES[:, :, None], torch.nan)
     return torch.randn(8, WINDOW, dtype=torch.float64, generator=generator)
 
 
@@ -137,7 +159,7 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
         getattr(model, case.frozen).requires_grad_(False)
     if not has_ranks and isinstance(model.loss_part, Contrastive):  # several ranks are compared to the definition
         model.loss_part.compute = "reference"
-    ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS}
+    ids = {"num_valid": case.num_valid, "sequence_id": FILES, "group_id": SPEAKERS, "is_known": KNOWN_SAMPLES}
     batch = Batch.of(x[own])._replace(**{name: ids[name][own] for name in case.known})
     if case.kind == "tokens":
         following = torch.randint(0, 12, (8, 11), generator=torch.Generator().manual_seed(4))

@@ -28,7 +28,7 @@ class Signals(MapStyleModality):
         window_seconds: length of a window. Windows and predictions lie in one recording.
         hop_seconds: distance of the windows that `cpc probe` labels and reads; null: it reads whole recordings.
         missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation.
-            Latents that read one remain targets and negatives.
+            A latent without a known sample in its hop is neither target nor negative, and predicts nothing.
         labels: labels that come with every window, for an online probe; null: none.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
         speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
@@ -95,8 +95,13 @@ class Signals(MapStyleModality):
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuse also an encoder of another rate, if `sample_rate_hz` is set."""
+        """Refuse also an encoder of another rate, or without a mask of known latents, if the options need one."""
         super().check_encoder(encoder)
+        if self.missing == "mask" and not hasattr(encoder, "known_latents"):
+            raise ValueError(
+                f"data.missing=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
+                "no method `known_latents` as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
+            )
         if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
             raise ValueError(
                 f"data.sample_rate_hz={self.sample_rate_hz:g}, but model.encoder.init_args.sample_rate_hz="

@@ -22,7 +22,8 @@ WindowLabels = Callable[[int, int, int], np.ndarray]
 class SignalWindows:
     """The windows of some recordings; an index is (recording, first sample), and a window lies in one recording.
 
-    The samples of a window after the end of its recording are NaN, which `num_valid` excludes.
+    The samples of a window after the end of its recording are NaN, which `num_valid` excludes. If samples before it are
+    missing in all channels, `Batch.is_known` marks the others.
 
     Args:
         signals: all recordings.
@@ -71,7 +72,9 @@ class SignalWindows:
                 labels[number] = self.labels(row, start, self.num_latents)
         recordings = [recording for recording, _ in indices]
         ids, groups = (torch.from_numpy(values[recordings]) for values in (self.sequence_ids, self.group_ids))
-        return Batch(torch.from_numpy(x), self.num_valid(indices), ids, groups, torch.from_numpy(labels))
+        num_valid, is_known = self.num_valid(indices), torch.from_numpy(~np.isnan(x).all(2))
+        batch = Batch(torch.from_numpy(x), num_valid, ids, groups, torch.from_numpy(labels))
+        return batch if int(is_known.sum()) == int(num_valid.sum()) else batch._replace(is_known=is_known)
 
     def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
         """Return the number of samples of each window before the padding, without reading any."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
@@ -38,7 +38,7 @@ class RingState(NamedTuple):
     Attributes:
         nums: number of latents of each rank.
         blocks: for each rank, the blocks of the score matrix with the latents of that rank, which are counted from 0.
-        is_valid: which latents of this rank are not padding.
+        is_valid: which latents of this rank are known and not padding.
     """
 
     nums: list[int]
@@ -47,13 +47,12 @@ class RingState(NamedTuple):
 
     @classmethod
     def of(
-        cls, candidate_set: CandidateSet, nums: list[int], num_valid: Int[Tensor, " B"], device: torch.device
+        cls, candidate_set: CandidateSet, nums: list[int], is_valid: Bool[Tensor, "B T"], device: torch.device
     ) -> "RingState":
         """Split a candidate set on the host, with the latents of all ranks, by rank, and move the blocks to a device.
 
-        `nums` counts the latents of each rank; `num_valid` are the lengths of this rank's sequences.
+        `nums` counts the latents of each rank; `is_valid` marks the latents of this rank's sequences that exist.
         """
-        is_valid = torch.arange(candidate_set.size[2]) < rearrange(num_valid, "b -> b 1")
         by_rank = [
             [block.on(device) for block in _blocks_of_rank(candidate_set.blocks, nums, rank)]
             for rank in range(len(nums))

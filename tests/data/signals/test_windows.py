@@ -87,6 +87,30 @@ def test_missing_samples_do_not_enter_statistics() -> None:
         signal_statistics([np.stack([np.arange(5.0), np.full(5, np.nan)], 1)], 2)
 
 
+def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
+    """A sample is known if a channel is; a batch without missing samples has no mask, also if it has padding."""
+    x = np.random.default_rng(2).normal(size=(2, 300, 2)).astype(np.float32)
+    x[0, 40:80] = np.nan
+    x[1, 250:, 0] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    made = encoder()
+    corpus = data(tmp_path / "x.npy", missing="mask", train_split="train", valid_share=0.0).open(made)
+    windows = corpus.windows(None)
+    batch = windows.__getitems__([(0, 20), (1, 200)])
+    assert batch.is_known[0].nonzero()[:, 0].tolist() == [*range(20), *range(60, 100)]
+    assert batch.is_known[1].all()
+    assert made.known_latents(batch.is_known)[0].nonzero()[:, 0].tolist() == [*range(5), *range(15, 25)]
+    assert windows.__getitems__([(0, 100), (1, 200)]).is_known is None
+
+
+def test_masks_need_an_encoder_that_knows_its_latents(source: Path) -> None:
+    class Other(SignalEncoder):
+        known_latents = property()  # an AttributeError, as if there were none
+
+    with pytest.raises(ValueError, match=r"data\.missing=mask needs an encoder .* Other has no method `known_latents`"):
+        data(source, missing="mask").check_encoder(Other(2, 4, RATE_HZ, kernels=(4, 2), strides=(2, 2)))
+
+
 def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path) -> None:
     made = encoder(front="raw", causal=False)
     corpus = data(source, labels="label").open(made)
