@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cpc.data.features import Features
-from cpc.data.probe_data import FeatureExtractor
+from cpc.data.probe_data import FeatureExtractor, autocast
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.minirocket import fit_minirocket
 from cpc.data.signals.recordings import read_recordings
@@ -22,13 +22,12 @@ class SignalFeatureExtractor(FeatureExtractor):
     Args:
         features: `c`, `z`, `c_stream`, `z_stream`.
         model: the model in eval mode.
-        probe_data: the rows; None if only `file_features` is called.
-        device: device of the model.
+        probe_data: the rows; `file_features` needs no corpus.
     """
 
-    def __init__(self, features: Sequence[str], model: Any, probe_data: Any, device: str) -> None:
-        self.model, self.device, self._probe_data = model, device, probe_data
-        self._reader = Features("zc", model, device=device)
+    def __init__(self, features: Sequence[str], model: Any, probe_data: Any) -> None:
+        self.model, self._probe_data = model, probe_data
+        self._reader = Features("zc", model, device=probe_data.device, precision=probe_data.precision)
         self._parts = {"z": slice(None, model.encoder.dim), "c": slice(model.encoder.dim, None)}
         self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name[0]] for name in features}
         self._has_stream = any(name.endswith("_stream") for name in features)
@@ -74,20 +73,28 @@ class SignalFeatureExtractor(FeatureExtractor):
         return self._reader.geometry() | super().geometry(feature)
 
     def file_features(self, path: Path) -> np.ndarray:
-        """Return the features `[T, D]` of a whole file, whose channels and rate must be those of the encoder."""
+        """Return the features `[T, D]` of a whole file, of the channels that the model was trained on.
+
+        Missing samples are zero after standardisation. The rate must be that of the encoder.
+        """
         (name,) = self.dims
-        recordings = read_recordings(path, sample_rate_hz=self.model.encoder.sample_rate_hz, missing="mask")
-        if len(recordings.names) != 1 or len(recordings.channels) != self.model.encoder.channels:
+        encoder, channels = self.model.encoder, self._probe_data.channels
+        recordings = read_recordings(path, sample_rate_hz=encoder.sample_rate_hz, channels=channels, missing="mask")
+        if len(recordings.names) != 1 or len(recordings.channels) != encoder.channels:
             raise ValueError(
-                f"{path}: {len(recordings.names)} recordings of {len(recordings.channels)} channels, but one of "
-                f"{self.model.encoder.channels} is read: choose with `channels`, or write one file per recording"
+                f"{path} holds {len(recordings.names)} recordings of {len(recordings.channels)} channels "
+                f"({', '.join(recordings.channels)}), but the model reads {encoder.channels} channels: write one file "
+                "per recording, with the channels of the training data"
             )
         return np.concatenate(list(self._reader.stream(recordings.read(0))))[:, self._parts[name[0]]]
 
     @torch.inference_mode()
     def _encode(self, windows: np.ndarray) -> np.ndarray:
-        latents, contexts, _ = self.model.encode(torch.from_numpy(windows).to(self.device))
-        return torch.cat([latents, contexts], 2).float().cpu().numpy()
+        x = torch.from_numpy(windows).to(self._reader.device)
+        with autocast(x, self._reader.precision):
+            latents = self.model.encoder(x)
+        contexts, _ = self.model.context(latents.float())
+        return torch.cat([latents.float(), contexts.float()], 2).cpu().numpy()
 
 
 class HandMadeFeatures(FeatureExtractor):

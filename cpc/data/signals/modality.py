@@ -1,6 +1,7 @@
 """Signals as a modality: recordings of sensors -> packed cache -> windows."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.data.signals.recordings import read_recordings
+from cpc.data.store.contents import say_contents
 
 NUM_INITIALISATION_WINDOWS = 32
 
@@ -60,7 +62,7 @@ class Signals(MapStyleModality):
 
     source: str
     sample_rate_hz: Positive | None = None
-    channels: list[str | int] | None = None
+    channels: Sequence[str | int] | None = None
     window_seconds: Positive = 10.0
     hop_seconds: Positive | None = None
     missing: Literal["refuse", "mask"] = "refuse"
@@ -137,6 +139,12 @@ class Signals(MapStyleModality):
                 f"{self.source} has {recordings.sample_rate_hz:g} samples per second, but "
                 f"model.encoder.init_args.sample_rate_hz={encoder.sample_rate_hz:g}: set both to the same rate"
             )
+        say_contents(
+            recordings.source,
+            f"recordings of {len(recordings.channels)} channels at {recordings.sample_rate_hz:g} Hz",
+            recordings.splits,
+            **({"groups": sorted(set(recordings.groups) - {""})} if any(recordings.groups) else {}),
+        )
         if self.labels is not None:
             self._check_task(recordings.labels, self.labels)
         return SignalCorpus(
@@ -171,7 +179,7 @@ class Signals(MapStyleModality):
         return super().held_out(corpus, model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
-        return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, **where)
+        return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
 
     @staticmethod
     def _check_task(labels: Any, task: str) -> None:

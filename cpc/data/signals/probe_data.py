@@ -57,6 +57,7 @@ class SignalProbeData(ProbeData):
         corpus: the recordings; None if only files outside a corpus are read.
         window_seconds: length of the windows.
         hop_seconds: distance of the windows; None: whole recordings.
+        channels: channels of files outside the corpus, by name or number; None: all.
         where: other arguments of `ProbeData`.
     """
 
@@ -65,10 +66,15 @@ class SignalProbeData(ProbeData):
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
     def __init__(
-        self, corpus: SignalCorpus | None, window_seconds: float, hop_seconds: float | None, **where: Any
+        self,
+        corpus: SignalCorpus | None,
+        window_seconds: float,
+        hop_seconds: float | None,
+        channels: Sequence[str | int] | None = None,
+        **where: Any,
     ) -> None:
         super().__init__(**where)
-        self._corpus = corpus
+        self._corpus, self.channels = corpus, channels
         self.is_windowed = hop_seconds is not None
         self.unit = "window" if self.is_windowed else "recording"
         self.features = {"c": "", "z": "_z"}
@@ -131,7 +137,7 @@ class SignalProbeData(ProbeData):
         if model is None:
             (name,) = features
             return HandMadeFeatures(name, self)
-        return SignalFeatureExtractor(features, model, None if self._corpus is None else self, self.device)
+        return SignalFeatureExtractor(features, model, self)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, {*OPENERS, ".npz"}, "signal")

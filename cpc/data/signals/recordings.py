@@ -20,7 +20,6 @@ from cpc.data.signals.labels import IntervalLabels, Labels
 from cpc.data.signals.listing import Listing, Reader, ReadOptions
 from cpc.data.signals.rates import RATE_TOLERANCE, choose_channels
 from cpc.data.store.atomic import json_text
-from cpc.data.store.contents import say_contents
 from cpc.data.store.splits import draw_splits
 
 Missing = Literal["refuse", "mask"]
@@ -158,8 +157,6 @@ def read_recordings(
     names, columns = choose_channels(channels, listing.channels, path)
     rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
     splits = _draw_splits(listing, float(valid_share), float(test_share), seed)
-    groups = {"groups": sorted(set(listing.groups) - {""})} if any(listing.groups) else {}
-    say_contents(path, f"recordings of {len(names)} channels at {rate:g} Hz", splits, **groups)
     labels = listing.labels | {task: IntervalLabels(rows, rate) for task, rows in listing.intervals.items()}
     return Recordings(
         source=path,

@@ -1,0 +1,64 @@
+"""`cpc embed` of files of signals: the channels of the run, and its precision."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import cpc
+from cpc.data import Signals
+from cpc.encoders import SignalEncoder
+from cpc.probes.embed import embed
+
+RATE_HZ = 20.0
+
+
+@pytest.fixture
+def model() -> cpc.CPC:
+    torch.manual_seed(0)
+    made = cpc.CPC(SignalEncoder(2, 4, RATE_HZ), cpc.contexts.GRU(5), cpc.predictors.Bilinear(1))
+    made.initialise_from(torch.randn(3, 200, 2))
+    return made.eval()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three channels, of which the run reads the third and the first."""
+    values = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    (tmp_path / "files").mkdir()
+    path = tmp_path / "files" / "walk.csv"
+    np.savetxt(path, values, "%.9g", ",", header="x,y,z", comments="")
+    return path
+
+
+def folder_of(model: cpc.CPC, tmp_path: Path, channels: tuple[str, ...] | None) -> Path:
+    data = Signals(source="unknown", channels=channels, window_seconds=5.0)
+    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": data.saved_settings})
+    return tmp_path / "model"
+
+
+def test_channels_are_those_of_the_run(
+    model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(model, tmp_path, ("z", "x"))
+    (written,) = embed(folder, [file.parent], tmp_path / "out", progress=False)
+    x = np.loadtxt(file, np.float32, delimiter=",", skiprows=1)[:, [2, 0]]
+    with torch.no_grad():
+        latents, contexts, _ = model.encode(torch.from_numpy(x)[None])
+    np.testing.assert_allclose(np.load(written), contexts[0], atol=1e-5)
+    assert "recordings" not in capsys.readouterr().err  # the contents of a corpus, not of each file
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        rounded = model.encoder(torch.from_numpy(x)[None]).float()
+    assert (rounded - latents).abs().max() > 1e-4
+    embed(folder, [file], tmp_path / "rounded", "z", precision="bfloat16", progress=False)
+    np.testing.assert_allclose(np.load(tmp_path / "rounded" / "walk.npy"), rounded[0], atol=1e-6)
+
+
+def test_other_channels_are_refused(model: cpc.CPC, file: Path, tmp_path: Path) -> None:
+    folder = folder_of(model, tmp_path, None)
+    with pytest.raises(ValueError, match=r"walk.csv holds 1 recordings of 3 channels \(x, y, z\).* reads 2 channels"):
+        embed(folder, [file], tmp_path / "out", progress=False)
+    folder = folder_of(model, tmp_path, ("x", "w"))
+    with pytest.raises(ValueError, match="has no channel 'w', only x, y, z"):
+        embed(folder, [file], tmp_path / "out", progress=False)
