@@ -4,7 +4,10 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
 
-from cpc.data.modality import Training
+from cpc.bounds import Bound
+from cpc.data.modality import HeldOutBatches, Training
+from cpc.evaluation import held_out_bound, measured_tallies
+from cpc.losses import EvalProtocol
 from cpc.model import CPC
 
 _WARMUP_SHARE = 0.1
@@ -47,3 +50,9 @@ def train(
         optimiser.step()
     model.eval()
     return losses
+
+
+def measure(model: CPC, held_out: HeldOutBatches) -> Bound:
+    """Return the bound on held-out batches, by the strategy and the number of negatives of training."""
+    protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
+    return held_out_bound(measured_tallies(model, held_out, [protocol])[protocol], protocol, held_out)

@@ -12,20 +12,19 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cpc.bounds import Bound
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.pooling import check_pool, pool_vectors
+from cpc.data.signals.arrays import transposed
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.modality import Signals
 from cpc.data.store.splits import draw_splits
 from cpc.encoders import SignalEncoder
-from cpc.evaluation import held_out_bound, measured_tallies
-from cpc.losses import Contrastive, EvalProtocol
+from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.sklearn.training import train
+from cpc.sklearn.training import measure, train
 
 _SAMPLES_AT_ONCE = 2**18
 _LONGEST_WINDOW_LATENTS = 128
@@ -46,6 +45,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: their strides; None: likewise.
         front: what the encoder reads, see `cpc.encoders.SignalEncoder`.
         level_seconds: length of the encoder's moving average; None: eight hops.
+        num_channels: C, to be given if recordings have more channels than samples, which otherwise look transposed;
+            None: that of X.
         num_steps: furthest step that is predicted; less if windows are too short for it.
         negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`.
         window_samples: length of training windows; None: that of the longest recording, at most 128 latents.
@@ -71,8 +72,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         n_features_in_: T for `[n, T]`, C for recordings of channels.
 
     Raises:
-        ValueError: in `fit`, if recordings are too short to predict a step, samples are missing, or an option is out of
-            range; in `transform`, if recordings have another number of channels than in `fit`.
+        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing, or
+            an option is out of range; in `transform`, if recordings have another number of channels than in `fit`.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: tuple[int, ...] | None = None,
         front: Literal["raw", "level", "compand"] = "compand",
         level_seconds: int | float | None = None,
+        num_channels: int | None = None,
         num_steps: int = 8,
         negatives: str = "mixed",
         window_samples: int | None = None,
@@ -104,6 +106,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.strides = strides
         self.front = front
         self.level_seconds = level_seconds
+        self.num_channels = num_channels
         self.num_steps = num_steps
         self.negatives = negatives
         self.window_samples = window_samples
@@ -169,7 +172,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             seed=seed,
             verbose=self.verbose,
         )
-        self.bound_ = _held_out_bound(model, data, corpus) if "valid" in splits else None
+        self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
         self.model_, self.num_channels_, self._data = model, len(channels), data
         return self
 
@@ -241,6 +244,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                         f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it"
                     )
             if is_fitting:
+                problem = transposed("X", max(map(len, recordings)), num_channels, "set num_channels")
+                if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
+                    raise ValueError(problem or f"X has {num_channels} channels, not num_channels={self.num_channels}")
                 self.n_features_in_ = num_channels
             return recordings
         rows = validate_data(self, X, dtype=np.float32, reset=is_fitting)
@@ -341,9 +347,3 @@ def _similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:
             groups.append(order[first:last])
             first = last
     return groups
-
-
-def _held_out_bound(model: CPC, data: Signals, corpus: SignalCorpus) -> Bound:
-    held_out = data.held_out(corpus, model)
-    protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
-    return held_out_bound(measured_tallies(model, held_out, [protocol])[protocol], protocol, held_out)

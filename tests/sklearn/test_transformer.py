@@ -82,6 +82,18 @@ def test_the_bound_is_of_groups_that_were_held_out(recordings: np.ndarray) -> No
     assert CPCTransformer(**SMALL).fit(recordings[:1]).bound_ is None
 
 
+def test_transposed_recordings_are_named(recordings: np.ndarray) -> None:
+    for X in (recordings.transpose(0, 2, 1), [recording.T for recording in recordings]):
+        with pytest.raises(ValueError, match=r"160 channels of 3 samples each look transposed.*set num_channels"):
+            CPCTransformer(**SMALL).fit(X)
+    wide = recordings[:, :20].repeat(10, axis=2)  # 30 channels of 20 samples
+    options = {**SMALL, "kernels": (2,), "strides": (2,)}
+    made = CPCTransformer(**options, num_channels=30).fit(wide)
+    assert made.transform(wide[:, :10]).shape[0] == len(wide)
+    with pytest.raises(ValueError, match="X has 3 channels, not num_channels=30"):
+        CPCTransformer(**options, num_channels=30).fit(recordings)
+
+
 def test_it_is_saved_loaded_and_continued(recordings: np.ndarray, tmp_path: Path) -> None:
     made = CPCTransformer(**SMALL).fit(recordings)
     made.save(tmp_path / "model")

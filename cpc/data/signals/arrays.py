@@ -144,13 +144,15 @@ def list_npz(path: Path) -> Listing:
     )
 
 
-def transposed(file: Path | str, num_samples: int, num_channels: int) -> str:
+def transposed(
+    file: Path | str, num_samples: int, num_channels: int, option: str = "list all channels by `channels`"
+) -> str:
     """Return a message if a recording has more channels than samples; "" if it does not."""
     if num_channels <= num_samples:
         return ""
     return (
         f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
-        "[n, T, C]: transpose it; if the layout is right, list all channels by `channels`"
+        f"[n, T, C]: transpose it; if the layout is right, {option}"
     )
 
 

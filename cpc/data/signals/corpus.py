@@ -1,10 +1,13 @@
 """The recordings of a source as a corpus: windows, subjects and labels by split."""
 
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
@@ -49,6 +52,7 @@ class SignalCorpus(MapStyleCorpus):
     ) -> None:
         self.recordings, self.encoder, self.window_samples = recordings, encoder, window_samples
         self._online_labels, self._cache_dir, self._skip_bad = online_labels, cache_dir, skip_bad
+        self._fewest_latents = 1
         if signals is not None:
             self.signals = signals
         self.speakers: list[str] = sorted(set(recordings.groups) - {""})
@@ -91,9 +95,27 @@ class SignalCorpus(MapStyleCorpus):
         """Return the windows of a split."""
         rows = self.rows(split)
         num_latents = self.encoder.num_latents(self.window_samples)
+        is_used = self.num_latents(rows) >= self._fewest_latents
         return SignalWindows(
-            self.signals, rows, self.group_ids[rows], split, self.window_samples, num_latents, self._window_labels()
+            self.signals,
+            rows,
+            self.group_ids[rows],
+            split,
+            self.window_samples,
+            num_latents,
+            self._window_labels(),
+            is_used,
         )
+
+    def without_shorter(self, fewest_latents: int) -> "SignalCorpus":
+        """Return the corpus that draws windows only from recordings of at least so many latents."""
+        corpus = copy(self)
+        corpus._fewest_latents = fewest_latents
+        return corpus
+
+    def num_latents(self, rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Return the number of latents of recordings."""
+        return self.encoder.num_latents(torch.from_numpy(self.signals.lengths[rows])).numpy()
 
     def held_out_batch_size(self, windows: SignalWindows, batch_size: int, world_size: int) -> int:
         """Return the batch size of all ranks, at most one pass: a repeated window would be its own negative."""

@@ -13,7 +13,7 @@ from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import say, say_contents
 
 NUM_INITIALISATION_WINDOWS = 32
 
@@ -169,14 +169,20 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches; refuse a split whose recordings all end before the furthest prediction."""
-        self._check_lengths(corpus, self.train_split, model)
-        return super().training(corpus, model, rank, world_size)
+        """Return the training batches, without recordings that end before the first prediction.
+
+        Raises:
+            ValueError: if all recordings end before the furthest prediction.
+        """
+        return super().training(self._long_enough(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches; refuse a split whose recordings all end before the furthest prediction."""
-        self._check_lengths(corpus, self.eval_split, model)
-        return super().held_out(corpus, model, **how)
+        """Return the held-out batches, without recordings that end before the first prediction.
+
+        Raises:
+            ValueError: if all recordings end before the furthest prediction.
+        """
+        return super().held_out(self._long_enough(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
@@ -188,11 +194,19 @@ class Signals(MapStyleModality):
             raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
 
     @staticmethod
-    def _check_lengths(corpus: SignalCorpus, split: str, model: Any) -> None:
-        longest = int(model.encoder.num_latents(int(corpus.windows(split).lengths.max())))
-        furthest = model.steps[-1].k
+    def _long_enough(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
+        """Return the corpus without short recordings: a batch of nothing else would have no prediction."""
+        num_latents = corpus.num_latents(corpus.rows(split))
+        longest, furthest, fewest = int(num_latents.max()), model.steps[-1].k, model.steps[0].k + 1
         if longest <= furthest:
             raise ValueError(
                 f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {furthest} "
                 "steps ahead: lower model.predictor.init_args.num_steps, or the strides of the encoder"
             )
+        num_short = int((num_latents < fewest).sum())
+        if num_short:
+            say(
+                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the {fewest} "
+                "latents of the first prediction: no window is drawn from them"
+            )
+        return corpus.without_shorter(fewest)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cpc.data.batch import Batch
@@ -33,6 +33,7 @@ class SignalWindows:
         window_samples: S.
         num_latents: T.
         labels: classes of the latents of a window; None: no labels.
+        is_used: `[n]`, recordings that windows are drawn from; None: all with samples.
     """
 
     signals: PackedSignals | ArraySignals
@@ -42,6 +43,7 @@ class SignalWindows:
     window_samples: int
     num_latents: int
     labels: WindowLabels | None = None
+    is_used: Bool[np.ndarray, " n"] | None = None
 
     def __post_init__(self) -> None:
         self.lengths = self.signals.lengths[self.sequence_ids]
@@ -50,8 +52,9 @@ class SignalWindows:
     @property
     def draws(self) -> dict[str, Any]:
         """Arguments of the stream: a recording of L samples gives max(1, L // S) windows a pass, at random starts."""
+        is_used = self.lengths > 0 if self.is_used is None else self.is_used
         return {
-            "num_slots": np.where(self.lengths > 0, np.maximum(self.lengths // self.window_samples, 1), 0),
+            "num_slots": np.where(is_used, np.maximum(self.lengths // self.window_samples, 1), 0),
             "num_starts": np.maximum(self.lengths - self.window_samples, 0) + 1,
             "made_from": {
                 "window_samples": self.window_samples,

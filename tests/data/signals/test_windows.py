@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import cpc
 from cpc.data import Signals
 from cpc.data.signals.statistics import FLOOR_QUANTILE, signal_statistics
 from cpc.encoders import SignalEncoder
@@ -58,6 +59,26 @@ def test_no_drawn_window_crosses_the_end_of_a_recording(source: Path) -> None:
     seen = {(int(windows.sequence_ids[row]), start) for step in range(40) for row, start in stream.batch(step)}
     assert {row for row, _ in seen} == {0, 1, 3, 4}
     assert all(start + 100 <= LENGTHS[row] or start == 0 for row, start in seen)
+
+
+def test_no_window_is_drawn_from_recordings_without_a_prediction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the recordings have one latent; a batch of one window never fails, in training or held out."""
+    lengths, rng = [60, 5] * 8, np.random.default_rng(4)
+    path = tmp_path / "short.npz"
+    np.savez(path, x=rng.normal(size=(sum(lengths), 2)), length=lengths, split=["train"] * 8 + ["valid"] * 8)
+    model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
+    modality = data(path, batch_size=1, valid_share=0.0)
+    corpus = modality.open(model.encoder)
+    training, held_out = modality.training(corpus, model), modality.held_out(corpus, model)
+    drawn = [training.dataset.lengths[row] for step in range(100) for row, _ in training.batches.batch(step)]
+    assert set(drawn) == {60}
+    assert [len(batch.x) for batch in held_out.batches("mixed")] == [1] * 4
+    assert "split 'train': 4 of 8 recordings have fewer than the 2 latents" in capsys.readouterr().err
+    assert len(corpus.windows("train").lengths) == 8
+    with pytest.raises(ValueError, match="the longest recording gives 15 latents, but the model predicts 15 steps"):
+        modality.training(corpus, cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(15)))
 
 
 def test_statistics_are_those_of_the_training_split(source: Path, arrays: list[np.ndarray]) -> None:
