@@ -1,9 +1,9 @@
-"""The index of a folder: a manifest of all its audio, from headers, paths and random splits."""
+"""The index of a folder: a manifest of all its audio or signals, from headers, paths and random splits."""
 
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +13,8 @@ from cpc.data.audio.file_names import named_groups, refuse
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.signals.folder import OPENERS
+from cpc.data.signals.index import find_recordings, header_errors
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
 from cpc.data.store.tables import format_table
@@ -44,6 +46,10 @@ def index_folder(
 ) -> Manifest:
     r"""Write the manifest of all audio files below a folder; only their headers are read.
 
+    If there is no audio, the manifest is that of signals (csv, tsv, parquet, npy, EDF, BDF and WFDB files) with the
+    columns `path`, `split` and `group`. The group is the subject, which takes the place of the speaker: the options of
+    speakers name it, and splits are drawn by subject if there are any.
+
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
         out: CSV to write, or the folder for it; manifest.csv in `root` if not given.
@@ -62,27 +68,30 @@ def index_folder(
         split_by: `speaker` draws speakers, so that speakers of `valid` and `test` are in no other split.
         seed: seed of the drawn splits.
         num_workers: threads of each process that read headers.
-        num_ray_workers: processes of a Ray cluster that read headers (at RAY_ADDRESS, else started here); only this
-            process if not given.
+        num_ray_workers: processes of a Ray cluster that read headers of audio (at RAY_ADDRESS, else started here); only
+            this process if not given.
         skip_bad: leave out files that cannot be read, and warn how many.
         overwrite: replace an existing manifest.
         progress: show a progress bar.
 
     Raises:
-        ValueError: if there is no audio, or a file is bad, lies in too few folders for a level, does not match the
-            pattern, or has two names; the first few are named. Also for a pattern without named groups, an `out` that
-            exists, shares together with a split that folders, the pattern or `labels` name, and a split that would be
-            empty; on `labels` as `join_labels`, on `num_ray_workers` as `cpc.on_ray.spread.spread`.
+        ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
+            not match the pattern, or has two names; the first few are named. Also for a pattern without named groups,
+            an `out` that exists, shares together with a split that folders, the pattern or `labels` name, a split that
+            would be empty, and `num_ray_workers` for signals; on `labels` as `join_labels`, on `num_ray_workers` as
+            `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
-        raise ValueError(f"{root} is not a folder; name the one that holds the audio")
+        raise ValueError(f"{root} is not a folder; name the one that holds the audio or signals")
     out = root if out is None else Path(out)
     if out.is_dir():
         out = out / MANIFEST_NAME
     if out.exists() and not overwrite:
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
-    paths = find_files(root, AUDIO_SUFFIXES, "audio")
+    paths, is_audio = _find(root)
+    if num_ray_workers is not None and not is_audio:
+        raise ValueError(f"`num_ray_workers`={num_ray_workers} is for audio, and {root} holds signals: leave it out")
     refuse_doubles(root, paths)
     format_table({"path": paths})  # refuse a name with a line break before reading headers
     columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
@@ -94,24 +103,37 @@ def index_folder(
         if twice:
             raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths name already: leave one out")
         columns_of_paths |= joined
+    if not is_audio and "group" in columns_of_paths:
+        if "speaker" in columns_of_paths:
+            raise ValueError("the options name both a group and a speaker, which is the group of signals: name one")
+        columns_of_paths["speaker"] = columns_of_paths.pop("group")
     if "split" in columns_of_paths:
         columns_of_paths["split"] = [split_called(split) or split for split in columns_of_paths["split"]]
-    draw = partial(_drawn_splits, valid_share=valid_share, test_share=test_share, split_by=split_by, seed=seed)
+    options = {"valid_share": valid_share, "test_share": test_share, "split_by": split_by, "seed": seed}
+    draw = partial(_drawn_splits, **options, keeps_speakers=not is_audio)  # type: ignore[arg-type]
     draw({"path": paths} | columns_of_paths)  # check the options before reading headers
     out.parent.mkdir(parents=True, exist_ok=True)
-    entries = read_headers([root / path for path in paths], num_workers, "index" if progress else None, num_ray_workers)
+    files = [root / path for path in paths]
+    entries: Sequence[Header | str | None] = (
+        read_headers(files, num_workers, "index" if progress else None, num_ray_workers)
+        if is_audio
+        else header_errors(files, num_workers)
+    )
     bad = [entry for entry in entries if isinstance(entry, str)]
     if not skip_bad or len(bad) == len(paths):
-        problem = f"of the {len(paths)} audio files below {root} cannot be used"
+        problem = f"of the {len(paths)} {'audio' if is_audio else 'signal'} files below {root} cannot be used"
         refuse(problem, bad, "repair or remove them, or set `skip_bad` to leave them out")
     if bad:
         warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
-    headers = {row: entry for row, entry in enumerate(entries) if isinstance(entry, Header)}
+    headers = {row: entry for row, entry in enumerate(entries) if not isinstance(entry, str)}
     columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | columns_of_paths).items()}
     columns |= draw(columns)
-    columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
+    if is_audio:
+        columns |= {name: [str(getattr(header, name)) for header in headers.values()] for name in COUNT_COLUMNS}
     order = [name for name in KNOWN_COLUMNS if name in columns]
     columns = {name: columns[name] for name in dict.fromkeys([*order, *columns])}
+    if not is_audio:  # further columns of a manifest of signals are labels
+        columns = {"group" if name == "speaker" else name: values for name, values in columns.items()}
     try:
         manifest = Manifest(root, columns)
     except ValueError as error:
@@ -125,6 +147,21 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
     splits = Counter(manifest.columns.get("split", []))
     counts = ", ".join(f"{split} {count}" for split, count in splits.items()) or "no splits"
     return f"{len(manifest)} files indexed ({counts})"
+
+
+def _find(root: Path) -> tuple[list[str], bool]:
+    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
+
+    Raises:
+        ValueError: if there are neither.
+    """
+    try:
+        return find_files(root, AUDIO_SUFFIXES, "audio"), True
+    except ValueError as no_audio:
+        try:
+            return find_recordings(root), False
+        except ValueError:
+            raise ValueError(f"{no_audio}; signals: {' '.join(OPENERS)}") from None
 
 
 def _labels(
@@ -157,9 +194,17 @@ def _labels(
 
 
 def _drawn_splits(
-    columns: dict[str, list[str]], valid_share: float | None, test_share: float | None, split_by: SplitBy, seed: int
+    columns: dict[str, list[str]],
+    valid_share: float | None,
+    test_share: float | None,
+    split_by: SplitBy,
+    seed: int,
+    keeps_speakers: bool,
 ) -> dict[str, list[str]]:
-    """Return a column `split` from the first folders or by chance; {} if there is one, or both shares are 0."""
+    """Return a column `split` from the first folders or by chance; {} if there is one, or both shares are 0.
+
+    With `keeps_speakers`, files of one speaker are drawn together even without `split_by`.
+    """
     if split_by not in get_args(SplitBy):
         raise ValueError(f"split_by={split_by!r} is not one of {', '.join(get_args(SplitBy))}")
     has_options = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
@@ -170,29 +215,34 @@ def _drawn_splits(
                 "but `split_level`, `speaker_pattern` or `labels` name them already: leave one or the other out"
             )
         return {}
-    if not has_options and (named := _splits_of_first_folders(columns["path"])):
+    paths = columns["path"]
+    speakers = columns.get("speaker", [""] * len(paths))
+    units = [speaker or path for speaker, path in zip(speakers, paths, strict=True)] if keeps_speakers else paths
+    if not has_options and (named := _splits_of_first_folders(paths, units)):
         return {"split": named}
     shares = [DEFAULT_SHARE if share is None else share for share in (valid_share, test_share)]
     if shares == [0, 0]:
         return {}
-    units = paths = columns["path"]
     if split_by == "speaker":
-        units = columns.get("speaker", [""] * len(paths))
+        units = speakers
         nameless = [path for path, speaker in zip(paths, units, strict=True) if not speaker]
         advice = "name them with `speaker_level` or `speaker_pattern`, or leave out `split_by`"
         refuse(f"of {len(paths)} files have no speaker, but split_by='speaker'", nameless, advice)
     return {"split": draw_splits(units, valid_share=shares[0], test_share=shares[1], seed=seed)}
 
 
-def _splits_of_first_folders(paths: list[str]) -> list[str]:
-    """Return the split that each path's first folder names, or []; without a `valid`, it is drawn from `train`."""
+def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
+    """Return the split that each path's first folder names, or []; without a `valid`, it is drawn from `train`.
+
+    Files of one unit are drawn together.
+    """
     tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
     split_of_top = splits_of_folders(tops)
     if len(set(split_of_top.values())) < 2:
         return []
     splits = [split_of_top[top] for top in tops]
-    train_paths = [path for path, split in zip(paths, splits, strict=True) if split == "train"]
-    if "valid" in splits or len(train_paths) < 2:
+    train_units = [unit for unit, split in zip(units, splits, strict=True) if split == "train"]
+    if "valid" in splits or len(set(train_units)) < 2:
         return splits
-    new_splits = iter(draw_splits(train_paths, valid_share=DEFAULT_SHARE, test_share=0.0))
+    new_splits = iter(draw_splits(train_units, valid_share=DEFAULT_SHARE, test_share=0.0))
     return [next(new_splits) if split == "train" else split for split in splits]

@@ -1,0 +1,36 @@
+"""The recordings of signals below a folder, for its index."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cpc.data.signals.folder import INTERVALS_NAME, LABEL_COLUMNS, MANIFEST_NAME, OPENERS
+from cpc.data.signals.listing import ReadOptions
+from cpc.data.store.folders import find_files
+
+
+def find_recordings(root: Path) -> list[str]:
+    """Return the recordings below a folder, relative to it, without its tables `manifest.csv` and `labels.csv`.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    names = [name for name in find_files(root, OPENERS, "signal") if name not in (MANIFEST_NAME, INTERVALS_NAME)]
+    if not names:
+        raise ValueError(f"no recordings below {root}, only tables of labels")
+    return names
+
+
+def header_errors(files: Sequence[Path], num_workers: int) -> list[str | None]:
+    """Return, for each file, the message of the error if its header cannot be read; the samples are not decoded."""
+    options = ReadOptions(None, None, LABEL_COLUMNS)
+
+    def error(file: Path) -> str | None:
+        try:
+            OPENERS[file.suffix.lower()](file, options)
+        except (ValueError, OSError) as problem:
+            return str(problem)
+        return None
+
+    with ThreadPoolExecutor(num_workers) as threads:
+        return list(threads.map(error, files))
