@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.config.extras import install_hint
 from cpc.config.options import prepare_from_command_line
 from cpc.data.store.atomic import write_atomically
 
@@ -75,7 +74,9 @@ def _check(name: str, files: dict[str, Path]) -> tuple[tuple[int, int, int], tup
     try:
         from aeon.datasets import load_from_ts_file
     except ImportError as error:
-        raise ValueError(f".ts files need the package aeon: {install_hint('signals')}") from error
+        raise ValueError(
+            f".ts files need the package aeon ({error}): install it with `pip install aeon 'numba>=0.63.1'`"
+        ) from error
     shapes, classes = [], []
     for split in SPLITS:
         if files[split].suffix == ".gz":

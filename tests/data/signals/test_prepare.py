@@ -1,0 +1,276 @@
+"""datasets/{hapt,watch,ludb,uea}/prepare.py on small trees of the published layouts, and on real ones beside them."""
+
+import gzip
+import os
+import pickle
+import runpy
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpc.data.signals.recordings import Recordings, read_recordings
+
+REPOSITORY = Path(__file__).parents[3]
+SHARED = REPOSITORY.parent / "shared" / "data"
+RNG = np.random.default_rng(0)
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path) -> None:
+    script = REPOSITORY / "datasets" / corpus / "prepare.py"
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def samples(recordings: Recordings, row: int) -> np.ndarray:
+    return np.concatenate(list(recordings.read(row)))
+
+
+def codes(recordings: Recordings, row: int, num_samples: int) -> list[int]:
+    return recordings.labels["label"].codes(row, 0, num_samples).tolist()
+
+
+@pytest.fixture
+def hapt(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Two experiments of person 1, and one of person 2, who is in the test part."""
+    raw = tmp_path / "hapt" / "RawData"
+    raw.mkdir(parents=True)
+    written = {}
+    for experiment, user, num_samples in ((1, 1, 40), (2, 1, 30), (3, 2, 25)):
+        for sensor in ("acc", "gyro"):
+            values = RNG.normal(size=(num_samples, 3)).round(6)
+            name = f"{sensor}_exp{experiment:02}_user{user:02}.txt"
+            np.savetxt(raw / name, values)
+            written[name] = values
+    (raw / "labels.txt").write_text("1 1 5 3 10\n1 1 7 11 12\n2 1 1 1 30\n3 2 12 20 25\n")
+    return raw.parent, written
+
+
+def test_hapt(
+    monkeypatch: pytest.MonkeyPatch,
+    hapt: tuple[Path, dict[str, np.ndarray]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, written = hapt
+    for source in (root, root / "RawData"):  # the same without RawData
+        prepare(monkeypatch, "hapt", source, "--out", tmp_path / "hapt.npz")
+        recordings = read_recordings(tmp_path / "hapt.npz")
+        assert (recordings.groups, recordings.splits) == (["1", "1", "2"], ["train", "train", "test"])
+        assert recordings.channels == ["acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z"]
+        assert recordings.sample_rate_hz == 50
+        expected = np.concatenate([written["acc_exp02_user01.txt"], written["gyro_exp02_user01.txt"]], 1)
+        np.testing.assert_array_equal(samples(recordings, 1), expected.astype(np.float32))
+        # Samples count from 1, and the last one belongs to the activity.
+        assert codes(recordings, 0, 40) == [-1] * 2 + [4] * 8 + [6] * 2 + [-1] * 28
+        assert codes(recordings, 1, 30) == [0] * 30
+        assert codes(recordings, 2, 25) == [-1] * 19 + [11] * 6
+        classes = recordings.labels["label"].classes
+        assert [classes[code] for code in (4, 6, 11)] == ["standing", "stand to sit", "lie to stand"]
+    assert "3 recordings of 6 channels" in capsys.readouterr().out
+
+
+def test_hapt_refusals(monkeypatch: pytest.MonkeyPatch, hapt: tuple[Path, dict[str, np.ndarray]]) -> None:
+    root, _ = hapt
+    labels = root / "RawData" / "labels.txt"
+    for line in ("1 1 13 3 10", "1 1 5 0 10", "1 1 5 3 41"):
+        labels.write_text(line + "\n")
+        with pytest.raises(SystemExit, match=r"experiment 1 has activity .*has 40 samples, and activities are 1 to 12"):
+            prepare(monkeypatch, "hapt", root)
+    labels.write_text("1 1 5 3 10\n")
+    (root / "RawData" / "gyro_exp03_user02.txt").write_text("1 2\n")
+    with pytest.raises(SystemExit, match=r"gyro_exp03_user02.txt has 2 columns, but must have 3"):
+        prepare(monkeypatch, "hapt", root)
+    labels.unlink()
+    with pytest.raises(SystemExit, match=r"has neither hapt.npz nor the published files"):
+        prepare(monkeypatch, "hapt", root)
+    assert not list(root.glob("*.npz"))
+
+
+def published_watch(content: Any) -> bytes:
+    """An npy file of one object, as seglearn's wheel has it."""
+    array = np.empty((), object)
+    array[()] = content
+    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (), }"
+    header += b" " * (63 - (len(header) + 10) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + pickle.dumps(array, 3)
+
+
+@pytest.fixture
+def watch() -> dict[str, Any]:
+    signals = [RNG.normal(size=(num_samples, 6)) for num_samples in (12, 20, 15)]
+    about = {"y": np.array([0, 6, 3]), "subject": np.array([4, 4, 9]), "side": np.array([1, 0, 1])}
+    return {"X": [*signals], **about}
+
+
+def test_watch(
+    monkeypatch: pytest.MonkeyPatch, watch: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel = tmp_path / "wheel" / "seglearn-1.2.5-py3-none-any.whl"
+    unpacked = tmp_path / "unpacked" / "seglearn" / "data" / "watch_dataset.npy"
+    for path in (wheel, unpacked):
+        path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("seglearn/data/watch_dataset.npy", published_watch(watch))
+    unpacked.write_bytes(published_watch(watch))
+    for number, source in enumerate((wheel, wheel.parent, unpacked, tmp_path / "unpacked")):
+        out = tmp_path / f"{number}.npz"
+        prepare(monkeypatch, "watch", source, "--out", out)
+        recordings = read_recordings(out)
+        assert recordings.groups == ["4", "4", "9"]
+        assert recordings.sample_rate_hz == 50
+        classes = [recordings.labels["label"].classes[codes(recordings, row, 1)[0]] for row in range(3)]
+        assert classes == ["PEN", "ROW", "IR"]
+        sides = recordings.labels["side"]
+        assert [sides.classes[sides.codes(row, 0, 1)[0]] for row in range(3)] == ["right", "left", "right"]
+        np.testing.assert_array_equal(samples(recordings, 1), watch["X"][1].astype(np.float32))
+    assert "(published: 140)" in capsys.readouterr().out
+
+
+def test_a_pickle_of_the_watch_runs_no_code(
+    monkeypatch: pytest.MonkeyPatch, watch: dict[str, Any], tmp_path: Path
+) -> None:
+    class Command:
+        def __reduce__(self) -> Any:
+            return os.system, (f"touch {tmp_path / 'ran'}",)
+
+    path = tmp_path / "watch_dataset.npy"
+    path.write_bytes(published_watch({**watch, "X": [Command()]}))
+    with pytest.raises(SystemExit, match=r"is not seglearn's smartwatch set: the pickle asks for posix.system"):
+        prepare(monkeypatch, "watch", path)
+    assert not (tmp_path / "ran").exists()
+    path.write_bytes(published_watch({"X": watch["X"]}))
+    with pytest.raises(SystemExit, match="is not seglearn's smartwatch set: 'y'"):
+        prepare(monkeypatch, "watch", path)
+    with pytest.raises(SystemExit, match=r"has neither watch.npz nor watch_dataset.npy nor seglearn's wheel"):
+        prepare(monkeypatch, "watch", tmp_path / "nothing")
+
+
+LEADS = ["i", "ii", "iii", "avr", "avl", "avf", "v1", "v2", "v3", "v4", "v5", "v6"]
+
+
+@pytest.fixture
+def ludb(tmp_path: Path) -> tuple[Path, dict[int, np.ndarray]]:
+    """Subjects 4, 5 and 6, with marks of lead ii."""
+    wfdb = pytest.importorskip("wfdb")
+    folder = tmp_path / "ludb" / "data"
+    folder.mkdir(parents=True)
+    written = {}
+    for subject in (4, 5, 6):
+        values = RNG.integers(-900, 900, size=(300, 12))
+        options = {"fmt": ["16"] * 12, "adc_gain": [1000.0] * 12, "baseline": [0] * 12, "write_dir": str(folder)}
+        notes = ["<age>: 51", f"<sex>: {'M' if subject % 2 else 'F'}", "<diagnoses>:", "Rhythm: Sinus bradycardia."]
+        wfdb.wrsamp(str(subject), 500, ["mV"] * 12, LEADS, d_signal=values, comments=notes, **options)
+        marks = [(10, "("), (15, "p"), (20, ")"), (30, "("), (33, "N"), (40, ")"), (50, "("), (70, ")"), (90, "(")]
+        marks += [(95, "t"), (99, ")")]
+        places, symbols = zip(*marks, strict=True)
+        wfdb.wrann(str(subject), "ii", np.array(places), list(symbols), write_dir=str(folder))
+        written[subject] = values
+    return folder.parent, written
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the record
+def test_ludb(
+    monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, written = ludb
+    prepare(monkeypatch, "ludb", root)
+    recordings = read_recordings(root / "ludb_recordings.npz")
+    assert (recordings.groups, recordings.splits) == (["4", "5", "6"], ["valid", "test", "train"])
+    assert recordings.channels == LEADS
+    assert recordings.sample_rate_hz == 500
+    np.testing.assert_array_equal(samples(recordings, 2), written[6])
+    # From the first mark to the last; the wave without a peak counts as none.
+    waves = [-1] * 10 + [1] * 11 + [0] * 9 + [2] * 11 + [0] * 49 + [3] * 10 + [-1] * 200
+    assert codes(recordings, 0, 300) == waves
+    assert recordings.labels["label"].classes == ["none", "P", "QRS", "T"]
+    sex, rhythm = (recordings.labels[task] for task in ("sex", "rhythm"))
+    assert [sex.classes[sex.codes(row, 0, 1)[0]] for row in range(3)] == ["F", "M", "F"]
+    assert rhythm.classes == ["Sinus bradycardia"]
+    assert "3 recordings of 12 channels" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_ludb_refusals(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
+    root, _ = ludb
+    with pytest.raises(SystemExit, match=r"(`lead`|--lead) is 'v7'"):
+        prepare(monkeypatch, "ludb", root, "--lead", "v7")
+    with pytest.raises(SystemExit, match=r"4: header, signal or marks of lead v1 cannot be read"):
+        prepare(monkeypatch, "ludb", root, "--lead", "v1")
+    header = root / "data" / "4.hea"
+    header.write_text(header.read_text().replace(" avr\n", " AVR\n"))
+    with pytest.raises(SystemExit, match=r"4.hea has the leads i, ii, iii, AVR"):
+        prepare(monkeypatch, "ludb", root)
+    with pytest.raises(SystemExit, match=r"has neither ludb.npz nor PhysioNet's files"):
+        prepare(monkeypatch, "ludb", root.parent)
+
+
+def write_ts(path: Path, values: np.ndarray, labels: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = "@problemName P\n@timeStamps false\n@univariate false\n@equalLength true\n@classLabel true up down\n@data\n"
+    cases = [
+        ":".join([*(",".join(map(str, channel)) for channel in case), label])
+        for case, label in zip(values, labels, strict=True)
+    ]
+    path.write_text(about + "\n".join(cases) + "\n")
+
+
+@pytest.fixture
+def uea(tmp_path: Path) -> Path:
+    pytest.importorskip("aeon")
+    root = tmp_path / "uea"
+    for name in ("Waves", "Steps"):
+        write_ts(root / name / f"{name}_TRAIN.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
+        write_ts(root / name / f"{name}_TEST.ts", RNG.normal(size=(2, 2, 40)), ["down", "up"])
+    packed = root / "Steps" / "Steps_TEST.ts"
+    packed.with_suffix(".ts.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    return root
+
+
+def test_uea(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [[name, "3", "2", "2", "40", "2"] for name in ("Steps", "Waves")]
+    recordings = read_recordings(tmp_path / "out" / "Steps", sample_rate_hz=10)
+    assert sorted(recordings.splits) == ["test"] * 2 + ["train"] * 3
+
+
+def test_uea_refusals(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"Steps_TEST.ts.gz is compressed: pass (`out`|--out)"):
+        prepare(monkeypatch, "uea", uea)
+    write_ts(uea / "Waves" / "Waves_TEST.ts", RNG.normal(size=(2, 3, 40)), ["down", "up"])
+    with pytest.raises(SystemExit, match=r"Waves: the training part is .*must agree"):
+        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
+    (uea / "Waves" / "Waves_TEST.ts").unlink()
+    with pytest.raises(SystemExit, match=r"has no Waves_TEST.ts, but both parts belong together"):
+        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
+    write_ts(uea / "Waves" / "BasicMotions_TRAIN.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
+    write_ts(uea / "Waves" / "BasicMotions_TEST.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
+    (uea / "Waves" / "Waves_TRAIN.ts").unlink()
+    with pytest.raises(SystemExit, match=r"BasicMotions has 3 and 3 recordings, .*40, 40, 6, 100 are published"):
+        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
+
+
+def test_uea_without_aeon_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "aeon.datasets", None)
+    with pytest.raises(SystemExit, match=r"has no file like NAME_TRAIN.ts"):
+        prepare(monkeypatch, "uea", tmp_path)
+    for split in ("TRAIN", "TEST"):
+        write_ts(tmp_path / f"Waves_{split}.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
+    with pytest.raises(SystemExit, match=r"need the package aeon .* `pip install aeon 'numba>=0.63.1'`"):
+        prepare(monkeypatch, "uea", tmp_path)
+
+
+@pytest.mark.parametrize(("corpus", "num"), [("hapt", 42), ("watch", 140), ("ludb", 150)])
+def test_real_corpora(
+    monkeypatch: pytest.MonkeyPatch, corpus: str, num: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not (SHARED / corpus).is_dir():
+        pytest.skip(f"no {corpus} beside the checkout (../shared/data/{corpus})")
+    prepare(monkeypatch, corpus, SHARED / corpus, "--out", tmp_path / "out.npz")
+    assert f"{num} recordings of" in capsys.readouterr().out
+    assert len(read_recordings(tmp_path / "out.npz")) == num
