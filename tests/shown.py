@@ -22,6 +22,8 @@ SMALLER = {
     "configs/text/cpu_small.yaml": f"""{_TWO_STEPS} --data.batch_size 2 --model.encoder.init_args.num_tokens 50
         --model.loss.init_args.table.init_args.num_classes 50 --model.loss.init_args.sampler.init_args.num_classes 50
         --model.loss.init_args.num_sampled 10""",
+    "configs/signals/activity.yaml": f"""{_DRAWN} --model.encoder.init_args.dim 8 --model.context.init_args.dim 8
+        --data.window_seconds 4 --data.batch_size 4""",
     "configs/frames/pong.yaml": f"{_DRAWN} --model.encoder.init_args.dim 8 --data.batch_size 16",
     "configs/agents/cart_pole.yaml": "--num_seeds 1 --num_steps 1000",
     "monitor": "--export report.html",  # the page itself would serve until it is stopped

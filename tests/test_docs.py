@@ -22,9 +22,9 @@ import cpc
 import cpc.pretraining.command
 from cpc.cli import COMMANDS, main
 from cpc.config.options import Options
-from cpc.data import Audio, Frames, Images, Sentences, Text
+from cpc.data import Audio, Frames, Images, Sentences, Signals, Text
 
-DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Text) for field in fields(kind)}
+DATA_OPTIONS = {field.name for kind in (Audio, Frames, Images, Sentences, Signals, Text) for field in fields(kind)}
 
 
 def test_commands_are_found() -> None:
@@ -156,6 +156,22 @@ def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert names["c"].shape == (1, 25, 256)
     assert names["exact"].mi_nats < np.log(301)
     assert names["pipeline"].fit(waveforms, names["words"]).predict(waveforms[:2]).shape == (2,)
+
+
+@pytest.mark.slow
+def test_the_snippet_of_signals_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two steps in place of 500."""
+    monkeypatch.chdir(tmp_path)
+    (snippet,) = blocks("docs/signals.md", "python")
+    assert "max_steps=500" in snippet
+    names: dict[str, Any] = {
+        "X": np.random.default_rng(0).normal(size=(40, 200, 3)),
+        "subjects": [f"p{number % 8}" for number in range(40)],
+    }
+    exec(compile(snippet.replace("max_steps=500", "max_steps=2"), "docs/signals.md", "exec"), names)
+    assert len(names["features"]) == 40
+    assert names["pretrained"].bound_.split == "valid"
+    assert cpc.load_pretrained("runs/mine/model").encoder.channels == 3
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ SHARDS, IMAGE_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")
 HUB, CPC_AUDIO = command_blocks("docs/library.md")
 (MONITOR,) = command_blocks("docs/monitor.md")
 (AGENTS,) = command_blocks("docs/agents.md")
+(SIGNALS,) = command_blocks("docs/signals.md")
 OTHERS = {
     "docs/tutorial.md",  # tests/test_docs.py runs it
     "docs/scale.md",  # tests/on_ray/test_scale.py, and torchrun below
@@ -50,9 +51,10 @@ OTHERS = {
 
 
 def test_no_other_page_has_commands_or_snippets() -> None:
-    here = {"docs/data.md", "docs/library.md", "docs/monitor.md", "docs/agents.md"}
+    here = {"docs/data.md", "docs/library.md", "docs/monitor.md", "docs/agents.md", "docs/signals.md"}
     assert {page for page in PAGES if commands(page)} == here | OTHERS
-    assert {page for page in PAGES if blocks(page, "python")} == {"docs/library.md", "docs/tutorial.md"}  # test_docs.py
+    snippets = {"docs/library.md", "docs/signals.md", "docs/tutorial.md"}  # test_docs.py
+    assert {page for page in PAGES if blocks(page, "python")} == snippets
     assert {page for page in PAGES if blocks(page, "yaml")} == {"docs/data.md"}  # below, and test_own_modality.py
 
 
@@ -265,6 +267,23 @@ def test_agents_are_compared_and_watched(beside_configs: Path, monkeypatch: pyte
     assert set(compared["by_cpc_weight"]) == {"0", "0.1"}
     run(watch, {})
     assert "cpc_0.1/seed_0" in Path("report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_signals_from_a_folder_to_features(beside_configs: Path) -> None:
+    """Of ten people, who walk or sit with six channels at 50 Hz."""
+    rng, header = np.random.default_rng(0), ",".join("abcdef")
+    for person in range(10):
+        for activity, deviation in (("sit", 0.1), ("walk", 1.0)):
+            path = beside_configs / "own" / f"p{person}" / f"{activity}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savetxt(path, deviation * rng.normal(size=(500, 6)), "%.5f", ",", header=header, comments="")
+    for words in SIGNALS:
+        run(words, {"DIR": str(beside_configs / "own")})
+    assert held_out_at("runs/signals") == {2}
+    report = json.loads(Path("runs/signals/probe.json").read_text())
+    assert report["tasks"]["activity"]["protocol"]["classes"] == ["sit", "walk"]
+    assert np.load("features/p3/walk.npy").shape == (62, 8)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ _VALUES_AT_ONCE = 2**20
 Windows = Shaped[np.ndarray, "..."]  # [n, T, C], checked by `hand_features`
 
 
-def hand_features(windows: Windows, sample_rate_hz: float) -> Float32[np.ndarray, "n F"]:
+def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.ndarray, "n F"]:
     """Return 16 features of each channel, and the correlation of each pair of channels, for each window.
 
     The features of a channel are the mean, the standard deviation, five quantiles, the range (peak to peak), how often
@@ -60,7 +60,7 @@ def hand_features(windows: Windows, sample_rate_hz: float) -> Float32[np.ndarray
     return features
 
 
-def hand_feature_names(channels: Sequence[object], sample_rate_hz: float) -> list[str]:
+def hand_feature_names(channels: Sequence[object], sample_rate_hz: int | float) -> list[str]:
     """Return the name of each feature of `hand_features`, such as `deviation of x` or `correlation of x and y`."""
     edges = band_edges_hz(sample_rate_hz)
     bands = [f"{low:.4g}-{high:.4g} Hz" for low, high in pairwise(edges)]
@@ -68,7 +68,7 @@ def hand_feature_names(channels: Sequence[object], sample_rate_hz: float) -> lis
     return names + [f"correlation of {first} and {second}" for first, second in combinations(channels, 2)]
 
 
-def band_edges_hz(sample_rate_hz: float) -> list[float]:
+def band_edges_hz(sample_rate_hz: int | float) -> list[float]:
     """Return the edges of the bands of `band_powers`: 0, then octaves up to half of the sample rate."""
     return [0.0, *(sample_rate_hz / 2 / 2**octave for octave in reversed(range(NUM_BANDS)))]
 
@@ -99,7 +99,7 @@ def band_powers(centred: Float64[np.ndarray, "n T C"]) -> Float64[np.ndarray, "n
     return np.einsum("bf,nfc->nbc", in_band.astype(np.float64), power)
 
 
-def _features(windows: Float64[np.ndarray, "n T C"], sample_rate_hz: float) -> Float64[np.ndarray, "n F"]:
+def _features(windows: Float64[np.ndarray, "n T C"], sample_rate_hz: int | float) -> Float64[np.ndarray, "n F"]:
     num_samples = windows.shape[1]
     ordered = np.sort(windows, axis=1)
     spread = ordered[:, -1] - ordered[:, 0]

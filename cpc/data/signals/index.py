@@ -1,6 +1,6 @@
 """The recordings of signals below a folder, for its index."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,13 +9,18 @@ from cpc.data.signals.listing import ReadOptions
 from cpc.data.store.folders import find_files
 
 
-def find_recordings(root: Path) -> list[str]:
+def find_recordings(root: Path, more_suffixes: Collection[str] = ()) -> list[str]:
     """Return the recordings below a folder, relative to it, without its tables `manifest.csv` and `labels.csv`.
+
+    Args:
+        root: the folder.
+        more_suffixes: suffixes of other files to find.
 
     Raises:
         ValueError: if there are none.
     """
-    names = [name for name in find_files(root, OPENERS, "signal") if name not in (MANIFEST_NAME, INTERVALS_NAME)]
+    found = find_files(root, {*OPENERS, *more_suffixes}, "signal")
+    names = [name for name in found if name not in (MANIFEST_NAME, INTERVALS_NAME)]
     if not names:
         raise ValueError(f"no recordings below {root}, only tables of labels")
     return names

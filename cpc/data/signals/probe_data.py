@@ -15,10 +15,9 @@ from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor
-from cpc.data.signals.folder import OPENERS
+from cpc.data.signals.index import find_recordings
 from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.windows import SignalWindows
-from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
 
 MIN_GROUP_CLUSTERS = 5
@@ -140,7 +139,7 @@ class SignalProbeData(ProbeData):
         return SignalFeatureExtractor(features, model, self)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
-        return find_files(folder, {*OPENERS, ".npz"}, "signal")
+        return find_recordings(folder, [".npz"])
 
     def name(self, row: int) -> str:
         """Return the name of the recording, and the time of the window."""

@@ -42,6 +42,7 @@ def test_channels_are_those_of_the_run(
     model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = folder_of(model, tmp_path, ("z", "x"))
+    (file.parent / "manifest.csv").write_text("path\nwalk.csv\n")  # no recording
     (written,) = embed(folder, [file.parent], tmp_path / "out", progress=False)
     x = np.loadtxt(file, np.float32, delimiter=",", skiprows=1)[:, [2, 0]]
     with torch.no_grad():
