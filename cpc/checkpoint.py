@@ -57,7 +57,7 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
     Args:
         model: model to save.
         folder: output folder, created if needed.
-        provenance: facts stored with the architecture: corpus, steps, seed, bound.
+        provenance: facts that are stored with the architecture, such as corpus, steps, seed and bound.
 
     Raises:
         TypeError: if the architecture or the provenance contains values that JSON cannot represent.
@@ -104,8 +104,8 @@ def load_pretrained(
         trusted_packages: packages whose classes config.json may name.
 
     Raises:
-        ValueError: naming the file, if the folder holds no model, a file is damaged, weights and description do not
-            match, or a weight is not finite; naming the device, if it cannot be used.
+        ValueError: if the folder holds no model, a file is damaged, weights and description do not match, a weight is
+            not finite, or the device cannot be used. The message names the file or the device.
         ConnectionError: if the Hub cannot be reached.
     """
     folder = model_folder_of(folder, revision)
@@ -116,7 +116,7 @@ def load_pretrained(
         with _Budget(weights.stat().st_size):
             model = build(config["architecture"], trusted_packages=trusted_packages)
     except SafetensorError as error:
-        raise ValueError(f"{weights} cannot be read, damaged or another kind of file? {error}") from error
+        raise ValueError(f"{weights} cannot be read: is it damaged, or another kind of file? {error}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder / _CONFIG} does not describe a model that can be built: {error}") from error
     if not isinstance(model, CPC):
@@ -124,11 +124,11 @@ def load_pretrained(
     try:
         facts = {"modality": model.encoder.modality, **model.encoder.geometry}
     except AttributeError as error:
-        raise ValueError(f"{folder / _CONFIG} describes a model whose encoder is none: {error}") from error
+        raise ValueError(f"{folder / _CONFIG} describes a model whose encoder is not an encoder: {error}") from error
     for name, fact in facts.items():
         if config.get(name, fact) != fact:
             raise ValueError(
-                f"{folder / _CONFIG} has {name} {config[name]!r}, but its encoder {fact!r}: edited? Export again"
+                f"{folder / _CONFIG} has {name} {config[name]!r}, but the encoder has {fact!r}: export again"
             )
     expected = model.state_dict()
     differing = sorted(state.keys() ^ expected.keys()) + [
@@ -146,7 +146,7 @@ def load_pretrained(
         return model.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device={device!r} cannot be used: {reason}; `cpc doctor` shows what there is") from error
+        raise ValueError(f"device={device!r} cannot be used: {reason}; `cpc doctor` lists the devices") from error
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
-            f"{folder} holds no model: config.json and model.safetensors are looked for there and in its 'model' folder"
+            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'"
         )
     config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
@@ -171,12 +171,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     elif "class_path" in data and not isinstance(data.get("init_args"), dict):
         wrong = ["provenance.data.init_args (dict)"]
     if wrong:
-        raise ValueError(f"{path} lacks {', '.join(wrong)}: not written by cpc, or edited; export again")
+        raise ValueError(f"{path} lacks {', '.join(wrong)}: cpc did not write it, or it was edited; export again")
     return config
 
 
 def weights_of(model: str | Path) -> Path:
-    """Return the file of the weights that config.json names; after a killed save it may have its temporary name.
+    """Return the file of the weights that config.json describes; after a killed save it may have a temporary name.
 
     Raises:
         ValueError: if the file is missing, or holds other weights.
@@ -189,8 +189,8 @@ def weights_of(model: str | Path) -> Path:
         if _sha256(path) == sha256:
             return path
     raise ValueError(
-        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: cut off, or of another export; copy both "
-        "files of one export, or export the model again"
+        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: it was cut off, or comes from another export. "
+        "Copy both files of one export, or export the model again"
     )
 
 
@@ -208,7 +208,7 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     if is_hub_name(model):
         return fetch_model(str(model), revision)
     if revision is not None:
-        raise ValueError(f"revision={revision!r} is of models on the Hub, and {model} is a folder: leave it out")
+        raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is a folder: omit it")
     folder = Path(model)
     return folder if (folder / _CONFIG).exists() else folder / "model"
 
@@ -221,7 +221,7 @@ def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Pa
         OSError: if the file cannot be written.
     """
     if out is None and is_hub_name(model):
-        raise ValueError(f"{model} is a model of the Hub, which has no folder here for {name}: name a file by `out`")
+        raise ValueError(f"{model} is a model of the Hub, without a local folder for {name}: name a file with `out`")
     path = Path(model) / name if out is None else Path(out)
     Writable(is_folder=False).check("out", path)
     return path
@@ -238,15 +238,15 @@ def read_checkpoint(
         written_by: command that writes these checkpoints, for messages.
 
     Raises:
-        ValueError: naming the file, if it is damaged, contains more than tensors and plain values, or was not written
-            by this command.
+        ValueError: if the file is damaged, contains more than tensors and plain values, or was not written by this
+            command. The message names the file.
         OSError: if the file does not exist.
     """
     checkpoint = read_torch_archive(path, written_by)
     values = {name: _entry(checkpoint, name) for name in entries}
     missing = [name for name, kind in entries.items() if not isinstance(values[name], kind)]
     if missing:
-        raise ValueError(f"{path} was not written by {written_by}: it holds no {', '.join(missing)}")
+        raise ValueError(f"{path} was not written by {written_by}: it lacks {', '.join(missing)}")
     negative = [f"{name} {values[name]}" for name, kind in entries.items() if kind is int and values[name] < 0]
     if negative:
         raise ValueError(f"{path} was not written by {written_by}: it holds {', '.join(negative)}")
@@ -269,7 +269,7 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
         written_by: program that writes these files, for messages.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or contains more than tensors and plain values.
+        ValueError: if the file is damaged, or contains more than tensors and plain values. The message names the file.
         OSError: if the file does not exist.
     """
     require_regular(path)
@@ -290,7 +290,7 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
     if names:
         raise ValueError(
-            f"{path} holds {', '.join(names)}, by which reading it could run code: refused. A checkpoint of "
+            f"{path} holds {', '.join(names)}, which could run code when the file is read. A checkpoint of "
             f"{written_by} holds only tensors, numbers and text"
         )
     return content
@@ -333,9 +333,9 @@ class _Budget(TorchDispatchMode):
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
             num = math.prod(size for size in sizes if type(size) is int)
-            self.num_left -= max(num, 2**14)  # a tensor has a cost of its own
+            self.num_left -= max(num, 2**14)  # cost of a tensor besides its numbers
             if self.num_left < 0:
-                raise ValueError("its sizes ask for far more numbers than the file of its weights holds")
+                raise ValueError("its sizes need far more numbers than the file of weights holds")
         return func(*args, **(kwargs or {}))
 
 

@@ -1,6 +1,6 @@
 """The model: x -> z, c, q and the loss; pure torch.
 
-B batch, S samples, T latents, D latent dim, C context dim, K prediction steps. Of images, latents and contexts are
+B batch, S samples, T latents, D latent dim, C context dim, K prediction steps. For images, latents and contexts are
 grids `[B, H, W, D]`, whose columns are the sequences.
 """
 
@@ -33,11 +33,11 @@ class CPC(nn.Module):
         encoder: g_enc, x -> z.
         context: g_ar, z_<=t -> c_t.
         predictor: c_t -> the queries W_k c_t of the steps k = 1..K; each direction of a grid gets a copy.
-        loss: queries -> L; `cpc.losses.Contrastive()` if None. Kept as `loss_part`.
+        loss: queries -> L; `cpc.losses.Contrastive()` if None. The attribute is `loss_part`.
 
     Raises:
-        ValueError: if an argument is not such a part, the context is for sequences and the encoder for images or the
-            other way round, or the loss does not fit the two.
+        ValueError: if an argument is not a part of its kind, only one of encoder and context works on images, or the
+            loss does not fit encoder and context.
     """
 
     # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
@@ -81,7 +81,7 @@ class CPC(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """Return the loss of a batch, or of observations that are whole and of different sequences; see `contrast`."""
+        """Return the loss of a batch, or of observations without padding from distinct sequences; see `contrast`."""
         batch = batch if isinstance(batch, Batch) else Batch.of(batch)
         return self.contrast(self(batch.x), batch, generator, measure)
 
@@ -95,7 +95,7 @@ class CPC(nn.Module):
         """Return the loss of an output of the model.
 
         Args:
-            output: of the model for `batch.x`.
+            output: output of the model for `batch.x`.
             batch: the observations. Only here are lengths converted from samples to latents. If the batch has a
                 `target`, it is encoded here: positives and negatives come from it.
             generator: source of the draws.
@@ -120,7 +120,7 @@ class CPC(nn.Module):
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""
-        torch._dynamo.config.allow_rnn = True  # on a CPU the GRU is one operator, on a GPU it is that of cuDNN
+        torch._dynamo.config.allow_rnn = True  # on a CPU the GRU is a single operator; on a GPU it is the GRU of cuDNN
         super().compile(*args, **options)
 
     @property
@@ -142,7 +142,7 @@ class CPC(nn.Module):
 
 
 def _check_parts(**parts: Any) -> None:
-    """Refuse a module that is not the part that it is passed as, before it fails in the middle of a step."""
+    """Raise an error on a module that is not a part of its kind, before it fails in the middle of a step."""
     for name, part in parts.items():
         missing = (
             [] if part is None and name == "loss" else [each for each in _PROTOCOL[name] if not hasattr(part, each)]
@@ -150,7 +150,7 @@ def _check_parts(**parts: Any) -> None:
         if missing:
             kind = type(part)
             raise ValueError(
-                f"model.{name} is {kind.__module__}.{kind.__qualname__}, which is no {name}: it has no "
-                f"{', '.join(missing)}; name a class of cpc.{'losses' if name == 'loss' else f'{name}s'}, or one that "
-                "has what they have"
+                f"model.{name} is {kind.__module__}.{kind.__qualname__}, which is not a valid {name}: it lacks "
+                f"{', '.join(missing)}; name a class of cpc.{'losses' if name == 'loss' else f'{name}s'}, or one with "
+                "the same attributes"
             )

@@ -82,9 +82,9 @@ class Predictor(nn.Module):
             return
         if self.context_dim is not None:
             raise ValueError(
-                f"this {type(self).__name__} is connected to contexts of width {self.context_dim} and latents of width "
-                f"{self.latent_dim}, it cannot take {context_dim} and {latent_dim} as well: build one predictor per "
-                "model"
+                f"this {type(self).__name__} is connected to contexts of width {self.context_dim} and latents of "
+                f"width {self.latent_dim}, and cannot take {context_dim} and {latent_dim} as well: build one "
+                "predictor per model"
             )
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim
@@ -129,7 +129,7 @@ class Bilinear(Predictor):
 
 
 class TransformerPredictor(Predictor):
-    """A causal transformer layer, separate for each step or shared by all steps, then a linear head per step.
+    """A causal transformer layer, separate for each step or shared by all steps, and a linear head per step.
 
     Separate layers are those of Riviere et al. 2020 (arXiv:2002.02848), the shared layer is the multi-head form of
     Kharitonov et al. 2020 (arXiv:2007.00991). The layers of both papers (CPC_audio) normalise after each addition and

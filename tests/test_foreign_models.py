@@ -30,7 +30,9 @@ def test_a_part_in_the_place_of_another_is_refused(name: str, other: torch.nn.Mo
     if type(other) is type(parts()[name]):
         CPC(**parts() | {name: other})
         return
-    with pytest.raises(ValueError, match=rf"model\.{name} is .*{type(other).__name__}, which is no {name}: it has no"):
+    with pytest.raises(
+        ValueError, match=rf"model\.{name} is .*{type(other).__name__}, which is not a valid {name}: it lacks"
+    ):
         CPC(**parts() | {name: other})
 
 
@@ -60,7 +62,7 @@ def test_a_checkpoint_lacks_none_of_its_parts(name: str, tmp_path: Path) -> None
     torch.save(checkpoint(), tmp_path / "a.ckpt")
     assert read_checkpoint(tmp_path / "a.ckpt") == checkpoint()
     torch.save(checkpoint(**{name.replace(".", "/"): None}), tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=rf"a\.ckpt was not written by cpc pretrain: it holds no {name}"):
+    with pytest.raises(ValueError, match=rf"a\.ckpt was not written by cpc pretrain: it lacks {name}"):
         read_checkpoint(tmp_path / "a.ckpt")
 
 

@@ -10,7 +10,7 @@ import torch
 from einops import rearrange, reduce
 from torch import Tensor
 
-SPIRAL_TURN = 1.0  # radians at the mean of |x|^2 / D
+SPIRAL_TURN = 1.0  # angle in radians at the mean of |x|^2 / D
 
 
 class Bijection(NamedTuple):

@@ -31,17 +31,17 @@ class Bound:
     Attributes:
         steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
         directions: directions of time, such as `down` in grids; empty for sequences.
-        strategy: strategy of the negatives; `cpc.candidates.interpretation` explains the number. For losses of
-            classes, the objective: a name in `cpc.losses.OBJECTIVES`.
+        strategy: strategy of the negatives; `cpc.candidates.interpretation` explains what the bound then means. For
+            losses of classes, the objective: a name in `cpc.losses.OBJECTIVES`.
         split: split of the corpus.
         num_batches: number of batches.
         num_rows: number of rows.
         loss_nats: mean InfoNCE loss L.
-        num_candidates: mean N, the positive included.
+        num_candidates: mean N, including the positive.
         mi_ceiling_nats: mean log N, the maximum of the bound for any critic.
         mi_bound_nats: mean log N - L.
-        standard_error_nats: standard error of `mi_bound_nats` over the batches with rows of the step, NaN for one such
-            batch; if there is only one batch in total, over its sequences.
+        standard_error_nats: standard error of `mi_bound_nats` over the batches with rows of the step; NaN if only one
+            of several batches has such rows. With a single batch, the error over its sequences.
         accuracy: fraction of rows in which no negative scores higher than the positive; ties count as fractions.
         draw_excess_nats: mean excess of `mi_bound_nats` that repeated negatives may cause; 0 without sampling.
     """
@@ -107,7 +107,7 @@ class Bound:
 
     @property
     def _estimates(self) -> list[tuple[float, float]]:
-        """For each step, the bound and exp(ceiling), which is below the mean N if rows differ in N."""
+        """For each step, the bound and exp(ceiling), which is below the mean of N if N differs between rows."""
         return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property

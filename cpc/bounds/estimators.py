@@ -95,9 +95,9 @@ def interpolated(
     """Return TUBA with the baseline alpha m_j + (1 - alpha) a: section 2.4 of Poole et al. 2019 (arXiv:1905.06922),
     I_alpha.
 
-    m_j is the mean of exp s over the row's candidates, the positive among them, without the negative j; `log_baseline`
-    is log a of each row, `alpha` lies in [0, 1]. The estimate
-    1 + E[s+ - log(alpha m_j + (1 - alpha) a)] - E[exp s_j / (alpha m_j + (1 - alpha) a)] is averaged over j.
+    m_j is the mean of exp s over the row's candidates, including the positive, but without the negative j.
+    `log_baseline` is log a of each row, and `alpha` lies in [0, 1]. The estimate 1 + E[s+ - log(alpha m_j + (1 - alpha)
+    a)] - E[exp s_j / (alpha m_j + (1 - alpha) a)] is averaged over j.
 
     A **lower bound** for any critic, if negatives are independent and do not repeat: then no baseline depends on the
     negative that it divides. Bias: the estimate is at most 1 + log((N - 1) / alpha). Variance: for good critics
@@ -105,7 +105,7 @@ def interpolated(
     lower limit: for a critic that overrates negatives the estimate is far below zero, even with alpha = 1.
     """
     if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 has the candidates' mean as its baseline")
+        raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 uses the mean over candidates as baseline")
     absolute = _split_scores(scores, positives, candidates)
     split, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
     log_mean_of_others = _log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
@@ -124,11 +124,11 @@ def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidate
     """Return E[s] - log E[exp s] with one logarithm for all rows: Donsker and Varadhan; section 3.1 of MINE
     (arXiv:1801.04062).
 
-    **Neither** bound: the representation is a lower bound for any critic, but the logarithm of a sample mean lies below
-    that of the mean, so the estimate is too high, by about var(exp s) / (2 m E[exp s]^2) for m negatives and by far
-    more when m is small against exp(I). Bias: positive, vanishing with m. Variance: that of exp s, growing as exp(I)
-    (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant of all rows cancels, a constant of one row does
-    not.
+    **Neither** bound. The representation is a lower bound for any critic, but the logarithm of a sample mean lies on
+    average below the logarithm of the mean, so the estimate is too high: by about var(exp s) / (2 m E[exp s]^2) for m
+    negatives, and by far more if m is small against exp(I). Bias: positive, vanishing for large m. Variance: that of
+    exp s, which grows as exp(I) (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant that all rows share
+    cancels, a constant of one row does not.
     """
     split = _split_scores(scores, positives, candidates)
     # In float64: float32 would round the log of each row, and large scores cancel only between rows.
@@ -142,9 +142,9 @@ def smile(
     """Return E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
 
     **Neither** bound: the clipped partition function may lie below the true one, and then the estimate exceeds the
-    information. Bias: set by tau and by how far exp s reaches beyond it. Variance: at most
-    (exp tau - exp -tau)^2 / (4 m) relative to the squared partition function, whatever I is. Infinite tau is
-    Donsker-Varadhan. The critic is trained on the Jensen-Shannon objective. `clip` is tau, positive.
+    information. Bias: depends on tau and on how far scores exceed tau. Variance: at most (exp tau - exp -tau)^2 / (4 m)
+    relative to the squared partition function, whatever I is. Infinite tau is Donsker-Varadhan. The critic is trained
+    on the Jensen-Shannon objective. `clip` is tau, positive.
     """
     if not clip > 0:
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
@@ -178,7 +178,7 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
     """
     num_rows, num_columns = log_conditional.shape
     if num_rows != num_columns:
-        raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square: pair i is its entry (i, i)")
+        raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square, with pair i as entry (i, i)")
     split = _split_scores(rearrange(log_conditional, "x y -> y x"))
     return _joint_only(-split.relative.log_mean_exp_negatives)
 
@@ -270,7 +270,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 class _Scores(NamedTuple):
-    """A score matrix, split into `[M]` positives and `[M, N]` negatives; minus infinity if a column is no negative."""
+    """A score matrix, split into `[M]` positives and `[M, N]` negatives; minus infinity for other columns."""
 
     positive: Tensor
     negatives: Tensor
@@ -308,8 +308,8 @@ def _split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: 
     num_negatives = is_negative.sum(1)
     if num_rows == 0 or bool((num_negatives < 1).any()):
         raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {num_rows} rows of the scores have no negative: an estimate needs at "
-            "least one row, and one negative in each"
+            f"{int((num_negatives < 1).sum())} of {num_rows} rows of the scores have no negative: an estimate needs "
+            "at least one row, and at least one negative in each row"
         )
     negatives = scores.masked_fill(~is_negative, -math.inf)
     return _Scores(scores[is_positive], negatives, is_negative, num_negatives.to(scores.dtype))

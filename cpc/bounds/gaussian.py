@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 BIAS_NATS = 0.3
 SATURATION_NATS = 0.3
 INDISTINCT_NATS = 0.02
-MAX_NATS = 60.0  # its bound is within INDISTINCT_NATS of every lower ceiling
-_DEVIATIONS = 8.0  # limit of the quadrature in deviations of the scores
+MAX_NATS = 60.0  # at this information the bound is within INDISTINCT_NATS of every lower ceiling
+_DEVIATIONS = 8.0  # limit of the quadrature in standard deviations of the scores
 
 
 def optimal_reading_nats(information_nats: int | float, num_candidates: int | float) -> float:

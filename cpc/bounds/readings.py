@@ -45,7 +45,7 @@ def pooled(readings: Sequence[Reading]) -> Reading:
         ValueError: if there is no estimate, or the estimates have different forms.
     """
     if len({reading.is_log for reading in readings}) != 1:
-        raise ValueError(f"{len(readings)} readings of one estimator are needed, at least one, to be pooled")
+        raise ValueError(f"{len(readings)} readings cannot be pooled: give at least one, all of one estimator")
     joint, log_marginal = (torch.cat(parts) for parts in list(zip(*readings, strict=True))[:2])
     return Reading(joint, log_marginal, readings[0].is_log)
 

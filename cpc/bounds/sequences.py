@@ -52,7 +52,7 @@ def scored_rows(
     """Yield the index of a step and the scores of its rows in one sequence, for all steps and sequences.
 
     Rows and candidates are those of `cpc.losses.contrast`. Sampled negatives follow the same distribution, but are not
-    the same sample, and each counts once even if it is sampled repeatedly: distinct negatives are independent if the
+    the same sample. A negative counts once even if it is sampled repeatedly: distinct negatives are independent if the
     pool is, so lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one
     sequence, T x (B T) numbers, are in memory at a time.
 
@@ -115,8 +115,9 @@ def split_by_sequence(
         ids = sequence_id[candidates].unique()
         if len(ids) < 2:
             raise ValueError(
-                f"a baseline takes half of the sequences that candidates come from, here {len(ids)}: raise "
-                "data.batch_size, so that two others are in each batch, or choose estimators without a baseline"
+                f"a baseline takes half of the sequences with candidates, and there are only {len(ids)}: raise "
+                "data.batch_size, so that each batch has at least two other sequences, or choose estimators without "
+                "a baseline"
             )
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
     return baseline, pool & ~baseline

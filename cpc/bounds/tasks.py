@@ -21,7 +21,7 @@ from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_powe
 
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
-_MAX_NATS_PER_DIM = 12  # here 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64, which then grows fast
+_MAX_NATS_PER_DIM = 12  # 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; beyond it grows fast
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
 
@@ -80,7 +80,7 @@ class CorrelatedGaussians:
 
 @dataclass(frozen=True)
 class StudentT:
-    """Correlated Gaussians, each pair divided by the square root of its own chi-square variable over nu.
+    """Correlated Gaussians; each pair is divided by the square root of its own chi-square variable over nu.
 
     I = I of the Gaussians + f(nu) + f(nu + 2 D) - 2 f(nu + D) with f(v) = ln Gamma(v/2) - v/2 psi(v/2): the difference
     of the entropies of multivariate t distributions (Arellano-Valle, Contreras-Reyes and Genton 2013, Scandinavian
@@ -99,7 +99,7 @@ class StudentT:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "StudentT":
-        """Return the task with this information, more than that of the common divisor, and a rho of at least 0."""
+        """Return the task with this information, which must exceed that of the common divisor; rho is at least 0."""
         divisor_nats = cls(0.0, dim).mutual_information_nats
         _check_range("student", information_nats, dim, divisor_nats, divisor_nats + _MAX_NATS_PER_DIM * dim)
         return cls(CorrelatedGaussians.make(information_nats - divisor_nats, dim).correlation, dim)
@@ -289,7 +289,7 @@ def make_task(name: str, information_nats: int | float, dim: int) -> Task:
     if name not in TASKS:
         raise ValueError(f"tasks names {name!r}, which is not one of {', '.join(TASKS)}")
     if name == "spiral" and dim < 2:
-        raise ValueError(f"task 'spiral' turns pairs of coordinates: dim={dim} must be at least 2")
+        raise ValueError(f"task 'spiral' rotates pairs of coordinates: dim={dim} must be at least 2")
     return TASKS[name](information_nats, dim)
 
 
@@ -299,6 +299,6 @@ def _check_range(name: str, information_nats: int | float, dim: int, low: int | 
         raise ValueError(f"dim={dim} must be at least 1")
     if not low < information_nats < high:
         raise ValueError(
-            f"mi={information_nats:g} is out of reach of task {name!r} at dim={dim}, which goes from {low:.3g} to "
+            f"mi={information_nats:g} is out of reach of task {name!r} at dim={dim}, which covers {low:.3g} to "
             f"{high:.3g} nats: change mi or dim"
         )

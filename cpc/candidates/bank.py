@@ -20,7 +20,7 @@ from cpc.data.store.untrusted import read_json, reading
 from cpc.data.tensors import check_tensor
 
 FORMAT_VERSION = 1
-_CUT_OFF = "cannot be read, a copy that was cut off"
+_CUT_OFF = "cannot be read; perhaps the copy was cut off"
 _LATENTS, _SEQUENCES, _FACTS = "latents.npy", "sequence_id.npy", "bank.json"
 
 
@@ -32,8 +32,8 @@ class LatentBank:
 
     Args:
         latents: z.
-        sequence_id: id of the file of each latent, by which a row can skip the latents of its own file; -1 if unknown,
-            which is the default.
+        sequence_id: id of the file of each latent, so that a row can skip the latents of its own file; -1 (the default)
+            if unknown.
         facts: JSON values that describe the latents; saved in `bank.json`.
 
     Raises:
@@ -81,9 +81,12 @@ class LatentBank:
         described = [_read_facts(file) for file in files]
         for file, facts in zip(files, described, strict=True):
             if facts.get("features") != "z":
-                raise ValueError(f"{file} holds features {facts.get('features')!r}, a bank latents: embed --features z")
+                raise ValueError(
+                    f"{file} holds features {facts.get('features')!r}, but a bank holds latents: embed "
+                    "with --features z"
+                )
             if facts.get("model_sha256") != described[0].get("model_sha256"):
-                raise ValueError(f"{file} and {files[0]} are of different models: embed everything with one")
+                raise ValueError(f"{file} and {files[0]} come from different models: embed all files with one model")
         shapes = [_read_latents(file).shape for file in files]
         ends = np.cumsum([shape[0] for shape in shapes])
         size = (int(ends[-1]), int(described[0]["dim"]))
@@ -117,20 +120,22 @@ class LatentBank:
         """
         folder = Path(folder)
         if not (folder / _FACTS).exists():
-            raise ValueError(f"{folder} holds no bank: {_FACTS} is looked for there")
+            raise ValueError(f"{folder} holds no bank: it has no {_FACTS}")
         facts = _read_json(folder / _FACTS)
         missing = {"format_version", "num_latents"} - facts.keys()
         if missing:
             raise ValueError(f"{folder / _FACTS} lacks {', '.join(sorted(missing))}: it was not written by LatentBank")
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")
         if version > FORMAT_VERSION:
-            raise ValueError(f"{folder / _FACTS} has format_version {version}, this cpc reads up to {FORMAT_VERSION}")
+            raise ValueError(
+                f"{folder / _FACTS} has format_version {version}, but this cpc reads up to {FORMAT_VERSION}"
+            )
         # The map is copy-on-write: torch needs writable memory, and the file must not change.
         latents, sequence_id = (_map_array(folder / name) for name in (_LATENTS, _SEQUENCES))
         if not len(latents) == len(sequence_id) == num_latents:
             raise ValueError(
                 f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} says "
-                f"{num_latents}: files of two banks, or a copy that was cut off"
+                f"{num_latents}: the files are of two banks, or a copy was cut off"
             )
         return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
 
@@ -156,7 +161,7 @@ class LatentBank:
         return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))
 
     def num_of(self, sequence_id: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
-        """Return the number of stored latents of each of these sequences; 0 for -1."""
+        """Return the number of stored latents of each of these sequences; 0 for the id -1."""
         ids, counts = (values.to(sequence_id.device) for values in self._sequences)
         index = torch.searchsorted(ids, sequence_id.contiguous()).clamp(max=len(ids) - 1)
         return torch.where((ids[index] == sequence_id) & (sequence_id >= 0), counts[index], 0)
@@ -176,10 +181,12 @@ class LatentBank:
 def _read_facts(file: Path) -> dict[str, Any]:
     path = file.with_suffix(".json")
     if not path.exists():
-        raise ValueError(f"{file} has no {path.name} beside it that says what it holds: was it written by `cpc embed`?")
+        raise ValueError(
+            f"{path.name}, which describes the content of {file}, is missing: was the file written by `cpc embed`?"
+        )
     facts = _read_json(path)
     if "dim" not in facts:
-        raise ValueError(f"{path} does not say the dim: it was not written by `cpc embed`")
+        raise ValueError(f"{path} does not state the dim: it was not written by `cpc embed`")
     return facts
 
 
@@ -209,8 +216,8 @@ def _copy_latents(files: list[Path], ends: Int[np.ndarray, " _"], out: Float[np.
     for file, end in zip(files, ends.tolist(), strict=True):
         frames = _read_latents(file)
         if frames.shape[1] != out.shape[1]:
-            raise ValueError(f"{file} holds {frames.shape[1]} channels, the others {out.shape[1]}")
+            raise ValueError(f"{file} holds {frames.shape[1]} channels, the other files {out.shape[1]}")
         if not np.isfinite(frames).all():
-            raise ValueError(f"{file} holds values that are not finite: a broken file, or a model that diverged")
+            raise ValueError(f"{file} holds values that are not finite: the file is broken, or the model diverged")
         out[start:end] = frames
         start = end

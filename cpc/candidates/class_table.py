@@ -22,9 +22,10 @@ class ClassTable(nn.Module):
         num_classes: n.
         dim: D.
         has_bias: whether every class has a bias b_y.
-        is_normalised: scale queries and classes to length 1, so that q . c is a cosine (what kernel samplers need, and
-            the normalised embeddings of Rawat et al. 2019, arXiv:1907.10747, whose tau is 1 / temperature).
-        temperature: divides the products.
+        is_normalised: scale queries and classes to length 1, so that q . c is a cosine. Kernel samplers need this. It
+            corresponds to the normalised embeddings of Rawat et al. 2019 (arXiv:1907.10747), whose tau is 1 /
+            temperature.
+        temperature: divisor of the products.
         has_sparse_gradients: whether gradients are sparse and hold only the scored classes. Useful for many classes: a
             dense gradient costs a pass over the whole table, and a dense optimiser several, even if few classes are
             scored. Optimisers that accept sparse gradients: `torch.optim.SGD` (without momentum or weight decay),

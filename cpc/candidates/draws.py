@@ -147,7 +147,7 @@ def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bo
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """Return how far `log N - L` may exceed the information because negatives repeat: log(N E[1 / (1 + D)]).
+    """Return the most by which repeated negatives lift `log N - L` above the information: log(N E[1 / (1 + D)]).
 
     D is the number of distinct negatives among R negatives from a pool of P, and E[1 / (1 + D)] is the sum of (i / P)^R
     over i = 1 .. P, divided by P + 1. For R small against P the excess is about R / (2 P); docs/theory.md derives it.

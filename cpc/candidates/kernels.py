@@ -64,8 +64,8 @@ class KernelMap(FixedDtype, ABC):
             off = float((torch.linalg.vector_norm(vectors.float(), dim=-1) - 1).abs().max())
             if not off <= NORM_TOLERANCE:
                 raise ValueError(
-                    f"{name} must have unit length for {type(self).__name__}, one is off by {off:.3g}: normalise "
-                    "classes and queries (ClassTable(is_normalised=True)), or take CentroidMass"
+                    f"{name} must have unit length for {type(self).__name__}, but one length is off by {off:.3g}: "
+                    "normalise classes and queries (ClassTable(is_normalised=True)), or use CentroidMass"
                 )
 
 

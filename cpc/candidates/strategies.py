@@ -98,7 +98,7 @@ def num_candidates_of(
 def identities_read(
     strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"] | None]:
-    """Return the ids that this strategy reads: distinct sequence ids if it ignores them, None if it ignores groups."""
+    """Return the ids that a strategy reads: distinct ids if it ignores sequences, None if it ignores groups."""
     reads_speakers, reads_sequences = strategy.startswith("same_speaker"), strategy not in ("mixed", "same_speaker")
     sequence_id = sequence_id if reads_sequences else torch.arange(len(sequence_id))
     return sequence_id, group_id if reads_speakers else None
@@ -120,7 +120,7 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
 
 
 def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
-    """Raise an error if a sequence claims more latents than exist: its targets would lie in another sequence.
+    """Raise an error if a sequence claims more latents than exist, since its targets would lie in another sequence.
 
     Raises:
         ValueError: if an entry of `num_valid` is negative or exceeds `num_latents`.
@@ -128,8 +128,8 @@ def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
     fewest, most = (int(end) for end in num_valid.aminmax())
     if fewest < 0 or most > num_latents:
         raise ValueError(
-            f"num_valid={most if most > num_latents else fewest} of {num_latents} latents: it counts latents, from 0 "
-            f"to {num_latents}, not samples; give encoder.num_latents(samples)"
+            f"num_valid={most if most > num_latents else fewest} must count latents, from 0 to {num_latents}, not "
+            "samples: give encoder.num_latents(samples)"
         )
 
 
@@ -144,7 +144,7 @@ def bounds_information(strategy: str) -> bool:
 
 
 def interpretation(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
-    """Return the legend of a curve of `log N - L` with this strategy: which quantity it is, and whether a bound.
+    """Return the legend of a curve of `log N - L` with this strategy: its quantity, and whether it is a bound.
 
     Args:
         strategy: a name in `STRATEGIES`, or `BANK`.

@@ -100,7 +100,7 @@ class Context(nn.Module):
 
 
 def check_latents(encoder: Any, context: Any) -> None:
-    """Raise ValueError if the encoder returns grids and the context reads sequences, or the other way round."""
+    """Raise ValueError if only one of encoder and context works on grids."""
     output, accepted = getattr(encoder, "latents", None), getattr(context, "latents", None)
     if None not in (output, accepted) and output != accepted:  # custom modules without the attribute are not checked
         raise ValueError(

@@ -20,7 +20,7 @@ from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
 class PixelCNN(Context):
     """Residual blocks that read neighbouring columns and the previous row; one network for each direction of time.
 
-    With direction `down`, the context at row r depends on the rows up to r and on no row below. For other directions
+    With direction `down`, the context at row r depends only on rows up to r. For other directions
     the grid is turned (Henaff et al. 2019, arXiv:1905.09272), and the contexts are turned back and concatenated in the
     last axis.
 
@@ -49,7 +49,9 @@ class PixelCNN(Context):
         super().__init__()
         directions = tuple(directions)
         if not directions or len(set(directions)) < len(directions) or not set(directions) <= set(DIRECTIONS):
-            raise ValueError(f"directions={directions!r} must be different ones of {', '.join(DIRECTIONS)}")
+            raise ValueError(
+                f"directions={directions!r} must be one or more of {', '.join(DIRECTIONS)}, each at most once"
+            )
         check_sizes(width=width, num_blocks=num_blocks, hidden_dim=hidden_dim)
         self.width = width
         self.num_blocks = num_blocks
@@ -78,7 +80,7 @@ class PixelCNN(Context):
 
     def _encode(self, z: Float[Tensor, "B H W D"], state: State) -> tuple[Float[Tensor, "B H W C"], State]:
         if state is not None:
-            raise ValueError(f"{type(self).__name__} encodes whole images, which have no state: leave state out")
+            raise ValueError(f"{type(self).__name__} encodes whole images and has no state: leave state out")
         contexts = [
             restore(network(orient(z, direction)), direction)
             for direction, network in zip(self.directions, self.networks, strict=True)
@@ -97,7 +99,7 @@ class MaskedBlock(nn.Module):
         self.widen = nn.Linear(hidden_dim, width)
 
     def forward(self, x: Float[Tensor, "B T S C"]) -> Float[Tensor, "B T S C"]:
-        """Return the output of the block; a row of zeros above the first makes row t depend on rows t-1 and t only."""
+        """Return the output of the block. Row t depends only on rows t-1 and t; the first row follows zeros."""
         hidden = rearrange(self.narrow(x.relu()).relu(), "b t s c -> b c t s")
         hidden = self.before(F.pad(self.beside(hidden), (0, 0, 1, 0))).relu()
         return x + self.widen(rearrange(hidden, "b c t s -> b t s c"))

@@ -37,15 +37,15 @@ class Recurrent(Context):
         self.dropout = dropout
 
     def _cast(self, z: Tensor) -> Tensor:
-        """Return latents in the dtype of the weights, unless autocast is on: autocast may have narrowed them before."""
+        """Return latents in the dtype of the weights, unless autocast is on. Autocast may have narrowed them before."""
         return z if torch.is_autocast_enabled(z.device.type) else z.to(next(self.parameters()).dtype)
 
 
 class GRU(Recurrent):
     """Gated recurrent units, the context of the CPC paper; the arguments are those of `Recurrent`.
 
-    The state is `(h [B, L, C],)`. On a CPU with a C compiler `cpc.contexts.gru_layer` computes the layers, elsewhere
-    torch.
+    The state is `(h [B, L, C],)`. On a CPU with a C compiler `cpc.contexts.gru_layer` computes the layers; elsewhere
+    torch does.
     """
 
     def _allocate(self, input_dim: int) -> None:

@@ -1,8 +1,8 @@
 """`cpc import`: convert checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) to models of cpc.
 
-CPC_audio's ChannelNorm divides by the root of epsilon + the unbiased variance over D channels, cpc's layer norm by the
-root of epsilon + the biased variance: the scale is multiplied by sqrt((D - 1) / D), epsilon by (D - 1) / D. Scores of
-CPC_audio are means over D, those of cpc are sums: the predictors are multiplied by 1 / D. A trained batch norm is a
+CPC_audio's ChannelNorm divides by the root of epsilon + the unbiased variance over D channels; the layer norm of cpc
+uses the biased variance. So the scale is multiplied by sqrt((D - 1) / D), and epsilon by (D - 1) / D. Scores of
+CPC_audio are means over D, scores of cpc are sums. So the predictors are multiplied by 1 / D. A trained batch norm is a
 scale and a shift of each channel, like cpc's norm `affine`.
 
 D latent dim, C context dim, K prediction steps.
@@ -50,10 +50,10 @@ Weights = dict[str, Tensor]
 def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     """Write a checkpoint of CPC_audio as a model folder, with an exactly equal encoder, GRU or LSTM, and predictors.
 
-    Predictors that are not linear in c are left out with a message, such as those that read the speaker or several
-    times. No code of the file is run. Every byte is compared with its checksum, except in files of torch before 1.6,
-    which have none. `checkpoint_args.json` is read if it lies beside the file. A model that carried its state over from
-    one file to the next (samplingType `sequential`) starts each file with a new state here.
+    Predictors that are not linear in c, for example those that also read the speaker or several contexts, are left out
+    with a message. No code of the file is run. Every byte is compared with its checksum, except in files of torch
+    before 1.6, which have none. `checkpoint_args.json` is read if it lies beside the file. A model that carried its
+    state over from one file to the next (samplingType `sequential`) starts each file with a new state here.
 
     Args:
         checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights`, the format of s3prl.
@@ -69,7 +69,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     """
     path = Path(checkpoint)
     if Path(out).exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     checkpoint_data = _read(path)
     arguments = _arguments(path, checkpoint_data)
     for name, legal in _LEGAL.items():
@@ -83,17 +83,21 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
     hidden = _require(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
     predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
     if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
-        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, but it holds {len(predictors)} predictors")
+        raise ValueError(
+            f"{path}: nPredicts is {arguments['nPredicts']}, but the file holds {len(predictors)} predictors"
+        )
     num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
     model = _build(path, weights, num_steps, arguments["negativeSamplingExt"])
     _copy_weights(model, path, weights)
     if predictors:
         _load(path, model.predictor.linear, {"weight": torch.cat(predictors) / len(kernel)})
     else:
-        reason = "they are no linear maps of c" if criterion else "there are none"
-        print(f"{path}: its predictors are left out, {reason}; those of the new model are untrained", file=sys.stderr)
+        reason = "the predictors are not linear in c" if criterion else "there are no predictors"
+        print(f"{path}: {reason}, so none are imported; the new model has untrained predictors", file=sys.stderr)
     if broken := nonfinite_names(model):
-        raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}: its training diverged?")
+        raise ValueError(
+            f"{path} holds values that are not finite, in {', '.join(broken[:5])}: did its training diverge?"
+        )
     data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
     plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}
     provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
@@ -126,8 +130,7 @@ def _read_legacy(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
-            f"{path} is damaged, or holds more than tensors and plain values, by which reading it could run code: "
-            "refused"
+            f"{path} is damaged, or holds objects that could run code: only tensors and plain values are read"
         ) from error
     except Exception as error:  # a damaged file can raise almost any exception
         raise ValueError(f"{path} cannot be read: cut off or damaged") from error
@@ -139,7 +142,7 @@ def _arguments(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     if config is None and file.is_file():
         config = read_json(file)
     if not isinstance(config, dict | None):
-        raise ValueError(f"{path}: its arguments are no mapping, but a {type(config).__name__}")
+        raise ValueError(f"{path}: the arguments are a {type(config).__name__}, but must be a mapping")
     arguments = _DEFAULTS | (config or {})
     for name in (*_DEFAULTS, "nPredicts"):
         if type(arguments.get(name, 1)) is not int or arguments.get(name, 1) < 1:
@@ -154,7 +157,7 @@ def _remove_prefix(path: Path, weights: Any) -> Weights:
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
-        raise ValueError(f"{path} is no checkpoint of CPC_audio: its weights are no tensors by name")
+        raise ValueError(f"{path} is no checkpoint of CPC_audio: `gEncoder` or `weights` must map names to tensors")
     return {name.removeprefix("module."): value for name, value in weights.items()}
 
 
@@ -172,7 +175,7 @@ def _build(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> 
     num_gates, rest = divmod(hidden.shape[0], max(hidden.shape[1], 1))
     contexts = {3: GRU, 4: LSTM}
     if num_gates not in contexts or rest:
-        raise ValueError(f"{path}: its recurrent network has {num_gates} gates, no GRU (3) and no LSTM (4)")
+        raise ValueError(f"{path}: the recurrent network has {num_gates} gates; a GRU has 3, an LSTM 4")
     num_layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
     dim, norm = len(kernel), _norm(path, weights)
     epsilon = _EPSILON * (dim - 1) / dim if norm == "layer" and dim > 1 else NORM_EPSILON
@@ -192,9 +195,7 @@ def _norm(path: Path, weights: Weights) -> Norm:
         return "layer"
     if "gEncoder.batchNorm0.running_mean" in weights:
         return "affine"
-    raise ValueError(
-        f"{path}: its norm is an instance norm over time, so that latents depend on the future: not in cpc"
-    )
+    raise ValueError(f"{path}: cpc has no instance norm over time, because with it latents depend on the future")
 
 
 @torch.no_grad()
@@ -228,7 +229,7 @@ def _copy_weights(model: CPC, path: Path, weights: Weights) -> None:
         copied |= set(names)
     unknown = sorted(name for name in set(weights) - copied if not _COUNTER.fullmatch(name))
     if unknown:
-        raise ValueError(f"{path} holds weights that have no place in cpc's model: {', '.join(unknown[:5])}")
+        raise ValueError(f"{path} holds weights that the model of cpc does not have: {', '.join(unknown[:5])}")
     model.is_initialised.fill_(True)
 
 
@@ -237,7 +238,9 @@ def _require(
 ) -> Tensor:
     """Return a weight; refuse a checkpoint that lacks it or has another number of axes or values."""
     if name not in weights:
-        raise ValueError(f"{path} holds no {name}: a model that cpc does not have, or no CPC_audio checkpoint")
+        raise ValueError(
+            f"{path} has no weight {name}: cpc does not have this model, or the file is no CPC_audio checkpoint"
+        )
     weight = weights[name]
     if num_axes not in (None, weight.ndim) or num_values not in (None, weight.numel()):
         raise ValueError(f"{path}: {name} has the shape {list(weight.shape)}, which its architecture cannot have")
@@ -249,4 +252,4 @@ def _load(path: Path, part: torch.nn.Module, new: Weights) -> None:
         part.load_state_dict(new)
     except RuntimeError as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
-        raise ValueError(f"{path}: its weights do not fit a {type(part).__name__} of cpc: {reason}") from error
+        raise ValueError(f"{path}: the weights do not fit a {type(part).__name__} of cpc: {reason}") from error

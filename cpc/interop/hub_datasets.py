@@ -41,7 +41,8 @@ def download_dataset(
     """Write the audio or images of a dataset as files, ready for indexing or training.
 
     The bytes of the files are unchanged. Images go to `SPLIT/CLASS`, ready for training. For audio, `labels.csv` holds
-    every column of text or numbers, and the command prints how to index the files; `speaker_id` becomes `speaker`.
+    every column of text or numbers; the column `speaker_id` becomes `speaker`. The command prints how to index the
+    files.
 
     Args:
         source: a dataset of the Hub, as ORG/NAME; or a folder of a dataset.
@@ -56,15 +57,14 @@ def download_dataset(
             images without a class go to `unlabelled`.
 
     Raises:
-        ValueError: before `out` is written: if `out` exists or the extra is missing; if there is no such dataset, split
-            or column, or an option does not apply to this dataset; if the dataset has several configurations and none
-            is named, no column of audio or images, or no rows; or if the file of a row has an unknown format or lies
-            outside the dataset.
+        ValueError: if `out` exists; the extra is missing; the dataset, split or column does not exist; an option does
+            not apply; a configuration must be named; the dataset has no audio or images, or no rows; a file has an
+            unknown format or lies outside the dataset. Nothing is written to `out` then.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
     if out.exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     tables = _open(source, config, revision)
     unknown = [name for name in splits or () if name not in tables]
     if unknown:
@@ -94,7 +94,9 @@ def download_dataset(
             elif class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
                 _move(unlabelled, folder, "unlabelled")
         if not rows:
-            raise ValueError(f"{source} has no rows in {', '.join(splits or tables)}: choose others by `splits`")
+            raise ValueError(
+                f"{source} has no rows in {', '.join(splits or tables)}: choose other splits with `splits`"
+            )
         if media == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
@@ -120,13 +122,13 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
         try:
             splits = dict(library.load_dataset(source, config, revision=revision, streaming=True))
         except FileNotFoundError as error:
-            raise ValueError(f"there is no dataset {source!r}, no folder and none of the Hub: {error}") from error
+            raise ValueError(f"{source!r} is neither a folder nor a dataset of the Hub: {error}") from error
         except ValueError as error:
             available = re.search(r"[Aa]vailable[^[]*(\[.*\])", str(error))
             if available is None:
                 raise
             problem = "has several configurations" if config is None else f"has no configuration {config!r}"
-            raise ValueError(f"{source} {problem}: choose by `config` NAME one of {available[1]}") from error
+            raise ValueError(f"{source} {problem}: choose one with `config`: {available[1]}") from error
         for name, table in splits.items():
             if table.features is None:  # the first rows show the features
                 splits[name] = table._resolve_features()
@@ -142,7 +144,7 @@ def _open_saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _report_empty(source: str, split: str) -> None:
-    print(f"{source}: split {split!r} is empty, and skipped", file=sys.stderr)
+    print(f"{source}: split {split!r} is empty and is skipped", file=sys.stderr)
 
 
 @contextmanager
@@ -150,10 +152,10 @@ def _explain_errors(source: str) -> Iterator[None]:
     """Raise OSError for the many types of errors of readers of tables, archives and networks."""
     try:
         yield
-    except ImportError as error:  # `datasets` imports its audio encoder for loose audio files, needed or not
+    except ImportError as error:  # `datasets` imports an unneeded encoder for audio files outside of tables
         raise ValueError(
-            f"{source} holds loose files, for which the package `datasets` needs another package: {error} Or fetch "
-            f"them as they are, `hf download {source} --repo-type dataset --local-dir DIR`, and `cpc data index DIR`"
+            f"`datasets` cannot read files outside of tables in {source}: {error} Install that package, or run `hf "
+            f"download {source} --repo-type dataset --local-dir DIR` and then `cpc data index DIR`"
         ) from error
     except (ValueError, OSError):
         raise
@@ -172,7 +174,8 @@ def _known_split(name: str, source: str) -> str:
     if split := split_called(word):
         return split
     raise ValueError(
-        f"{source}: split {name!r} is none of train, valid, test and unlabelled by its name: choose others by `splits`"
+        f"{source}: the name of split {name!r} is not a form of train, valid, test or unlabelled: choose other splits "
+        "with `splits`"
     )
 
 
@@ -240,14 +243,16 @@ def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: 
     path, content = str(value.get("path") or ""), value.get("bytes")
     if content is None:
         if not _is_inside(path, source):
-            raise ValueError(f"{where} names {path}, outside of the dataset: refused")
+            raise ValueError(f"{where} names {path}, which is outside the dataset and is not read")
         with fsspec.open(path, "rb") as stream:
             content = stream.read()
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES[medium]:
         suffix = _guess_suffix(content, medium)
     if suffix not in _SUFFIXES[medium]:
-        raise ValueError(f"{where} holds no {medium.lower()} file that is known: it begins with {content[:8]!r}")
+        raise ValueError(
+            f"{where} holds a file of unknown format, not {medium.lower()}: it begins with {content[:8]!r}"
+        )
     return content, suffix
 
 

@@ -1,6 +1,6 @@
-"""InfoNCE against a bank of stored latents: all of them, exactly and in tiles, or as many as a sampler drew.
+"""InfoNCE against a bank of stored latents: against all of them, in tiles, or against those that a sampler drew.
 
-M queries (rows), n latents of the bank, m drawn ones, D latent dim.
+M queries (rows), n latents of the bank, m drawn latents, D latent dim.
 """
 
 import torch
@@ -38,23 +38,25 @@ def bank_loss(
 
     The sum runs over the latents of the bank.
 
-    Without a draw the sum is exact and takes a pass over the bank in tiles (`cpc.losses.engine`); the loss and
-    log N - L are those of all N candidates. With a draw the cost is m. The score of a candidate is then lowered by its
-    log expected count, and that of the positive is not (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019,
-    arXiv:1907.10747). The sum Z' over the draw has E[Z'] = Z, so the loss estimates that of the bank, and tends to it
-    as m grows. Since E[log Z'] <= log Z, the estimate of log N - L is too high in the mean, by about Var[Z' / Z] / 2,
-    and is not a bound. Train with draws, and measure without.
+    Without a draw the sum is exact and takes a pass over the bank in tiles (`cpc.losses.engine`); the loss and log N -
+    L are those of all N candidates. With a draw the cost is O(m) per query. The log expected count of each candidate is
+    then subtracted from its score, but not from the positive's score (Bengio and Senecal 2003; eq. 5 of Rawat et al.
+    2019, arXiv:1907.10747). The sum Z' over the draw has E[Z'] = Z, so the loss estimates the loss against the whole
+    bank and converges to it as m grows. Since E[log Z'] <= log Z, the estimate of log N - L is too high in the mean, by
+    about Var[Z' / Z] / 2, and is not a bound. Train with draws, and measure without.
 
-    Latents of a row's own sequence are never its negatives. In a draw they are left out, and E[Z'] = Z for the rest.
+    Latents of a row's own sequence are never its negatives. They are left out of a draw and of Z; E[Z'] = Z still
+    holds.
 
     Args:
         queries: predictions W_k c.
-        positives: the latent that each query should find; gets a gradient, the bank gets none.
+        positives: the latent that each query should find. Positives get a gradient, the bank does not.
         bank: the negatives.
-        draw: what a sampler drew for these queries from `len(bank)` classes; None: all of the bank. Separate candidates
-            of each query are gathered, `[M, m, D]`; shared candidates take a matrix product.
-        sequence_id: the sequence of each row. Latents of the same sequence, such as the positive if the bank has it,
-            are left out; -1: none are.
+        draw: candidates that a sampler drew for these queries from `len(bank)` classes; None: the whole bank.
+            Candidates that are separate for each query are gathered as `[M, m, D]`; shared candidates take one matrix
+            product.
+        sequence_id: the sequence of each row. Latents of the same sequence, such as a stored positive, are left out.
+            With -1 no latent is left out.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
 
     Raises:
@@ -73,8 +75,8 @@ def bank_loss(
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
     if bool((num_negatives < 1).any()):
         raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {len(queries)} rows find only their own sequence in the bank: "
-            "fill it from more files"
+            f"{int((num_negatives < 1).sum())} of {len(queries)} rows have only latents of their own sequence in the "
+            "bank: fill the bank from more files"
         )
     if draw is None:
         with torch.autocast(queries.device.type, enabled=False):

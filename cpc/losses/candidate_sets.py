@@ -1,7 +1,7 @@
 """Which rows of a batch are scored against which candidates: worked out on the host before any score is computed.
 
-The candidate sets follow from lengths, identities and the strategy. The arithmetic that comes after them has shapes
-that are known beforehand. Candidates come from the sequences of all ranks; this rank predicts a slice of them.
+The candidate sets depend on lengths, identities and the strategy. They fix the shapes of all later arithmetic.
+Candidates come from the sequences of all ranks; this rank predicts a slice of these sequences.
 
 K steps, B sequences that are predicted, S sequences that give candidates, T latents of each, M rows, N = S T
 candidates, R drawn negatives.
@@ -98,10 +98,10 @@ class RankSlice(NamedTuple):
     """The sequences that this rank predicts, among those of all ranks.
 
     Attributes:
-        first: index of the first one.
+        first: index of the first sequence.
         num: B.
         num_ranks: number of ranks that share the sequences.
-        is_apart: no row is scored against latents of another rank, and each rank holds only its own latents.
+        is_apart: True if no row is scored against latents of another rank; each rank then holds only its own latents.
     """
 
     first: int
@@ -255,9 +255,9 @@ def draw_row_negatives(
         candidate_set: the rows, on the host.
         num: R.
         generator: source of the draws.
-        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. Where the draw is z_{t+k} itself,
-            it is drawn again for this step, so that the draws of each step stay uniform over its negatives.
-        device: where the draws go; None: the host.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. If the draw is z_{t+k}, it is drawn
+            again for step k, so that the draws of each step stay uniform over its negatives.
+        device: device of the draws; None: the host.
     """
     rows = candidate_set
     device = rows.candidate_mask.device if device is None else device
@@ -292,7 +292,7 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     skip_steps: int = 0,
 ) -> None:
-    """Refuse a batch that has no rows, or a row without negatives; only lengths and identities are read.
+    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
 
     Raises:
         ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
@@ -300,25 +300,25 @@ def check_rows(
     longest = int(num_valid.max())
     if longest < 2 + skip_steps:
         raise ValueError(
-            f"the longest sequence has {longest} latents, a prediction {1 + skip_steps} ahead needs at least "
+            f"the longest sequence has {longest} latents, but a prediction {1 + skip_steps} ahead needs at least "
             f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
-            "such short files out"
+            "out such short files"
         )
     num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
     has_no_negatives = (num_negatives < 1) & (num_valid > 1 + skip_steps)
     if bool(has_no_negatives.any()):
         raise ValueError(
             f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_valid)} sequences of a batch "
-            "without a single negative: raise data.batch_size, or, for a same-speaker strategy, choose "
+            "without a negative: raise data.batch_size, or, for a same-speaker strategy, choose "
             "data.sampler=same_speaker, which puts several sequences of a speaker in each batch"
         )
 
 
 def check_identities(num: int, num_valid: Any, sequence_id: Any, group_id: Any) -> None:
-    """Refuse lengths and identities that are not one integer for each of `num` observations; values are not read.
+    """Raise an error on lengths or identities that are not one integer per observation; values are not read.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: if an argument is not one integer for each of `num` observations. The message names the argument.
     """
     for name, ids in (("num_valid", num_valid), ("sequence_id", sequence_id), ("group_id", group_id)):
         if ids is not None:
@@ -326,7 +326,7 @@ def check_identities(num: int, num_valid: Any, sequence_id: Any, group_id: Any) 
 
 
 def copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
-    """Return tensors of one shape on the CPU, copied by one transfer, so that a GPU is waited for once."""
+    """Return tensors of one shape on the CPU, copied by one transfer, so that the host waits for a GPU only once."""
     present = [each for each in ids if each is not None]
     moved = iter(torch.stack(present).cpu() if any(each.device.type != "cpu" for each in present) else present)
     return (None if each is None else next(moved) for each in ids)

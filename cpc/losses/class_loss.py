@@ -1,6 +1,6 @@
 """The loss of every objective of candidate sampling, against a table of class vectors.
 
-M queries (rows), T targets of each query, n classes, N of them drawn, D dims.
+M queries (rows), T targets of each query, n classes, N drawn classes, D dims.
 """
 
 from collections.abc import Callable
@@ -39,16 +39,16 @@ def class_loss(
 ) -> RowLosses:
     """Return the loss of finding each query's targets among all classes, or among the drawn ones.
 
-    F(x, y) = q . c_y / temperature + bias_y. In a softmax the wanted distribution is uniform over a row's targets; in a
+    F(x, y) = q . c_y / temperature + bias_y. In a softmax the target distribution is uniform over a row's targets; in a
     logistic loss each target is a positive. A class that is drawn twice counts twice. Expected counts get no gradient.
     docs/theory.md derives what each objective learns.
 
     Args:
         queries: a vector per row.
         classes: a vector per class.
-        targets: the classes to find, `[M]` or `[M, T]`, -1 where a row has fewer than T; each at most once in a row.
-        draw: the candidates, from a sampler with a treatment of hits that the objective accepts; None for full
-            objectives.
+        targets: the classes to find, `[M]` or `[M, T]`, padded with -1 if a row has fewer than T. A class may occur
+            only once in a row.
+        draw: the candidates, from a sampler; the objective must accept its treatment of hits. None for full objectives.
         objective: a name in `cpc.losses.OBJECTIVES`.
         correction: a correction that the objective accepts; None: its default.
         bias: a score per class.
@@ -56,10 +56,10 @@ def class_loss(
         weight: weight of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: on an unknown objective, a correction that it does not accept, kept hits where it accepts none,
-            removed hits where it needs them (excluded hits leave no trace in a draw), a missing or superfluous draw,
-            shapes that do not fit, targets out of range or twice in a row, a row without a target, or a target whose
-            expected count is zero or unknown where the correction needs it.
+        ValueError: if the objective is unknown, or does not accept the correction; if the draw is missing or
+            superfluous, or keeps or removes hits against the rules of the objective (excluded hits cannot be detected
+            in a draw); if shapes do not fit; if a target is out of range or twice in a row, or a row has no target; or
+            if the correction needs the expected count of a target and it is zero or unknown.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -107,8 +107,8 @@ def loss_on_table(
 ) -> RowLosses:
     """Return `class_loss` of checked arguments, for tables that look up classes themselves.
 
-    The queries are divided by the temperature. `vectors` and `biases` return those of class ids, for None those of all
-    classes. `form` replaces the form of the objective.
+    The queries must already be divided by the temperature. `vectors` and `biases` return the vectors and biases of
+    class ids, or of all classes if the ids are None. `form` replaces the form of the objective.
     """
     is_target = targets != NO_TARGET
     # A missing target adds a gradient of zero to some class: choose one that gets a gradient in any case.
@@ -144,15 +144,16 @@ def candidate_loss(
 ) -> RowLosses:
     """Return the loss of targets against candidate vectors, from a table or a bank; F = query . vector + bias.
 
-    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy ranks by F, as it
-    does for classes without a sampler.
+    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy ranks by F, with and
+    without a sampler.
 
     Args:
         queries: already divided by the temperature.
-        candidates: shared by all rows, or separate for each row.
+        candidates: candidate vectors, shared by all rows or separate for each row.
         bias: biases of the candidates.
-        targets: vectors of each row's targets and their biases; or their indices, if they are among the candidates.
-        corrections: what is subtracted from scores, and which candidates do not exist.
+        targets: vectors and biases of each row's targets; or the indices of the targets, if they are among the
+            candidates.
+        corrections: log counts that are subtracted from scores; they also mark candidates that do not exist.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         weight: weight of each row in `loss`; None: 1 / M.
     """
@@ -188,7 +189,7 @@ def candidate_loss(
 def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
     accepted = objective_of(objective).hits
     is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
-    is_empty = (draw.ids == 0) & is_gone  # padding looks like a removed class 0, but comes last in a row
+    is_empty = (draw.ids == 0) & is_gone  # padding looks like a removed class 0, but is at the end of a row
     is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
     if draw.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
         is_empty &= is_gone.all(0)
@@ -204,7 +205,7 @@ def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None
 
 
 def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
-    """Return which candidates are targets of their row."""
+    """Return the mask of the candidates that are targets of their row."""
     return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
 
 
@@ -212,7 +213,7 @@ def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) 
     """Return targets as `[M, T]`.
 
     Raises:
-        ValueError: if targets do not fit the queries, are no classes or repeat in a row, or a row has none.
+        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
     """
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
     if targets.numel() == 0:
@@ -245,7 +246,8 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
     log_count_targets = draw.log_count_targets
     if log_count_targets.numel() != targets.numel():
         raise ValueError(
-            f"log_count_targets {tuple(log_count_targets.shape)} are not of the targets' shape {tuple(targets.shape)}"
+            f"log_count_targets has the shape {tuple(log_count_targets.shape)}, the targets {tuple(targets.shape)}: "
+            "they must be equal"
         )
     target_counts = log_count_targets.reshape(targets.shape)
     is_unknown = ~target_counts.isfinite() & (targets != NO_TARGET)
@@ -264,7 +266,9 @@ def check_candidates(draw: Draw, num_rows: int) -> None:
     check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
     for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
         if not isinstance(each, Tensor) or not each.is_floating_point():
-            raise ValueError(f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}: it holds floats")
+            raise ValueError(
+                f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}, but must hold floats"
+            )
     row_shape = (num_rows, ids.shape[-1])
     if ids.shape not in (row_shape[1:], row_shape) or log_count.shape not in (ids.shape, row_shape):
         raise ValueError(

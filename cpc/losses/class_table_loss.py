@@ -35,12 +35,12 @@ class ClassTableLoss(Loss):
     Only the rows of the table that the loss needs are gathered.
 
     A sampler whose proposal depends on the query reads the classes' vectors. If the sampler has one dim more than the
-    table, it reads the biases too: temperature * bias is the last coordinate of a class, and 1 that of every query.
-    Kernels that need vectors of length 1 cannot do this. If the sampler has the table's dims, its proposal ignores the
-    biases. The loss is corrected for that, but its variance grows with the differences between biases.
+    table, it also reads the biases: the last coordinate is temperature * bias for a class and 1 for a query. Kernels
+    that need vectors of length 1 cannot do this. If the sampler has the dims of the table, its proposal ignores the
+    biases. The loss is corrected for this, but its variance grows with the differences between biases.
 
-    The model is always measured by the full softmax. With several processes, all draw from the proposal of rank 0,
-    whose sampler buffers are sent to the others at every step and saved in checkpoints.
+    The model is always measured by the full softmax. With several processes, all draw from the proposal of rank 0. Its
+    sampler buffers are sent to the other processes at every step and saved in checkpoints.
 
     Args:
         table: the classes.
@@ -131,7 +131,7 @@ class ClassTableLoss(Loss):
                 "and it cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
             )
         sampler.check_request(num_sampled, self.hits)
-        sampler.check_left(num_sampled, int(self.hits == "exclude"))  # one target a row, at least
+        sampler.check_left(num_sampled, int(self.hits == "exclude"))  # at least one target per row
         if isinstance(sampler, QuerySampler):
             self._check_scores(sampler)
 
@@ -170,8 +170,9 @@ class ClassTableLoss(Loss):
 
         There is a row for every valid t whose class k steps ahead is known: `labels[:, t + k - 1]`, negative where
         unknown. All rows are one call, with one draw if the sampler shares draws. N is the number of candidates: n for
-        the full softmax, the positive and N - 1 drawn classes for a sampled one. In training, a row is weighted by the
-        rows of all ranks, times the number of ranks, which DDP's mean divides by; all ranks must call it together.
+        the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In training, the weight of a row
+        is the number of ranks divided by the rows of all ranks, since DDP takes the mean over ranks. All ranks must
+        call `forward` together.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, no class is known, or `num_valid` counts more
@@ -193,10 +194,11 @@ class ClassTableLoss(Loss):
         is_valid = torch.arange(num_latents) < rearrange(num_valid, "b -> b 1")
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
-        # Held-out text may end earlier on some ranks, which do not call this again; its sums need no weight.
+        # Held-out text may end earlier on some ranks, which then stop calling this; the sums of held-out text need no
+        # weight.
         counts = gather_row_counts(num_rows) if measure is None else num_rows[None]
         if bool((counts.sum(1) == 0).any()):  # on any rank: all ranks raise, so that none waits
-            raise ValueError("no latent of the batch has a known class ahead of it: give labels")
+            raise ValueError("no latent of the batch is followed by a known class: give labels")
         weights = len(counts) * row_weights(query % num_steps, counts.sum(0))
         rows = (query, query % num_steps, query // (num_latents * num_steps), weights)
         index, step, sequence, weight = (each.to(queries.device, non_blocking=True) for each in rows)
@@ -216,8 +218,8 @@ class ClassTableLoss(Loss):
     ) -> RowLosses:
         """Return the training loss; arguments and errors are those of `class_loss`, and errors of the sampler.
 
-        Queries come without the coordinate 1 for biases, are not divided by the temperature, and are scaled to length 1
-        if the table is normalised. Targets on the host are checked without waiting for a GPU.
+        Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
+        1 if the table is normalised. Targets on the host are checked without waiting for a GPU.
         """
         on_host = target_sets(targets, len(queries), self.table.num_classes)
         targets, draw = on_host.to(queries.device, non_blocking=True), None
@@ -285,14 +287,14 @@ class ClassTableLoss(Loss):
         return torch.cat([vectors, self.table.temperature * rearrange(biases, "n -> n 1")], dim=1)
 
     def _check_scores(self, sampler: QuerySampler) -> None:
-        """Refuse a sampler whose proposal would follow other scores; warn if it ignores the biases."""
+        """Raise an error if the proposal of a sampler would follow other scores; warn if it ignores the biases."""
         table, name = self.table, type(sampler).__name__
         can_have_bias = table.has_bias and not sampler.needs_normalised  # a bias would change the length 1
         if sampler.dim != table.dim and not (can_have_bias and sampler.dim == table.dim + 1):
-            with_bias = f", or for dim={table.dim + 1} to draw by their biases too" if can_have_bias else ""
+            with_bias = f", or with dim={table.dim + 1} to draw by biases too" if can_have_bias else ""
             raise ValueError(
-                f"{name} is built for vectors of dim={sampler.dim}, the table's have {table.dim}: build it for "
-                f"these{with_bias}"
+                f"{name} is built for vectors of dim={sampler.dim}, but the table has dim={table.dim}: build it with "
+                f"this dim{with_bias}"
             )
         if sampler.has_temperature and sampler.temperature != table.temperature:
             raise ValueError(
@@ -311,8 +313,9 @@ class ClassTableLoss(Loss):
         """Return the loss of the full softmax, the log of the perplexity, for any objective; in tiles of rows.
 
         Sampled objectives without a correction learn log(P / Q) (docs/theory.md), so the log of the expected counts Q
-        is added to their scores. For distinct candidates, Q assumes independent inclusion, a close approximation. The
-        full and the sampled logistic loss learn log odds F, so the softmax is that of log P = log sigmoid(F).
+        is added to their scores. For distinct candidates, Q is computed as if classes were included independently, a
+        close approximation. The full and the sampled logistic loss learn log odds F, so the softmax is taken over log P
+        = log sigmoid(F).
 
         Raises:
             ValueError: as `check_exact`, and on queries or targets that do not fit the table.
@@ -326,7 +329,7 @@ class ClassTableLoss(Loss):
         return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, form)
 
     def check_exact(self) -> None:
-        """Raise ValueError if scores were learned against a proposal that differs between queries: no full softmax."""
+        """Raise ValueError if there is no full softmax: scores were learned against proposals that differ by query."""
         self._log_proposal(self.table.weight.device)
 
     def _log_proposal(self, device: torch.device) -> Float[Tensor, " n"] | None:

@@ -37,9 +37,9 @@ class Predictions(NamedTuple):
 
 
 def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> Iterator[Predictions]:
-    """Yield the predictions of each direction of time; the columns of an image share its identity.
+    """Yield the predictions of each direction of time; the columns of an image share the identity of the image.
 
-    Identities are copied to the host once; directions of one size share their `Sequences`.
+    Identities are copied to the host once. Directions of the same size share their `Sequences`.
 
     Args:
         output: of the model.
@@ -70,8 +70,8 @@ class Contrastive(Loss):
     """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
 
     In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each rank
-    computes the losses of its own rows. `.loss` is scaled so that its mean over ranks, and the mean gradient that DDP
-    and FSDP take, are those of the whole batch in one process (`cpc.losses.ranks`).
+    computes the losses of its own rows. `.loss` is scaled: its mean over ranks is the loss of the whole batch, and the
+    mean gradient that DDP and FSDP take is the gradient of this loss (`cpc.losses.ranks`).
 
     Args:
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
@@ -82,17 +82,17 @@ class Contrastive(Loss):
         compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` runs the definition
             (see `cpc.losses.info_nce`).
         auxiliary_negatives: further strategies to train with, and the share of each in the training loss. `negatives`
-            has the remaining share, and the bound is that of `negatives`. With `{"sequence_only": 0.75}` and
+            has the remaining share, and only `negatives` determines the bound. With `{"sequence_only": 0.75}` and
             `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
         skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
             the number of rows that overlap the context's row.
-        exchange: how latents get from rank to rank: `gather` holds those of all ranks at once. `ring` holds those of
-            two ranks, so that memory stays as ranks are added; it scores every candidate twice, sends half as much
-            again, and cannot draw negatives.
+        exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds those
+            of two ranks, so memory does not grow with the number of ranks. It scores every candidate twice, sends half
+            as much again, and cannot draw negatives.
 
     Raises:
-        ValueError: on an unknown strategy, shares that leave nothing for `negatives`, fewer than one negative, a
-            negative `skip_steps`, shared draws without draws, or draws or the reference with a ring.
+        ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
+            `skip_steps` is negative, draws are shared but not made, or a ring is combined with draws or the reference.
     """
 
     uses_all_ranks = True
@@ -121,18 +121,18 @@ class Contrastive(Loss):
             check_count("model.loss.init_args.num_negatives", num_negatives, 1)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
-                "model.loss.init_args.shared_across_steps is about negatives that are drawn: set num_negatives, or "
+                "model.loss.init_args.shared_across_steps applies only to drawn negatives: set num_negatives, or "
                 "leave it out"
             )
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
-                f"model.loss.init_args.exchange=ring scores every candidate, but num_negatives={num_negatives} "
-                "draws them: leave num_negatives out, or choose exchange=gather"
+                f"model.loss.init_args.exchange=ring scores every candidate and cannot draw "
+                f"num_negatives={num_negatives}: leave num_negatives out, or choose exchange=gather"
             )
         if exchange == "ring" and compute == REFERENCE:
             raise ValueError(
-                "model.loss.init_args.compute=reference holds all candidates at once, exchange=ring does not: choose "
-                "exchange=gather"
+                "model.loss.init_args.compute=reference needs all candidates at once, and exchange=ring does not hold "
+                "them: choose exchange=gather"
             )
         self.exchange = exchange
         self.negatives = negatives
@@ -159,8 +159,8 @@ class Contrastive(Loss):
     ) -> ContrastiveOutput:
         """Return the loss of finding every z_{t+k} among its candidates.
 
-        With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares; all other fields
-        are those of `negatives`.
+        With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares. All other fields
+        belong to the strategy `negatives`.
         """
         gathered = gather_batch(output, batch, self._strategies(measure), self.exchange)
         candidate_sets = self.candidate_sets(gathered, measure)  # on the host
@@ -244,7 +244,7 @@ class Contrastive(Loss):
         loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * main.loss, main.loss_nats
         for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
             loss = loss + share * other.loss
-            loss_nats = loss_nats + 0 * other.loss_nats  # makes a loss that is not finite visible in the sums
+            loss_nats = loss_nats + 0 * other.loss_nats  # a loss that is not finite then shows in the sums
         return main._replace(loss=loss, loss_nats=loss_nats)
 
 
@@ -254,13 +254,13 @@ def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
         if strategy not in STRATEGIES:
             raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
         if strategy == negatives:
-            raise ValueError(f"{option} names {strategy!r}, which is negatives itself: name another strategy")
+            raise ValueError(f"{option} names {strategy!r}, which `negatives` already is: name another strategy")
         if not share > 0:
             raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
     if sum(shares.values()) >= 1:
         raise ValueError(
-            f"the shares in {option} sum to {sum(shares.values()):g}: below 1 a part is left for "
-            f"negatives={negatives!r}, whose bound is recorded"
+            f"the shares in {option} sum to {sum(shares.values()):g}: the sum must be below 1, so that a share is "
+            f"left for negatives={negatives!r}, whose bound is recorded"
         )
 
 
@@ -284,13 +284,13 @@ def contrast(
         queries: W_k c_t, steps first.
         latents: z.
         strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
-        num_valid: number of latents of each sequence that are signal; the rest is padding, neither target nor
-            candidate. None: all.
+        num_valid: number of latents of each sequence that are signal. The rest is padding and is neither target nor
+            candidate. None: all are signal.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
         is_known: latents that are known; the others are like padding. None: all.
         generator: source of the draws.
-        options: of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
+        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
         ValueError: as `Contrastive`, on tensors of the wrong dtype or shape, or if `num_valid` counts more latents

@@ -26,20 +26,23 @@ class CandidateSet(NamedTuple):
         query_index: `[M]` index of the row's query among the Q queries; None: row m has query m.
         positive_index: `[M]` index of the row's positive among the N candidates.
         sequence: `[M]` index of the row's sequence among the B.
-        candidate_mask: `[B, N]` the candidates of a sequence's rows. The positive counts once, inside the mask or not.
+        candidate_mask: `[B, N]` the candidates of a sequence's rows. The positive counts once, whether it is in the
+            mask or not.
         weight: `[M]` weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
-        negatives: `[M, R]` candidates that were drawn for the row, never its positive; None: all of the mask.
+        negatives: `[M, R]` candidates that were drawn for the row, never its positive; None: all candidates of the
+            mask.
         step: `[M]` index of the row's step among the K.
         num_negatives: `[M]` number of negatives in the mask.
-        is_used: `[N]` whether any row is scored against the candidate.
+        is_used: `[N]` whether the candidate is scored in any row.
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
         blocks: the parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
-        ring: the engine's state of the ring exchange; None: the candidates of all ranks are at hand.
-        pool: on the host, what each row's negatives are drawn from (`cpc.candidates.draws.NegativePool`); None: not
-            prepared.
-        num_rows_before: number of rows of the ranks before this one; numbers the draws.
-        num_times_before: number of (b, t) with rows of the ranks before this one; numbers shared draws.
+        ring: the engine's state of the ring exchange; None: this rank holds the candidates of all ranks.
+        pool: the candidates from which each row's negatives are drawn, on the host
+            (`cpc.candidates.draws.NegativePool`); None: not prepared.
+        num_rows_before: number of rows of the ranks before this one; the index of a row's draws starts from it.
+        num_times_before: number of (b, t) with rows of the ranks before this one; the index of shared draws starts from
+            it.
     """
 
     query_index: Tensor | None
@@ -118,7 +121,7 @@ def _num_times_negative(rows: CandidateSet) -> Float[Tensor, "M N"]:
 def _tie_width(
     dtype: torch.dtype, q: Float[Tensor, "M D"], positives: Float[Tensor, "M D"], bias: Float[Tensor, " M"] | None
 ) -> Float[Tensor, "M 1"]:
-    """Return how far apart two scores may be and still tie: as far as rounding can move equal scores apart.
+    """Return the largest difference of two scores that still tie: the rounding error of equal scores.
 
     See `cpc.losses.engine.tie_width`; the rounding is that of float32 scores unless the queries are float64.
     """

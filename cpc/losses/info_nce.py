@@ -39,12 +39,12 @@ def info_nce(
 
     Args:
         queries: predictions W_k c.
-        candidates: latents; mark padding with `valid`.
+        candidates: candidate latents; mark padding with `valid`.
         positives: index of each query's positive among the candidates.
         query_sequence: which sequence (row of `allowed`) each query belongs to.
         candidate_sequence: which sequence (column of `allowed`) each candidate belongs to.
-        allowed: which sequences (columns) give candidates to the queries of which sequence (row), as
-            `cpc.candidates.allowed_matrix` returns; None: all do.
+        allowed: which sequences (columns) give candidates to the queries of each sequence (row), as
+            `cpc.candidates.allowed_matrix` returns; None: all sequences to all.
         valid: candidates that exist; None: all.
         log_count: log expected count of each candidate in the drawn set, subtracted from every score (the posterior
             correction of sampled softmax).
@@ -53,10 +53,10 @@ def info_nce(
         negatives: indices of each row's negatives among the candidates, allowed or not, but never the positive. Use
             this instead of `num_negatives`.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
-        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products, which
-            is faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32, and so
-            do products with negatives so few that their vectors are gathered (`cpc.losses.engine`). `reference` runs
-            the definition, in float64 and with the whole score matrix in memory.
+        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products, which is
+            faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32. Products
+            with few drawn negatives, whose vectors are gathered, stay float32 too (`cpc.losses.engine`). `reference`
+            runs the definition, in float64 and with the whole score matrix in memory.
 
     Returns:
         `RowLosses`; `.loss` is the mean over rows.
@@ -78,11 +78,13 @@ def info_nce(
     if log_count is not None:
         check_tensor("log_count", log_count, "floats", (len(candidates),))
         if not bool(log_count.isfinite().all()):
-            raise ValueError("log_count holds values that are not finite: mark candidates that do not exist by valid")
+            raise ValueError(
+                "log_count holds values that are not finite: mark candidates that do not exist with `valid`"
+            )
     if num_negatives is not None:
         check_count("num_negatives", num_negatives, 1)
     if num_negatives is not None and negatives is not None:
-        raise ValueError(f"num_negatives={num_negatives} draws negatives, but negatives are given: leave one out")
+        raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
     # torch refuses short integers as indices, and takes uint8 for a mask.
     sequence, candidate_columns = (
         None if each is None else each.cpu().long() for each in (query_sequence, candidate_sequence)
@@ -103,8 +105,8 @@ def info_nce(
     has_no_negatives = rows.num_negatives < 1
     if negatives is None and bool(has_no_negatives.any()):
         raise ValueError(
-            f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative: their loss is 0 and teaches "
-            "nothing; allow more sequences or put more of them in the batch"
+            f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative, so their loss is 0: allow more "
+            "sequences or put more of them in the batch"
         )
     if num_negatives is not None and negatives is None:
         negatives = draw_row_negatives(rows, num_negatives, generator, device=queries.device)
@@ -138,10 +140,7 @@ def _check_sequences(
     num_candidates: int,
 ) -> None:
     if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
-        raise ValueError(
-            "allowed, query_sequence and candidate_sequence go together: which sequences give candidates to which, and "
-            "the sequence of each query and candidate; give all three or none"
-        )
+        raise ValueError("allowed, query_sequence and candidate_sequence belong together: give all three or none")
     if allowed is None or query_sequence is None or candidate_sequence is None:
         return
     check_tensor("allowed", allowed, "booleans", ("B", "B"))

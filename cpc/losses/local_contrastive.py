@@ -1,4 +1,4 @@
-"""The loss of CPC for every place of a frame: find the place k frames later among the same place of other frames.
+"""The loss of CPC for every place of a frame: find its latent k frames later among latents of the same place.
 
 P places of an encoder's last layer, d channels of each, Q queries, N candidates.
 """
@@ -18,19 +18,20 @@ from cpc.losses.output import RowLosses
 class LocalContrastive(Contrastive):
     """The mean of InfoNCE over the places of a frame: global contexts predict local latents.
 
-    A whole frame can be found by its easiest detail, such as a clock, and nothing else needs to be learnt. With a loss
-    for every place, a context must predict all of them (the global-local loss of Anand et al. 2019, arXiv:1906.08226,
-    eq. 1, after Hjelm et al. 2019, arXiv:1808.06670; they have no contexts: `cpc.contexts.Identity`). Loss, accuracy
-    and log N - L are means over places: log N - L is that of one place, not of a frame.
+    A whole frame can be recognised by its easiest detail, such as a clock, and then no other detail is learnt. With a
+    loss for every place, a context must predict all places. This is the global-local loss of Anand et al. 2019
+    (arXiv:1906.08226, eq. 1), after Hjelm et al. 2019 (arXiv:1808.06670); they have no contexts
+    (`cpc.contexts.Identity`). Loss, accuracy and log N - L are means over places, so log N - L belongs to one place,
+    not to a frame.
 
-    The encoder returns places from `latents_and_places`, as `cpc.encoders.FrameEncoder` does. Options: see
+    The encoder returns places from `latents_and_places`, as `cpc.encoders.FrameEncoder` does. The options are those of
     `Contrastive`.
     """
 
     num_places: int
 
     def connect(self, encoder: Any, context: Any) -> int:
-        """Return the width of the queries: that of all places of the encoder together.
+        """Return the width of the queries: the sum of the widths of all places.
 
         Raises:
             ValueError: if the encoder has no places.

@@ -14,7 +14,7 @@ from cpc.predictors import Output
 
 
 class EvalProtocol(NamedTuple):
-    """The strategy and the number of negatives per row (None: all) that a loss is measured with."""
+    """The strategy, and the number of negatives per row (None: all), with which a loss is measured."""
 
     strategy: str
     num_negatives: int | None
@@ -29,9 +29,10 @@ class Loss(nn.Module):
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
-        predicts: `latents`, or `classes` of what follows, which data provide as `Batch.labels`.
-        uses_all_ranks: whether rows are scored against candidates of all ranks; draws then need one seed on all ranks.
-        has_sparse_gradients: whether the optimiser must take sparse tensors.
+        predicts: `latents`, or `classes`: the next classes, which data provide as `Batch.labels`.
+        uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
+            ranks.
+        has_sparse_gradients: whether the optimiser must accept sparse gradients.
 
     Raises:
         ValueError: if `skip_steps` is negative.
@@ -60,7 +61,7 @@ class Loss(nn.Module):
             extra: further strategies.
 
         Raises:
-            ValueError: on extra strategies that the loss does not know.
+            ValueError: if an extra strategy is unknown to the loss.
         """
 
     def connect(self, encoder: Any, context: Any) -> int:
@@ -70,12 +71,12 @@ class Loss(nn.Module):
             The width of the queries that the loss needs.
 
         Raises:
-            ValueError: if it cannot.
+            ValueError: if the loss cannot be used with them.
         """
         return encoder.dim
 
     def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the latents that contexts read, and the latents that queries predict, None if they are the same."""
+        """Return the latents that contexts read, and those that queries predict (None if they are the same)."""
         return encoder(x), None
 
     def set_step(self, batch: int) -> None:
@@ -95,8 +96,8 @@ class Loss(nn.Module):
         """Return the loss of an output.
 
         Args:
-            output: of the model.
-            batch: its observations; `num_valid` counts latents here (`CPC.lengths_in_latents`).
+            output: output of the model.
+            batch: the observations of the output; `num_valid` counts latents here (`CPC.lengths_in_latents`).
             generator: source of the draws.
-            measure: a strategy and a number of negatives to measure with; None: those of training.
+            measure: the strategy and the number of negatives to measure with; None: those of training.
         """

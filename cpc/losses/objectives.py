@@ -16,9 +16,9 @@ class Objective(NamedTuple):
     """A form of loss with the draws and corrections that it accepts.
 
     Attributes:
-        form: `softmax`: classify which candidate is the target. `logistic`: classify for each candidate whether it is.
-        hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first; empty: all
-            classes are candidates, none is drawn.
+        form: `softmax`: find the target among the candidates. `logistic`: classify each candidate as target or not.
+        hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first. Empty if
+            all classes are candidates, without a draw.
         corrections: accepted corrections, the default first. `none`: G = F. `posterior`: G = F - log Q, for targets and
             candidates. `importance`: G = F, and every candidate's term in the sum over classes is divided by Q, which
             estimates the full loss (in a softmax this is F - log Q for candidates and F for the target).
@@ -45,7 +45,7 @@ def objective_of(name: str) -> Objective:
     """Return the objective of a name.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is no objective of this name.
     """
     if name not in OBJECTIVES:
         raise ValueError(f"objective={name!r} is not one of {', '.join(OBJECTIVES)}")
@@ -53,7 +53,7 @@ def objective_of(name: str) -> Objective:
 
 
 def learns_log_odds(name: str) -> bool:
-    """Return whether F becomes log(P / (1 - P)), as in a logistic loss without targets among the candidates."""
+    """Return whether F learns log(P / (1 - P)), as in a logistic loss without targets among the candidates."""
     form, hits, _ = objective_of(name)
     return form == "logistic" and "keep" not in hits
 
@@ -71,7 +71,7 @@ def hits_of(name: str, hits: str | None) -> Hits:
     """Return the given treatment of accidental hits, or the objective's default if it is None.
 
     Raises:
-        ValueError: if the objective does not accept it, or draws nothing.
+        ValueError: if the objective does not accept the treatment, or draws no candidates.
     """
     return _accepted(name, "hits", objective_of(name).hits, hits)
 

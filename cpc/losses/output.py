@@ -18,10 +18,11 @@ class RowLosses(NamedTuple):
     Attributes:
         loss: scalar, nats: the weighted sum of `loss_nats`, by default their mean.
         loss_nats: `[M]`, minus the log probability of the positive among the row's candidates (or a logistic loss).
-        num_candidates: `[M]`, N of each row, the positive included; with draws from a bank, N of the whole bank.
-        accuracy: `[M]`, [no negative scores higher] / (1 + ties): equal scores give exactly 1/N. nan for a row without
-            a negative among its draws from a bank.
-        num_negatives: `[M]`, negatives of each row among its draws from a bank; None without such draws: N - 1.
+        num_candidates: `[M]`, N of each row, including the positive. With draws from a bank, N counts the whole bank.
+        accuracy: `[M]`, [no negative scores higher] / (1 + ties), so that equal scores give exactly 1/N. With draws
+            from a bank, nan for a row without a negative.
+        num_negatives: `[M]`, number of negatives of each row among its draws from a bank. None without such draws; the
+            number is then N - 1.
         num_sampled: number of draws from a bank; None: every candidate was scored.
         objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """
@@ -36,19 +37,21 @@ class RowLosses(NamedTuple):
 
     @property
     def mi_nats(self) -> float:
-        """Mean of log N - L over the rows that have a negative; `reading` says how to interpret it.
+        """Mean of log N - L over the rows that have a negative; `reading` is its interpretation.
 
         Raises:
             ValueError: if candidates are classes, whose information is H - L, or if no row has a negative.
         """
         if self.objective is not None:
-            raise ValueError(f"log N - L is no information for classes ({self.objective}): use their entropy minus L")
+            raise ValueError(
+                f"log N - L does not estimate information for classes ({self.objective}): use their entropy minus L"
+            )
         read = self.num_candidates.double().log() - self.loss_nats.double()
         if self.num_negatives is not None:
             read = read[self.num_negatives > 0]
             if len(read) == 0:
                 raise ValueError(
-                    f"no row has a negative: all {self.num_sampled} draws were of its own sequence; draw more"
+                    f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence; draw more"
                 )
         return float(read.mean())
 
@@ -69,7 +72,7 @@ class ContrastiveOutput(NamedTuple):
 
     Attributes:
         loss: scalar, nats: the unweighted mean over steps of the mean over rows; carries the gradients.
-        num_rows: `[K, B]`, rows (b, t) whose z_t and z_{t+k} are both valid.
+        num_rows: `[K, B]`, number of rows (b, t) whose z_t and z_{t+k} are both valid.
         loss_nats: `[K, B]`, sum over rows.
         log_num_candidates: `[K, B]`, sum over rows of log N_i.
         num_candidates: `[K, B]`, sum over rows of N_i.
@@ -94,7 +97,7 @@ def sum_by_step(
     num_sequences: int,
     draw_excess_nats: Float[Tensor, " M"] | None = None,
 ) -> ContrastiveOutput:
-    """Return the sums over rows by step and sequence; `.loss` is that of the rows."""
+    """Return the sums over rows by step and sequence; `.loss` is the loss of the rows."""
     losses = row.loss_nats  # float32 also if the model is bfloat16
     counts = row.num_candidates.to(losses)
     excess = torch.zeros_like(losses) if draw_excess_nats is None else draw_excess_nats.to(losses)

@@ -7,9 +7,9 @@ the loss L of the whole batch, and rank r computes
 
 A row depends on latents of every rank, so the gradient of a latent is the sum over ranks s of dL_s / dz. The forward
 pass gathers latents; the backward pass sums and scatters their gradients. Each rank then has its part of the gradient
-of sum over s of L_s = W L, and the mean over ranks, which DDP and FSDP take, is the gradient of L at any W.
+of sum over s of L_s = W L. DDP and FSDP take the mean over ranks, which is the gradient of L for any W.
 
-A observations of all ranks, B of this one.
+A observations of all ranks, B of this rank.
 """
 
 import functools
@@ -29,7 +29,7 @@ from cpc.losses.engine import score_dtype
 from cpc.predictors import Output
 
 _NUM_AT_ONCE = 256  # observations of a rank whose identities are sent in one message
-_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # if only other ranks know; None: no padding
+_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # values of unknown identities; None: no padding
 
 
 class GatheredBatch(NamedTuple):
@@ -50,7 +50,7 @@ class GatheredBatch(NamedTuple):
     is_apart: bool = False
 
     def rank_slice(self, num_sequences: int) -> RankSlice | None:
-        """Return the position of this rank's `num_sequences` among those of all ranks; None: there is one rank."""
+        """Return the slice of this rank's `num_sequences` among those of all ranks; None if there is one rank."""
         if len(self.nums) == 1:
             return None
         first = self.first * num_sequences // len(self.output.latents)
@@ -60,7 +60,7 @@ class GatheredBatch(NamedTuple):
 def gather_batch(
     output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
 ) -> GatheredBatch:
-    """Gather targets and identities of all ranks, in the order of the ranks; without other ranks nothing changes.
+    """Gather targets and identities of all ranks, in the order of the ranks. With one rank nothing changes.
 
     Only identities are gathered if these strategies need no latents of other ranks, or with `exchange="ring"`, where
     latents are sent later (`cpc.losses.engine.ring`).
@@ -69,8 +69,9 @@ def gather_batch(
     observations. Observations without `sequence_id` are all distinct.
 
     Raises:
-        ValueError: if lengths or identities are not one integer for each observation; and, on every rank, if the ranks'
-            latents differ in shape, some have no `sequence_id`, or a strategy needs speakers that are unknown.
+        ValueError: if lengths or identities are not one integer for each observation. On every rank: if the latents of
+            the ranks differ in shape, only some ranks have a `sequence_id`, or a strategy needs speakers that are
+            unknown.
     """
     num = len(output.latents if output.targets is None else output.targets)
     check_identities(num, batch.num_valid, batch.sequence_id, batch.group_id)
@@ -126,7 +127,7 @@ def _gather_known(is_known: Tensor | None, size: torch.Size, nums: list[int]) ->
 
 
 def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
-    """Return the number of rows of each rank and step, `[1, K]` without other ranks; all ranks call it together.
+    """Return the number of rows of each rank and step (`[1, K]` with one rank). All ranks must call this together.
 
     Args:
         num_rows: the counts of this rank, on the host.
@@ -136,7 +137,7 @@ def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
 
 
 class _Gather(torch.autograd.Function):
-    """Gathers vectors in the dtype of scores, in which their gradients are summed too."""
+    """Gathers vectors in the dtype of scores; their gradients are summed in the same dtype."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor) -> Tensor:
@@ -160,7 +161,7 @@ def _has_other_ranks() -> bool:
 
 
 def _all_gather(own: Tensor) -> Tensor:
-    """Gather tensors of one shape; tensors on the host stay there, so that the host waits for no kernel of a GPU."""
+    """Gather tensors of one shape. Tensors on the host stay there, so that the host does not wait for a GPU."""
     gathered = own.new_empty(dist.get_world_size() * len(own), *own.shape[1:])
     group = _host_group(dist.group.WORLD) if own.device.type == "cpu" else None
     dist.all_gather_single(gathered, own.contiguous(), group=group)
@@ -169,11 +170,11 @@ def _all_gather(own: Tensor) -> Tensor:
 
 @functools.cache
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a group of the same ranks whose backend takes tensors on the host, which NCCL does not."""
+    """Return a group of the same ranks whose backend accepts tensors on the host; NCCL does not."""
     if "cpu:" in dist.get_backend_config(world):
         return world
     host_group = dist.new_group(backend="gloo")
-    assert isinstance(host_group, dist.ProcessGroup)  # it is a number on a rank outside the group
+    assert isinstance(host_group, dist.ProcessGroup)  # on a rank outside the group this is a number
     return host_group
 
 
@@ -203,10 +204,9 @@ def _check(shapes: Tensor, has_sequence_id: Tensor) -> None:
     latent_shapes = shapes[:, 1:]
     if bool((latent_shapes != latent_shapes[0]).any()):
         raise ValueError(
-            f"the ranks have latents of the shapes {', '.join(map(str, latent_shapes.tolist()))} per observation, but "
-            "are candidates of each other: give all ranks windows of one length, padded where shorter (num_valid)"
+            f"the latents of the ranks have the shapes {', '.join(map(str, latent_shapes.tolist()))} per observation, "
+            "but must have the same shape to be candidates of each other: give all ranks windows of one length, and "
+            "pad shorter ones (num_valid)"
         )
     if bool((has_sequence_id != has_sequence_id[0]).any()):
-        raise ValueError(
-            "some ranks have a sequence_id for their observations and some have none: give it on all ranks, or on none"
-        )
+        raise ValueError("only some ranks have a sequence_id for their observations: give it on all ranks, or on none")

@@ -35,10 +35,10 @@ class SupervisedProtocol:
     The schedule follows the budget that is used up first.
 
     Attributes:
-        seconds: time budget, with which the result depends on the machine; None for no such budget.
-        num_steps: budget in steps; None for no such budget.
-        num_epochs: budget in passes over the labelled observations; None for no such budget.
-        min_steps: minimum steps of the budget `num_epochs`: few observations get more passes.
+        seconds: time budget; None for no limit. With a time budget the result depends on the machine.
+        num_steps: budget in steps; None for no limit.
+        num_epochs: budget in passes over the labelled observations; None for no limit.
+        min_steps: minimum number of steps with the budget `num_epochs`. Few observations get more passes.
         batch_size: observations, or parts of long ones, per step.
         window_latents: number of vectors in a part of a long observation.
         learning_rate: peak rate of AdamW; pretrained weights have a tenth of it.
@@ -49,7 +49,7 @@ class SupervisedProtocol:
         seed: seed of weights and batches.
 
     Raises:
-        ValueError: on values that allow no training.
+        ValueError: on values with which training is impossible.
     """
 
     seconds: Positive | None = DEFAULT_SECONDS
@@ -100,10 +100,10 @@ class Head(Probe):
 
     @torch.no_grad()
     def standardise(self, x: Float[Tensor, "n D"]) -> None:
-        """Standardise by these features, those of the first batch.
+        """Set the mean and scale of the standardisation from the features of the first batch.
 
-        Without it the encoder's first gradients are noise, which Adam scales to full steps, and accuracy stays at
-        chance for hundreds of steps.
+        Without standardisation the encoder's first gradients are noise, which Adam scales to full steps. Accuracy then
+        stays at chance for hundreds of steps.
         """
         std, mean = torch.std_mean(x, 0)
         self.mean.copy_(mean)
@@ -123,7 +123,7 @@ def train_supervised(
 
     Args:
         model: the untrained or pretrained model.
-        probe_data: gives the batches, the trained modules, and the vectors for the softmax.
+        probe_data: source of the batches, the trained modules, and the vectors for the softmax.
         task: the task.
         protocol: budget and rates.
         is_pretrained: use a tenth of the learning rate for the model.
@@ -136,7 +136,7 @@ def train_supervised(
         FloatingPointError: if the loss is no longer finite.
     """
     device = probe_data.device
-    model.to(device).train(protocol.norm == "first_batch")  # in eval mode the first pass changes no batch norm
+    model.to(device).train(protocol.norm == "first_batch")  # eval mode leaves batch norm as it is
     batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
     body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]

@@ -44,7 +44,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
             ValueError: if `cpc.load_pretrained` or `transform` raise one, the model does not encode audio, or the
                 features are unknown.
         """
-        self._reader_key: tuple[Any, ...] | None = None  # read again, since training may have changed the folder
+        self._reader_key: tuple[Any, ...] | None = None  # reloaded, since training may change the folder
         reader = self._reader()
         if X is not None:
             _waves(X, reader)
@@ -58,8 +58,8 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
                 array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768.
 
         Raises:
-            ValueError: if a waveform is no sequence of finite numbers, holds integers, or is too short for a frame; the
-                message names it.
+            ValueError: if a waveform is not a sequence of finite numbers, holds integers, or is too short for a frame.
+                The message names the waveform.
             TypeError: if X is a sparse matrix.
         """
         reader = self._reader()
@@ -83,7 +83,8 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
             model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model, device=self.device)
             if model.encoder.modality != "audio":
                 raise ValueError(
-                    f"the model encodes {model.encoder.modality}, but waveforms are transformed: give one of audio"
+                    f"the model encodes {model.encoder.modality}, but CPCFeatures needs waveforms: pass a model of "
+                    "audio"
                 )
             self._cached_reader = Features(self.features, model, device=self.device)
             self._reader_key = key
@@ -114,11 +115,11 @@ def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
             raise ValueError("Complex data not supported")
         if np.issubdtype(samples.dtype, np.integer):
             raise ValueError(
-                f"{samples.dtype} are samples of a file, not amplitudes from -1 to 1: divide int16 by 32768"
+                f"the dtype is {samples.dtype}, but amplitudes are floats from -1 to 1: divide int16 by 32768"
             )
         samples = samples.astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"waveform {index} is no row of amplitudes: {error}") from error
+        raise ValueError(f"waveform {index} cannot be read as amplitudes: {error}") from error
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise ValueError(
             f"waveform {index} has the shape {samples.shape}: it must be [S], of finite numbers, without NaN or inf"

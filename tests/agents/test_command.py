@@ -147,7 +147,7 @@ def test_every_byte_of_a_checkpoint_counts(config: Path, tmp_path: Path) -> None
         with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged.*delete it to start"):
             train_agents(config, **options)
     torch.save({"settings": {}}, path)
-    with pytest.raises(ValueError, match=r"was not written by cpc agent: it holds no update, agent, optimiser"):
+    with pytest.raises(ValueError, match=r"was not written by cpc agent: it lacks update, agent, optimiser"):
         train_agents(config, **options)
 
 

@@ -68,7 +68,7 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
 
 
 def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(ValueError, match="half of the sequences that candidates come from, here 1"):
+    with pytest.raises(ValueError, match="half of the sequences with candidates, and there are only 1"):
         next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
 
 

@@ -80,15 +80,15 @@ def test_other_predictors_are_left_out_and_said_so(tmp_path: Path, capsys: pytes
     weights, _ = random_weights("LSTM", "layerNorm")
     transformer = {"wPrediction.predictors.0.0.multihead.Wq.weight": torch.randn(4, 4)}
     import_checkpoint(save(tmp_path / "a", weights, transformer), out=tmp_path / "model")
-    assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
+    assert "the predictors are not linear in c, so none are imported" in capsys.readouterr().err
     speaker_predictors = {f"wPrediction.predictors.{k}.weight": torch.randn(DIM, WIDTH + 3) for k in range(2)}
     import_checkpoint(save(tmp_path / "s", weights, speaker_predictors), out=tmp_path / "speakers")
-    assert "its predictors are left out, they are no linear maps of c" in capsys.readouterr().err
+    assert "the predictors are not linear in c, so none are imported" in capsys.readouterr().err
     model = cpc.load_pretrained(tmp_path / "model")
     assert model.predictor.num_steps == 12
     torch.save({"config": {"nPredicts": 4, "arMode": "LSTM"}, "weights": weights}, tmp_path / "60k.pt")
     import_checkpoint(tmp_path / "60k.pt", out=tmp_path / "again")
-    assert "its predictors are left out, there are none" in capsys.readouterr().err
+    assert "there are no predictors, so none are imported" in capsys.readouterr().err
     again = cpc.load_pretrained(tmp_path / "again")
     assert again.predictor.num_steps == 4
     x = torch.randn(1, 3200)
@@ -117,7 +117,7 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"legacy.pt cannot be read: cut off or damaged"):
         import_checkpoint(legacy, out=tmp_path / "model")
     torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"legacy.pt is damaged, or holds more than .* could run code: refused"):
+    with pytest.raises(ValueError, match=r"legacy.pt is damaged, or holds objects that could run code"):
         import_checkpoint(legacy, out=tmp_path / "model")
 
 
@@ -143,13 +143,13 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (weights, {"encoder_type": "mfcc"}, "encoder_type is 'mfcc'; cpc takes cpc"),
         (weights, {"cpc_mode": "reverse"}, "cpc_mode is 'reverse'"),
         (weights, {"nPredicts": 0}, "nPredicts is 0, but must be at least 1"),
-        (random_weights("RNN", "ID")[0], None, "has 1 gates, no GRU"),
-        (instance, None, "its norm is an instance norm"),
+        (random_weights("RNN", "ID")[0], None, "has 1 gates; a GRU"),
+        (instance, None, "cpc has no instance norm"),
         (wrong, None, "do not fit a ConvLayer of cpc: size mismatch for weight"),
-        (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "no place in cpc's model: gEncoder.conv5.weight"),
-        ([1], None, "its weights are no tensors by name"),
-        ({0: torch.zeros(1)}, None, "its weights are no tensors by name"),
-        (weights, {"nPredicts": 12}, "nPredicts is 12, but it holds 5 predictors"),
+        (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "cpc does not have: gEncoder.conv5.weight"),
+        ([1], None, "must map names to tensors"),
+        ({0: torch.zeros(1)}, None, "must map names to tensors"),
+        (weights, {"nPredicts": 12}, "nPredicts is 12, but the file holds 5 predictors"),
         (weights, {"nPredicts": 10**9}, "nPredicts is 1000000000, cpc takes up to 1024"),
         (weights | {"gEncoder.conv0.weight": torch.tensor(0.0)}, None, r"conv0.weight has the shape \[\], which"),
         (weights | {"gAR.baseNet.weight_hh_l0": torch.tensor(0.0)}, None, r"weight_hh_l0 has the shape \[\], which"),
@@ -189,6 +189,6 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         import_checkpoint(broken, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
     (tmp_path / "run").mkdir()
-    with pytest.raises(ValueError, match=r"`out`=.*run is there already: name a new folder, or remove it"):
+    with pytest.raises(ValueError, match=r"`out`=.*run already exists: name a new folder, or remove this one"):
         import_checkpoint(whole_path, out=tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())

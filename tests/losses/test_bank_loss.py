@@ -235,5 +235,5 @@ def test_bad_input_is_named(options: dict, message: str) -> None:
 
 def test_a_row_that_has_only_its_own_sequence_is_refused() -> None:
     bank = LatentBank(torch.zeros(3, D), torch.zeros(3).long())
-    with pytest.raises(ValueError, match="1 of 2 rows find only their own sequence"):
+    with pytest.raises(ValueError, match="1 of 2 rows have only latents of their own sequence"):
         bank_loss(torch.zeros(2, D), torch.zeros(2, D), bank, sequence_id=torch.tensor([0, 1]))

@@ -69,7 +69,7 @@ def test_a_step_without_rows_is_left_out() -> None:
     found = contrast_of(classes, queries, labels)
     assert found.num_rows.tolist() == [[1], [0]]
     assert found.loss.item() == pytest.approx(math.log(5))
-    with pytest.raises(ValueError, match="no latent of the batch has a known class"):
+    with pytest.raises(ValueError, match="no latent of the batch is followed by a known class"):
         contrast_of(classes, queries, torch.full((1, 4), -100))
     with pytest.raises(ValueError, match="num_valid=4 of 3 latents"):
         contrast_of(classes, queries, labels, [4])

@@ -283,7 +283,7 @@ COUNTS = torch.zeros(2)
             {"objective": "nce"},
             r"ids \(3, 4\) and log_count_sampled \(3, 4\) do not fit 2 queries: they are \[m\] or \[2, m\]",
         ),
-        (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets \(3,\) are not of the"),
+        (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets has the shape \(3,\)"),
         (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9; they number the 9 classes from 0 to 8"),
         (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),

@@ -137,7 +137,7 @@ def test_bad_input_is_named() -> None:
             contrast(queries, latents, num_valid=torch.tensor([num_valid, 6, 6, 3, 6]))
     with pytest.raises(ValueError, match=r"sequence_id is torch.int64 of the shape \[3\]; .* of the shape \[5\]"):
         inspect.unwrap(contrast)(queries, latents, sequence_id=torch.arange(3))
-    with pytest.raises(ValueError, match="shared_across_steps is about negatives that are drawn"):
+    with pytest.raises(ValueError, match="shared_across_steps applies only to drawn negatives"):
         contrast(queries, latents, shared_across_steps=True)
     with pytest.raises(ValueError, match=r"latents is torch.float32 of the shape \[5, 5, 4\]; .* \[5, 6, 4\]"):
         inspect.unwrap(contrast)(queries, latents[:, :5])  # without the tests' own shape checks

@@ -207,7 +207,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
         (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
-        (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a single negative"),
+        (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a negative"),
         (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives names 'nobody'"),
         (
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
@@ -384,7 +384,7 @@ def test_code_in_a_checkpoint_is_not_run(refused: Callable[..., str], finished: 
     touched = finished / "touched"
     torch.save(torch.load(path) | {"callbacks": Code(touched)}, path)
     ckpt_path = str(path) if given == "PATH" else given
-    assert f"{path} holds posix.mkdir, by which reading it could run code: refused" in refused(
+    assert f"{path} holds posix.mkdir, which could run code when the file is read" in refused(
         f"--ckpt_path={ckpt_path}", "--trainer.max_steps=6", f"--trainer.logger={logger}"
     )
     assert not touched.exists()

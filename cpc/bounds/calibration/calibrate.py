@@ -84,7 +84,9 @@ def calibrate(
     }
     _check(grid)
     if steps is not None and not set(grid["critics"]) - {EXACT}:
-        raise ValueError(f"`steps`={steps} is about critics that are trained, and exact is not: leave it out")
+        raise ValueError(
+            f"`steps`={steps} applies only to critics that are trained, and exact is not trained: leave it out"
+        )
     steps = _NUM_STEPS if steps is None else steps
     left_out: list[str] = []
     diverged: list[str] = []
@@ -105,8 +107,8 @@ def calibrate(
                     training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
         raise ValueError(
-            f"none of the tasks {', '.join(tasks)} reaches any of {', '.join(map(str, mi))} nats with "
-            "an estimator asked for: change --mi, --dim or --estimators (leave_one_out has the exact critic alone)"
+            f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen estimators: "
+            "change --mi, --dim or --estimators (leave_one_out works only with the exact critic)"
         )
     report = {
         "schema": SCHEMA,
@@ -130,7 +132,7 @@ def calibrate(
 
 def _check(grid: dict[str, list[Any]]) -> None:
     if find_spec("plotly") is None:
-        raise ValueError(f"cpc calibrate draws with plotly: {install_hint('dashboard')}")
+        raise ValueError(f"cpc calibrate needs plotly for its charts: {install_hint('dashboard')}")
     for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
         unknown = [name for name in grid[kind] if name not in legal]
         if unknown:
@@ -170,7 +172,7 @@ def _measure(
             for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
                 levels.append(level)  # levels before a divergence stay
         except FloatingPointError as error:
-            print(f"diverged: {error}; its levels from there on are left out", flush=True)
+            print(f"diverged: {error}; this and all higher levels are left out", flush=True)
             diverged.append(f"{critic} critic, N = {num_candidates}: {error}")
     return levels
 

@@ -27,14 +27,14 @@ MARKS = {
     "leave_one_out": (GREY, "triangle-up"),
 }
 HEADING = """<h1>cpc calibrate: estimators of information against known truths</h1>
-<p>What each estimator reads from matrices of N x N scores, where the information is known in closed form: with the
-exact critic, where errors come only from the estimator, and with trained critics.</p>
+<p>Estimates from matrices of N x N scores of tasks whose information is known in closed form. With the exact critic
+errors come only from the estimator; trained critics add their own errors.</p>
 """
 READING = """<p><b>Bounds.</b> The mean of a <i>lower</i> bound is below the truth for any critic; single matrices may
-exceed it. NWJ, TUBA and JS have no ceiling, but a variance that grows as exp(I): with few negatives the mean of exp(s)
-is nearly always too small. InfoNCE has the ceiling log N, and below it the bias that the dashed line shows.
+exceed it. NWJ, TUBA and JS have no ceiling, but their variance grows as exp(I): with few negatives the mean of
+exp(s) is nearly always too small. InfoNCE has the ceiling log N; the dashed line shows its bias below the ceiling.
 <i>Neither</i>: DV and MINE take the logarithm of a sample mean and overestimate; the clipping of SMILE can change the
-estimate in both directions. <i>leave_one_out</i> is an upper bound, and needs the conditional density.</p>
+estimate in both directions. <i>leave_one_out</i> is an upper bound and needs the conditional density.</p>
 <p><b>n/a.</b> The estimate is not finite. With additive uniform noise some pairs are impossible and have the exact
 score minus infinity; if a row has no possible negative, the estimate is unbounded.</p>
 <p><b>Equal estimators.</b> With the exact critic NWJ, TUBA and JS are identical, and so are DV and MINE: they differ
@@ -108,10 +108,11 @@ def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
     table, most = _table(rows), max(informations)
     return Chart(
         title=f"{_title(setting)}: estimate against truth",
-        caption="Above: means, whiskers one standard deviation of an estimate from one matrix; dotted, the truth; "
-        "dashed, the ceiling log N and InfoNCE with the exact critic on Gaussians of many dimensions; for trained "
-        "critics, dotted, InfoNCE with the exact critic on this task, if it was measured. Middle: bias. Below: "
-        "variance. Values beyond the axes are in the table.",
+        caption="Above: mean estimates; a whisker is one standard deviation of the estimate from one matrix. The "
+        "dotted line is the truth. Dashed lines are the ceiling log N and InfoNCE with the exact critic on "
+        "Gaussians of many dimensions. For trained critics a second dotted line is InfoNCE with the exact "
+        "critic on this task, if it was measured. Middle: bias. Below: variance. Values beyond the axes are "
+        "in the table.",
         alt=f"Line charts of estimates, bias and variance by true information for {_title(setting)}. "
         + "; ".join(f"{cells[0]}, true {cells[2]}: {cells[3]}" for cells in table.rows),
         traces=traces,
@@ -145,8 +146,8 @@ def course_chart(courses: Sequence[Row]) -> Chart:
     traces.append(_ceiling(setting, 0, last))
     return Chart(
         title=f"{_title(setting)}: while the critic trains",
-        caption="Estimates on training batches, each with the critic trained for it, means over blocks of steps; the "
-        "true information rises in steps. Table: the last block at each information.",
+        caption="Estimates on training batches, as means over blocks of steps; each estimator has the critic that was "
+        "trained for it. The true information rises in steps. Table: the last block at each information.",
         alt=f"Line chart of estimates over {last:.0f} training steps for {_title(setting)}, the truth rising from "
         f"{min(level_steps):.1f} to {max(level_steps):.1f} nats.",
         traces=traces,

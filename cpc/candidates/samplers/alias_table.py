@@ -1,4 +1,4 @@
-"""The alias method (Walker 1977): samples from a discrete distribution in constant time each."""
+"""The alias method (Walker 1977): sample from a discrete distribution in constant time per sample."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,15 +8,15 @@ from torch import Tensor
 def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
     """Return thresholds and aliases: bucket i of n equal buckets is class i below its threshold, its alias above.
 
-    Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. A heavy class that has
-    filled so much that less than its own bucket remains is itself filled up by the next heavy class. The k-th heavy
-    class therefore fills buckets while the total free part of the light classes is below E_k, the total excess of the
-    first k heavy classes. Two searches in cumulative sums find every bucket (the sweep of Hübschle-Schneider and
-    Sanders 2022, section 4, for all classes at once).
+    Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. If a heavy class has given
+    away so much that less than its own bucket remains, the next heavy class fills it up. The k-th heavy class therefore
+    fills buckets while the total free part of the light classes is below E_k, the total excess of the first k heavy
+    classes. Two searches in cumulative sums find every bucket (the sweep of Hübschle-Schneider and Sanders 2022,
+    section 4, for all classes at once).
     """
     num_classes = len(probabilities)
     weights = probabilities.double() / probabilities.double().sum() * num_classes
-    is_heavy = weights >= weights.max().clamp(max=1)  # if all are equal, rounding may leave none at 1
+    is_heavy = weights >= weights.max().clamp(max=1)  # if all classes are equal, rounding may leave no class at 1
     heavy, light = is_heavy.nonzero()[:, 0], (~is_heavy).nonzero()[:, 0]
     lacking = (1 - weights[light]).cumsum(0)
     spare = (weights[heavy] - 1).cumsum(0)

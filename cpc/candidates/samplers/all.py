@@ -19,7 +19,8 @@ class All(Sampler):
         """Raise ValueError if `num` is not the number of classes."""
         if num != self.num_classes:
             raise ValueError(
-                f"num_sampled={num}: All draws every one of the {self.num_classes} classes; pass that number"
+                f"num_sampled={num}, but All draws each of the {self.num_classes} classes: pass "
+                f"num_sampled={self.num_classes}"
             )
 
     def _sample(self, request: Request) -> Draw:

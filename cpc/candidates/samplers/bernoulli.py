@@ -33,7 +33,7 @@ class Bernoulli(Sampler):
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
         counts = counts_tensor(weights)
         super().__init__(counts.numel())
-        self.weights = self.num_classes  # argument that rebuilds the sampler from a checkpoint: q is in the buffer
+        self.weights = self.num_classes  # rebuilds the sampler from a checkpoint: q is in the buffer
         self.shared = shared
         self.register_buffer("q", None)
         self.set_counts(counts)
@@ -45,8 +45,9 @@ class Bernoulli(Sampler):
         total = float(weights.sum())
         if weights.shape != (self.num_classes,) or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
             raise ValueError(
-                f"weights of {tuple(weights.shape)} with sum {total} and minimum {float(weights.min())}: one finite "
-                f"weight for each of {self.num_classes} classes is needed, none below 0 and one above"
+                f"weights have the shape {tuple(weights.shape)}, the sum {total} and the minimum "
+                f"{float(weights.min())}: give one finite weight for each of {self.num_classes} classes, none below 0 "
+                "and at least one above 0"
             )
         self.q = weights / total
         self.is_open = False

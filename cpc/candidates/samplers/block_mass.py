@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cpc.candidates.kernels import KernelMap
 
 ROWS_AT_ONCE = 2**14
-MAX_COORDINATE = 1e16  # a million squares of it still have a finite sum in float32
+MAX_COORDINATE = 1e16  # the sum of a million squares of this number is finite in float32
 TILE = 16  # blocks whose statistics are adjacent in memory: the floats of one vector register
 
 
@@ -29,8 +29,8 @@ class BlockMass(nn.Module, ABC):
     `refresh`; the error affects the quality of the proposal, not the exactness of log q.
 
     Attributes:
-        uniform_share: default share of the samples whose block is chosen in proportion to its number of classes; larger
-            for masses that can be negative or inaccurate.
+        uniform_share: default share of the samples whose block is chosen in proportion to its number of classes. Masses
+            that can be negative or inaccurate need a larger share.
         is_log: whether the products are logs of masses, to be taken relative to the largest of each query.
         sums: sums of features over the classes of each block; in float32, because bfloat16 would lose the difference
             of a single class.
@@ -69,7 +69,9 @@ class BlockMass(nn.Module, ABC):
             ValueError: if this mass takes embeddings of another width, or another sampler already uses it.
         """
         if next(self.buffers(recurse=False), None) is not None:
-            raise ValueError(f"this {type(self).__name__} is another sampler's: give each TwoLevel a mass of its own")
+            raise ValueError(
+                f"another sampler already uses this {type(self).__name__}: give each TwoLevel its own mass"
+            )
         self.num_blocks = num_blocks
         sums = torch.zeros(num_blocks, self.num_features(dim), dtype=torch.float32)
         num_statistics = self.block_statistics(sums[:1], torch.ones(1, dtype=torch.long)).shape[1]
@@ -116,8 +118,8 @@ class BlockMass(nn.Module, ABC):
 class CentroidMass(BlockMass):
     """The mass count * exp(h . mu / T + h^2 . var / (2 T^2)) from mean and variance of the classes of a block.
 
-    It is exact for Gaussian embeddings with diagonal covariance, and close for compact blocks, such as those of
-    k-means. It takes 2 D + 1 numbers per block, D + 1 without the variance.
+    The mass is exact for Gaussian embeddings with diagonal covariance, and close for compact blocks, such as those of
+    k-means. It takes 2 D + 1 numbers per block, or D + 1 without the variance.
 
     Args:
         has_variance: whether to include the second term.
@@ -156,7 +158,7 @@ class CentroidMass(BlockMass):
         """Raise ValueError if a sum of squares could overflow, which would spoil its block until the next `refresh`."""
         if vectors.numel() and not float(vectors.abs().amax()) < MAX_COORDINATE:
             raise ValueError(
-                f"{name} beyond {MAX_COORDINATE:g}: the model has diverged; lower the learning rate, or clip"
+                f"{name} exceed {MAX_COORDINATE:g}: the model has diverged; lower the learning rate, or clip gradients"
             )
 
 

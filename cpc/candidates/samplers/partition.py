@@ -48,8 +48,8 @@ class Partition(ProposalSampler):
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         if not 1 <= max_words < num_classes:
             raise ValueError(
-                f"max_words={max_words} is not from 1 to {num_classes - 1}: with all {num_classes} classes in one part "
-                "there is nothing to cut; take All, or a full objective"
+                f"max_words={max_words} is not from 1 to {num_classes - 1}. To have all {num_classes} classes in one "
+                "part, use All or a full objective"
             )
         self.max_words = max_words
         self._batch_targets: Callable[[int], Tensor] | None = None
@@ -98,7 +98,7 @@ class Partition(ProposalSampler):
             ValueError: before `look_ahead`.
         """
         if self._batch_targets is None:
-            raise ValueError("Partition knows no corpus: call look_ahead(targets_of, num_batches)")
+            raise ValueError("Partition has no corpus yet: call look_ahead(targets_of, num_batches)")
         if batch < self._start:
             self._reset()
         while batch >= self._end:
@@ -155,7 +155,7 @@ class Partition(ProposalSampler):
         words = targets[targets != NO_TARGET].unique()
         if len(words) > self.max_words:
             raise ValueError(
-                f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}: raise it, or "
-                "shrink the batches"
+                f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}: raise max_words, "
+                "or use smaller batches"
             )
         return words

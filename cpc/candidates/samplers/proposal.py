@@ -46,7 +46,7 @@ class ProposalSampler(Sampler):
         counts: `gumbel`, `rejection` or `tensorflow`; None: `gumbel` without replacement.
 
     Raises:
-        ValueError: if `counts` is unknown, or is given with replacement, where counts are known.
+        ValueError: if `counts` is unknown, or is given together with replacement.
     """
 
     remedy = "give it a count, or mix with UniformMixture"  # how to fix a target of probability zero
@@ -59,8 +59,8 @@ class ProposalSampler(Sampler):
             raise ValueError(f"counts={counts!r} is not one of {', '.join(COUNTS)}")
         if counts is not None and replacement:
             raise ValueError(
-                f"counts={counts!r} is for draws without replacement; with it the count is m q: drop counts, or set "
-                "replacement=False"
+                f"counts={counts!r} is for draws without replacement; with replacement the count is m q: omit counts, "
+                "or set replacement=False"
             )
         self.shared = shared
         self.replacement = replacement

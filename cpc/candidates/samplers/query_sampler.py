@@ -16,13 +16,13 @@ from cpc.data.tensors import check_range, check_tensor
 class QuerySampler(Sampler):
     """A sampler whose proposal q depends on the query and on the class embeddings of the last `refresh` or `update`.
 
-    If embeddings have changed since, the proposal fits less well, but results stay correct: log counts are those of the
-    proposal in use. Calling `update` and `refresh` more often costs time and improves the fit. Sampling has no
+    If embeddings have changed since, the proposal fits less well. Results stay correct, because log counts are those of
+    the proposal in use. Calling `update` and `refresh` more often costs time and improves the fit. Sampling has no
     gradient.
 
-    With `hits="exclude"` candidates follow q conditioned on not being a target, q(i) / (1 - q(targets)), in one pass.
-    `log_count_targets` has the same scale, m q(t) / (1 - q(targets)), as if targets had been sampled and removed; it is
-    +inf for padding. Each query has its own candidates.
+    With `hits="exclude"` candidates are drawn from q given that they are not targets, q(i) / (1 - q(targets)), without
+    rejection. The expected count of a target is m q(t) / (1 - q(targets)), on the scale of the candidates.
+    `log_count_targets` is +inf for padding. Each query has its own candidates.
 
     The proposal is computed in float32, also under autocast: with products in bfloat16 samples would not follow the
     returned log probabilities. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample_by_query`, which
@@ -39,7 +39,7 @@ class QuerySampler(Sampler):
 
     needs_queries = True
     needs_normalised = False  # whether queries and classes must have length 1
-    has_temperature = True  # False if another parameter, such as nu of a kernel, has its role
+    has_temperature = True  # False if another parameter, such as nu of a kernel, replaces the temperature
     is_ready: Tensor
 
     def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
@@ -93,7 +93,7 @@ class QuerySampler(Sampler):
         check_tensor("queries", request.queries, "floats", (len(targets), self.dim))
         self._check_ready()
         num_excluded = targets.shape[1] if request.hits == "exclude" else 0
-        if num_excluded >= self.num_classes:  # count the distinct targets: some may repeat
+        if num_excluded >= self.num_classes:  # count distinct targets, since a target may repeat
             num_excluded = int((distinct(targets) != NO_TARGET).sum(1).max())
         self.check_left(request.num, num_excluded)
 
@@ -140,8 +140,8 @@ class QuerySampler(Sampler):
         """
         if not bool(vectors.isfinite().all()):
             raise ValueError(
-                f"{name} that are not finite: the model has diverged (lower the learning rate, or clip), or the table "
-                "was never initialised"
+                f"{name} are not finite: the model has diverged (lower the learning rate, or clip gradients), or the "
+                "table was never initialised"
             )
 
     def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
@@ -150,4 +150,4 @@ class QuerySampler(Sampler):
 
     def _check_ready(self) -> None:
         if not self.is_ready:
-            raise ValueError(f"{type(self).__name__} knows no class yet: call refresh(embeddings) first")
+            raise ValueError(f"{type(self).__name__} has no embeddings yet: call refresh(embeddings) first")

@@ -49,7 +49,7 @@ class Request(NamedTuple):
 class Sampler(FixedDtype, ABC):
     """A sampler of classes with known expected counts; a subclass defines `_sample`.
 
-    Its state is in buffers, so every checkpoint holds it. A cast of the model does not change the proposal
+    The state of a sampler is in buffers, so every checkpoint holds it. A cast of the model does not change the proposal
     distribution: see `FixedDtype`.
 
     Args:
@@ -67,7 +67,7 @@ class Sampler(FixedDtype, ABC):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         if num_classes < 1:
-            raise ValueError(f"num_classes={num_classes}: there is nothing to draw from; it must be at least 1")
+            raise ValueError(f"num_classes={num_classes} must be at least 1")
         self.num_classes = num_classes
 
     def sample(
@@ -102,7 +102,7 @@ class Sampler(FixedDtype, ABC):
 
     @abstractmethod
     def _sample(self, request: Request) -> Draw:
-        """Sample candidates; the log counts of targets are `[M, T]`, those of missing targets are arbitrary."""
+        """Sample candidates. Log counts of targets have the shape `[M, T]`; values of missing targets are arbitrary."""
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
         """Receive the order of the targets in training; most samplers ignore it.
@@ -132,7 +132,7 @@ class Sampler(FixedDtype, ABC):
         """Set the counts that define the proposal; only for samplers that are built from counts.
 
         Raises:
-            ValueError: if a count is negative or not finite, all are zero, or there is not one for each class.
+            ValueError: if a count is negative or not finite, all counts are zero, or a class has no count.
         """
         raise ValueError(f"{type(self).__name__} has no counts: its proposal is not defined by them")
 

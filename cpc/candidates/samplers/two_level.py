@@ -20,7 +20,8 @@ from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
 from cpc.native.compiled import call_on_threads, compiled, source
 
 SOURCE = source("two_level.c")
-# Also in two_level.c. Below, a float32 weight is zero, and a block whose largest weights are excluded would be empty.
+# The same constant is in two_level.c. Below it, a float32 weight is zero, and a block whose largest weights are
+# excluded would be empty.
 LEAST_LOG_WEIGHT = -87
 TILE_ELEMENTS = 2**22  # elements of embeddings that torch gathers at once
 
@@ -37,8 +38,8 @@ class TwoLevel(QuerySampler):
     costs O(S B / m + D n / B) for S statistics per block. On a CPU with a C compiler two_level.c samples, elsewhere
     torch, from the same distribution.
 
-    The proposal is closer to the softmax than the binary tree of RF-softmax, takes less time, and about 1 / (2 n / B)
-    of the memory (docs/performance.md; `benchmarks/extreme/kernel_tree.py` is the tree).
+    The proposal is closer to the softmax than the binary tree of RF-softmax (`benchmarks/extreme/kernel_tree.py`). It
+    takes less time and about 1 / (2 n / B) of the memory (docs/performance.md).
 
     Args:
         num_classes: n.
@@ -165,7 +166,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Return positions, their log q and that of the targets, conditional on classes that are not excluded."""
+        """Return positions, their log q and the log q of the targets, given the classes that are not excluded."""
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]

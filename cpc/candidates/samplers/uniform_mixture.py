@@ -26,7 +26,7 @@ class UniformMixture(ProposalSampler):
             proposal.num_classes, shared=proposal.shared, replacement=proposal.replacement, counts=proposal.counts
         )
         if not 0 < share < 1:
-            raise ValueError(f"share={share} must lie between 0 and 1: the share of the uniform distribution")
+            raise ValueError(f"share={share} of the uniform distribution must lie between 0 and 1")
         self.proposal = proposal
         self.share = share
 

@@ -42,9 +42,7 @@ class Unigram(ProposalSampler):
     ) -> None:
         tensor = counts_tensor(counts_of_classes)
         super().__init__(tensor.numel(), shared=shared, replacement=replacement, counts=counts)
-        self.counts_of_classes = (
-            self.num_classes
-        )  # argument that rebuilds the sampler from a checkpoint: q is in the buffers
+        self.counts_of_classes = self.num_classes  # rebuilds the sampler from a checkpoint: q is in the buffers
         self.distortion = distortion
         for name in ("log_q", "num_positive", "thresholds", "aliases"):
             self.register_buffer(name, None)
@@ -56,8 +54,8 @@ class Unigram(ProposalSampler):
         weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
         if weights.shape != (self.num_classes,) or not bool((weights.isfinite() & (weights >= 0)).all()):
             raise ValueError(
-                f"counts of {tuple(weights.shape)} from {float(weights.min())} to {float(weights.max())}: one finite "
-                f"count for each of {self.num_classes} classes is needed, none below 0"
+                f"counts have the shape {tuple(weights.shape)} and run from {float(weights.min())} to "
+                f"{float(weights.max())}: give one finite count for each of {self.num_classes} classes, none below 0"
             )
         weights = torch.where(weights > 0, weights**self.distortion, 0.0)
         if not 0 < float(weights.sum()) < torch.inf:

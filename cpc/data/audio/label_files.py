@@ -26,9 +26,9 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
         key: the column that names the files, by these paths, by file names, or by stems; it is not returned.
 
     Raises:
-        ValueError: naming the table, if it cannot be read (as `read_table`), lacks the column `key`, has a column that
-            the index itself fills, or two rows for a file; if no row names a file, a row could mean several, or only
-            some of the files have a split.
+        ValueError: if the table cannot be read (see `read_table`), lacks the column `key`, has a column that the index
+            fills, or has two rows for a file; if no row names a file, a row names several files, or only some files
+            have a split. The message names the table.
     """
     table = Path(table)
     columns = _columns(table, key)
@@ -39,13 +39,13 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     rows = [row_of.get(name) for name in names]
     if not any(row is not None for row in rows):
         raise ValueError(
-            f"{table} names none of the {len(paths)} files in its column {key!r}: it has {keys[0]!r}, files are "
-            f"called {paths[0]!r}: choose another `label_key` of {', '.join(columns) or 'no others'}"
+            f"no cell in column {key!r} of {table} names one of the {len(paths)} files. A cell is {keys[0]!r}, a file "
+            f"is {paths[0]!r}. Choose another `label_key`: {', '.join(columns) or 'there is no other column'}"
         )
     repeated = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
     refuse(f"files have more than one row in {table}", repeated)
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
-    refuse(f"names in {table} are of files in several folders", shared, "write the paths of these files into the table")
+    refuse(f"names in {table} are of files in several folders", shared, "write paths into the column `label_key`")
     labels = {name: ["" if row is None else values[row] for row in rows] for name, values in columns.items()}
     unsplit = [path for path, split in zip(paths, labels.get("split", paths), strict=True) if not split]
     refuse(f"of {len(paths)} files have no split in {table}", unsplit)

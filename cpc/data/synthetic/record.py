@@ -1,4 +1,4 @@
-"""Create a corpus in a folder, completely or not at all, with a record of its parameters, so that it is reused."""
+"""Create a synthetic corpus atomically in a folder, or reuse the folder if its record has the same parameters."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ def make_once(
     """Make a corpus and return True, or return False if `out` holds the corpus of these parameters already.
 
     Args:
-        out: the folder; it appears when the corpus is complete, so that an interrupted run leaves nothing there.
+        out: the folder. It appears when the corpus is complete, so an interrupted run does not leave a partial corpus.
         record_name: name of the JSON file with the record.
         parameters: parameters that determine the corpus.
         make: function that writes the corpus to a folder, and returns further entries of the record: `corpus`, a
@@ -48,7 +48,7 @@ def _check(out: Path, record: Path, parameters: Mapping[str, Any]) -> None:
     try:
         recorded = read_json(record)["parameters"]
         different = [
-            f"{name} is {recorded.get(name)} there, {value} here"
+            f"{name} is {recorded.get(name)} in its record, {value} here"
             for name, value in parameters.items()
             if recorded.get(name) != value
         ]

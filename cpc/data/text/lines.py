@@ -29,7 +29,7 @@ class Text:
     Args:
         source: a UTF-8 file, or a UTF-16 file with a byte-order mark; a folder, whose `*.txt` files are read at any
             depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.synthetic.prose`).
-        valid_share: expected share of the blocks in `valid`, if no file is named so.
+        valid_share: expected share of the blocks in `valid`, if no file name has the split `valid`.
         test_share: expected share of the blocks in `test`, if no file names a split.
         skip_bad: leave out files that are not UTF-8, and print how many.
         is_whole: True to put every line into one split, `all`, whatever the names of the files.
@@ -55,12 +55,12 @@ class Text:
         self._files = _files(source)
         num_blocks = self._count_blocks(skip_bad)
         if not any(num_blocks.values()):
-            raise ValueError(f"{source} holds no line: give it text")
+            raise ValueError(f"{source} has only white space: pass a source with text")
         named_splits = dict.fromkeys(num_blocks, ALL) if is_whole else splits_of_names(num_blocks)
         self._block_splits = {name: [named_splits.get(name, "train")] * num for name, num in num_blocks.items()}
         divisible = [name for name in num_blocks if named_splits.get(name, "train") == "train"]
         blocks = [(name, block) for name in divisible for block in range(num_blocks[name])]
-        if blocks:  # there are none in a source with held-out files only
+        if blocks:  # a source with only held-out files has no blocks to divide
             splits = draw_splits(
                 [f"{name}:{block}" for name, block in blocks],
                 valid_share=0.0 if "valid" in named_splits.values() else valid_share,
@@ -83,7 +83,7 @@ class Text:
 
     @property
     def segmentation(self) -> int:
-        """First version of the rules in `cpc.data.text.segmentation` that segments the text as the current version."""
+        """Lowest version of the rules in `cpc.data.text.segmentation` that cuts this text as the current one."""
         return self._digest_and_segmentation[1]
 
     @cached_property
@@ -104,7 +104,7 @@ class Text:
         """Yield the lines of a split, in the order of the files' names.
 
         Raises:
-            ValueError: if the split has no line, with the names of the other splits, or a file is not UTF-8.
+            ValueError: if the split has no line or a file is not UTF-8.
         """
         if split not in self.splits:
             raise ValueError(

@@ -9,7 +9,7 @@ names in `__all__`.
 | `blocks.py` | the parts of the score matrix that are computed |
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
 | `tiles.py` | the matrix products of a tile |
-| `score_gradients.py` | from a tile of scores to losses, accuracies and d loss / d score |
+| `score_gradients.py` | losses, accuracies and derivatives by the scores of a tile |
 | `ring.py` | the same sums while latents travel from rank to rank |
 | `partition.py` | the same sums over a bank, tiled over candidates too |
 """
@@ -59,13 +59,13 @@ def info_nce_rows(
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "float32",
 ) -> RowLosses:
-    """Return the losses of all rows; `cpc.losses.definition.info_nce_rows` says what they are.
+    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
 
-    Nothing here depends on values of tensors or waits for a GPU. Where latents go round a ring of ranks, `candidates`
-    are those of this rank.
+    No step depends on values of tensors or waits for a GPU. With the ring exchange, `candidates` are the latents of
+    this rank.
 
     Raises:
-        ValueError: on an unknown `compute`, or one that rounds float64.
+        ValueError: if `compute` is unknown, or would round float64 queries.
     """
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")

@@ -1,6 +1,6 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
-A strategy shuts out most scores of some batches; blocks are the parts of the matrix that are computed. Blocks are made
+In some batches a strategy excludes most scores; blocks are the parts of the matrix that are computed. Blocks are made
 on the host, once per candidate set.
 
 M rows, N candidates, B sequences that are predicted, S sequences that give candidates, T targets; m and n count the
@@ -24,10 +24,11 @@ class Block(NamedTuple):
     Attributes:
         rows: `[m]` indices of rows; None: all of them, in order.
         columns: `[n]` indices of candidates; None: all of them, in order.
-        positives: `[m, 1]` index of each row's positive among the columns (`[m, T]` of T targets); None: it has none.
-        candidate_mask: `[B, n]` the columns that are candidates of each sequence's rows, besides their positives;
-            None: all.
-        sequence: `[m]` the row of `candidate_mask` that belongs to each row.
+        positives: `[m, 1]` index of each row's positive among the columns (`[m, T]` with T targets); None: the block
+            holds no positives.
+        candidate_mask: `[B, n]` mask of the columns that are candidates of each sequence's rows, besides the positives;
+            None: all columns.
+        sequence: `[m]` index in `candidate_mask` of the sequence of each row.
         column_index: `[N]` index of each candidate among the columns; None: all are columns, in order.
     """
 
@@ -57,10 +58,10 @@ def split_scores(
 ) -> list[Block]:
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
-    Sequences with candidates from the same sequences (those of their positives included) share a block, so that scores
-    that a strategy shuts out are not computed. Where this saves next to nothing, there is one block with everything.
+    Sequences whose candidates and positives come from the same sequences share a block, so that scores that a strategy
+    excludes are not computed. If this would save almost nothing, one block holds the whole matrix.
     """
-    if len(sequence) == 0:  # all sequences of this rank are too short, those of other ranks are not
+    if len(sequence) == 0:  # all sequences of this rank are too short, but some of other ranks are long enough
         return []
     is_whole = bool(candidate_mask.all())
     mask = None if is_whole else candidate_mask

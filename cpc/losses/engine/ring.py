@@ -1,8 +1,8 @@
-"""InfoNCE against the latents of all ranks while each rank holds the latents of two: memory stays as ranks are added.
+"""InfoNCE against the latents of all ranks while each rank holds those of two: memory does not grow with the ranks.
 
 Latents go round the ring of ranks twice (after Inf-CL, Cheng et al. 2024, arXiv:2410.17243). In the first round each
-rank adds up the exponentials of its rows' scores, as in online softmax. In the second round it computes the scores
-again, now with known sums, and the gradients of the latents travel with the latents until both are back.
+rank adds up the exponentials of its rows' scores, as in online softmax. In the second round each rank computes the
+scores again, now with known sums. The gradients of latents travel with the latents until both are back at their rank.
 
 W ranks; M rows of this rank, B sequences of its rows, N latents of all ranks, n of the largest rank, D latent dim.
 """
@@ -33,7 +33,7 @@ from cpc.losses.output import RowLosses
 
 
 class RingState(NamedTuple):
-    """What this rank needs to know of the latents that come by.
+    """Sizes, blocks and padding of the latents of each rank, for the ring exchange.
 
     Attributes:
         nums: number of latents of each rank.
@@ -69,12 +69,12 @@ def ring_loss(
 ) -> RowLosses:
     """Return the losses of this rank's rows against the latents of all ranks; all ranks call it at the same time.
 
-    Queries, in the order (b t k), latents and rows are those of this rank. Gradients of latents are sums over ranks, as
-    in `cpc.losses.ranks`. They are computed in the forward pass, so all ranks must differentiate the same function of
-    their losses, such as a mean.
+    Queries, latents and rows are those of this rank; queries are in the order (b t k). Gradients of latents are sums
+    over ranks, as in `cpc.losses.ranks`. They are computed in the forward pass, so all ranks must differentiate the
+    same function of their losses, such as a mean.
     """
     dtype, nums = score_dtype(queries), ring.nums
-    # One of the two is enough: with a frozen encoder latents need no gradient, and the predictor still learns.
+    # Queries or latents may need no gradient: with a frozen encoder only the predictor learns.
     needs = [torch.is_grad_enabled() and each.requires_grad for each in (queries, latents)]
     gradients: list[Tensor | None] = [None, None]
     own = mask_unused(latents.detach().to(dtype), lambda: ring.is_valid)
@@ -105,10 +105,10 @@ class _Rows:
     Attributes:
         queries: `[Q, D]`.
         query_index: `[M]` index of each row's query.
-        target: `[M, 1]` scores of positives; these are latents of this rank, which come first in the ring.
+        target: `[M, 1]` scores of positives. Positives are latents of this rank, which come first in the ring.
         best: `[M, 1]` highest score of a negative.
         total: `[M, 1]` sum of exp(score - best) over negatives.
-        width: `[M, 1]` how far from `target` a score may be and still tie.
+        width: `[M, 1]` largest difference from `target` of a score that ties.
         num_ties: `[M, 1]` number of negatives that tie with the positive or score higher.
     """
 
@@ -171,7 +171,7 @@ class _Rows:
 
 
 def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator[Block]:
-    """Yield the parts of blocks with the latents of one rank, counted from 0; only this rank's have positives."""
+    """Yield the parts of blocks with the latents of one rank, counted from 0; only this rank has positives."""
     start = sum(nums[:rank])
     stop = start + nums[rank]
     for block in blocks:

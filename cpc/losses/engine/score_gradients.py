@@ -1,9 +1,9 @@
-"""From a tile of scores to losses, accuracies and d loss / d score, for every form of loss.
+"""Losses, accuracies and derivatives by the scores of a tile, for every form of loss.
 
-In a softmax where the target has probability p, the log odds against it are log((1 - p) / p): the log of the others'
-sum of exp s, minus the target's score. The loss is the softplus of these log odds. Its derivative by a score is 1 - p
-times the score's share of the others' sum, or 1 - p times -1 for the target. In this form large scores cancel before
-anything is added, and tiny losses keep their digits.
+Let p be the softmax probability of the target. The log odds against the target, log((1 - p) / p), are the log-sum-exp
+of the other scores minus the target's score. The loss is the softplus of these log odds. Its derivative by another
+score is 1 - p times the share of this score in the sum; by the target's score it is -(1 - p). In this form large scores
+cancel before anything is added, and tiny losses keep their digits.
 
 No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
 
@@ -20,15 +20,15 @@ from torch import Tensor
 
 
 class ScoreCorrections(NamedTuple):
-    """Corrections from scores F to the scores G = F - log count that a loss reads; none of them gets a gradient.
+    """Corrections that turn the scores F into the scores G = F - log count of the loss. They have no gradient.
 
     Attributes:
-        log_count: `[N]` or `[M, N]`, of candidates; +inf: not a candidate of the row.
-        log_count_targets: `[M, T]`, of targets; +inf: the row has fewer targets.
+        log_count: `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
+        log_count_targets: `[M, T]`, log expected count of each target; +inf marks padding.
         term_weight: weights of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
-        hits: `[M, N]`, accidental hits that were kept: candidates that are targets of the row. Accuracy ignores them.
-        tie_width: `[M, 1]`, how far apart scores may be and still tie (`tie_width`); None: computed from the targets,
-            which are then among the candidates.
+        hits: `[M, N]`, candidates that are targets of the row (accidental hits) and were kept. Accuracy ignores them.
+        tie_width: `[M, 1]`, largest difference of scores that tie (`tie_width`). None: computed from the targets, which
+            must be among the candidates.
     """
 
     log_count: Tensor | None = None
@@ -49,7 +49,7 @@ class LossAndGradients(NamedTuple):
 
     Attributes:
         loss: `[M, 1]`.
-        factor: `[M, 1]` a factor of all derivatives of a row, which they do not contain yet.
+        factor: `[M, 1]`; multiply the derivatives of the row by it.
         score_grads: `[M, N]` derivatives by the scores of candidates.
         target_grads: `[M, T]` derivatives by the scores of targets.
     """
@@ -68,14 +68,14 @@ def loss_and_gradients(
     targets: Float[Tensor, "M T"] | None = None,
     mask: Bool[Tensor, "M N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], LossAndGradients]:
-    """Return accuracies, losses and score gradients of a tile; the scores are overwritten.
+    """Return accuracies, losses and score gradients of a tile. The scores are overwritten.
 
     Args:
         form: a name in `FORMS`.
         scores: scores of the candidates.
-        corrections: of these rows.
-        own: indices of the row's targets among the candidates. They are not candidates of the row, but the gradients by
-            their scores are returned among those of the candidates.
+        corrections: corrections of these rows.
+        own: indices of the row's targets among the candidates. They do not count as candidates. Their gradients are in
+            `score_grads`.
         targets: scores of the targets if they are not among the candidates.
         mask: the candidates of each row besides its targets; None: all.
     """
@@ -108,10 +108,10 @@ def loss_and_gradients(
 def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return -log softmax over targets and candidates, averaged over the row's targets; the scores are overwritten.
 
-    With several targets the wanted distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    With several targets the target distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert weight is None, "in a softmax, a weight is a correction of the score"
-    is_empty = best == -torch.inf  # the row has no candidate: only its targets enter the loss
+    is_empty = best == -torch.inf  # the row has no candidate: the loss reads only its targets
     scores[:, :1].masked_fill_(is_empty, 0)
     shares, log_total = softmax_in_place(scores)
     shares[:, :1].masked_fill_(is_empty, 0)
@@ -143,7 +143,8 @@ def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tenso
 def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return the sum of log(1 + exp -G) over targets and log(1 + exp G) over candidates; the scores are overwritten.
 
-    Every target is a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among them.
+    Every target counts as a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among
+    the targets.
     """
     candidate_terms = softplus(scores)
     if weight is not None:
@@ -168,10 +169,10 @@ FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradie
 def log_odds_against(
     positive_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], log_total: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return the log of the negatives' sum of exp s relative to exp of the positive's score.
+    """Return log(sum of exp s over the negatives) minus the positive's score.
 
-    `log_total` is the log of the sum relative to exp of `best`, the highest score of a negative. The result is nan
-    where the positive's score overflowed, since the loss is not 0 then.
+    `log_total` is the log of the sum of exp(s - best) over the negatives; `best` is the highest score of a negative.
+    The result is nan if the positive's score overflowed, because the loss must not become 0.
     """
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
@@ -203,7 +204,7 @@ def accuracy_and_best(
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return [no other score is higher] / (1 + ties) for each row, given the highest other score and the width of ties.
+    """Return [no other score is higher] / (1 + ties) of each row, given the highest other score and the width of ties.
 
     `num_ties` counts the other scores that are no lower than the target's score minus the width.
     """
@@ -214,11 +215,11 @@ def accuracy_of(
 def tie_width(
     queries: Float[Tensor, "M D"], lengths: Float[Tensor, "M T"], bias: Float[Tensor, "M T"] | None = None
 ) -> Float[Tensor, "M 1"]:
-    """Return how far scores may be from those of a row's targets and still tie: as far as rounding moves equal scores.
+    """Return the largest difference from a target's score that counts as a tie: the rounding error of equal scores.
 
     The error of a product of D terms is at most D eps / 2 times |q| |z|, in any order of summation (Higham 2002,
     Accuracy and Stability of Numerical Algorithms, eq. 3.5), so the scores of two equal vectors differ by at most
-    D eps |q| |z|. Even columns of one product are summed in different orders. The width is at least 16 eps |q| |z|,
+    D eps |q| |z|. Columns of the same product are summed in different orders. The width is at least 16 eps |q| |z|,
     since an encoder rounds equal latents differently.
 
     Args:
@@ -244,7 +245,7 @@ def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"]
     return flush_denormals(probabilities, TWO_FACTORS), log_total
 
 
-ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the least normal number: e^-61 in float32, and e^-30 each
+ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: e^-61 in float32, e^-30 for each of two
 
 
 def add_to_softmax(
@@ -256,7 +257,7 @@ def add_to_softmax(
     """Add a tile of scores to running sums of exponentials, as in online softmax (arXiv:1805.02867).
 
     Args:
-        scores: -inf where a candidate is not one of the row; overwritten.
+        scores: -inf where a candidate does not belong to the row; overwritten.
         tile_best: highest score of the tile.
         best: highest score so far, -inf before the first candidate.
         total: sum of exp(score - best) so far.
@@ -265,17 +266,17 @@ def add_to_softmax(
         The new `best` and `total`, the factor by which older sums shrink, and exp(score - new best) of the tile.
     """
     before, best = best, torch.maximum(best, tile_best)
-    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # no inf - inf while a row has no candidate
+    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # avoids inf - inf while a row has no candidate
     weights = flush_denormals(scores.sub_(finite).exp_())
     shrink = (before - finite).exp()
     return best, total * shrink + weights.sum(1, keepdim=True), shrink, weights
 
 
 def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
-    """Set gradients to zero, in place, that are so small that products with them would be denormal.
+    """Set to zero, in place, gradients so small that products with them would be denormal.
 
-    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The
-    gradients that are dropped, below e^-30 of a row's sum, are far below what sums in float32 resolve. The power is
-    `TWO_FACTORS` if a derivative is the product of two such numbers.
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. These
+    gradients are below e^-30 of the sum of their row, far below the precision of float32. The power is `TWO_FACTORS` if
+    a derivative is the product of two such numbers.
     """
     return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)

@@ -39,14 +39,15 @@ def tiled_loss(
     """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
 
     Args:
-        queries: `[Q, D]`; may be of a shorter dtype than the candidates, which decide the dtype of scores and sums.
+        queries: `[Q, D]`; their dtype may be shorter than that of the candidates. Scores and sums have the candidates'
+            dtype.
         candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`.
         blocks: which rows are scored against which candidates.
         weight: weight of each row in the mean.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         query_index: `[M]`, index of each row's query; None: row m has query m.
         negatives: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
-        bias: added to every score, `[N]` or `[M, N]`.
+        bias: biases that are added to the scores, `[N]` or `[M, N]`.
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
         compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
@@ -118,21 +119,21 @@ def tiled_loss(
 
 
 def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
-    """Return the tensor's dtype, except for float16: small gradients and a gradient scaler's factor do not fit it."""
+    """Return the tensor's dtype, or the candidates' for float16, in which small and scaled gradients do not fit."""
     return candidates.dtype if tensor.dtype == torch.float16 else tensor.dtype
 
 
 def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
     """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
-    Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. A GPU, which
-    the host would have to wait for, always masks: one pass over the vectors.
+    Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. On a GPU a
+    check would make the host wait, so vectors are always masked, in one pass.
 
     Args:
         vectors: candidates or targets.
         is_used: returns the mask of the vectors that some row is scored against; called only if needed.
     """
-    # A sum that overflows only costs the pass below.
+    # If the sum overflows, only the pass below is wasted.
     if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):
         return vectors
     return vectors.where(rearrange(is_used(), "... n -> ... n 1"), 0)
@@ -161,7 +162,7 @@ def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tenso
 
 
 def attach_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
-    """Return the scalar `loss` with known gradients by the inputs; None for an input that needs no gradient."""
+    """Return the scalar `loss` with known gradients by the inputs. A gradient is None if the input needs none."""
     return _WithGradients.apply(loss, gradients, *inputs)
 
 
@@ -177,9 +178,9 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # In most cases the mean itself is differentiated, once: nothing is multiplied then, and no copy is made. A GPU
-        # multiplies, since the host would have to wait to read the factor. A graph that is kept uses its gradients
-        # again, so that callers get copies.
+        # In most cases the mean itself is differentiated, once. Then gradients are neither multiplied nor copied. On a
+        # GPU they are multiplied, since the host would have to wait to read the factor. A retained graph uses its
+        # gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
         grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]

@@ -16,8 +16,8 @@ from cpc.native.compiled import call, compiled, source
 ROUNDINGS = ("float32", "bf16")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
-# Beyond so many candidates per drawn negative, products with only the drawn candidates are faster than a product with
-# all candidates, from which the scores of the drawn ones are selected. Measured by `python -m benchmarks.loss --rule`:
+# With more candidates per drawn negative than this, products with only the drawn candidates are faster than a product
+# with all candidates and a selection of scores. Measured by `python -m benchmarks.loss --rule`:
 DRAWN_BEYOND = 2  # products in C
 GATHER_BEYOND = 100  # products in torch, which gathers the vectors
 SOURCE = source("drawn.c")
@@ -27,7 +27,7 @@ _mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-define
 def choose_tiles(
     num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, compute: str
 ) -> "SharedTiles | PerRowTiles":
-    """Return the fastest way to score all candidates, or only those drawn, `[M, 1 + R]` with each row's positive first.
+    """Return the fastest tiles to score all candidates, or only the drawn ones: `[M, 1 + R]` with the positive first.
 
     Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`.
     """
@@ -67,13 +67,13 @@ class SharedTiles:
         return self.tile_scores if self.drawn is None else self.tile_scores.gather(1, self.drawn[tile])
 
     def scatter(self, score_grads: Tensor, tile: slice) -> Tensor:
-        """Return score gradients as the methods below take them: `[m, N]` where scores were selected from all."""
+        """Return score gradients in the form of the methods below: `[m, N]` if scores were selected from all."""
         if self.drawn is None:
             return score_grads
         return self.tile_scores.zero_().scatter_add_(1, self.drawn[tile], score_grads)
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:
-        """Return scattered score gradients times candidates, `[m, D]`."""
+        """Return scattered score gradients times candidates, of the shape `[m, D]`."""
         return torch.mm(score_grads, self.candidates)
 
     def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:
@@ -112,7 +112,7 @@ class RoundedTiles(SharedTiles):
 
 
 class PerRowTiles:
-    """Each row has separate candidates: given as `[M, N, D]`, or few drawn from very many, whose vectors are gathered.
+    """Each row has separate candidates: given as `[M, N, D]`, or few drawn from many, with gathered vectors.
 
     Given candidates make one tile, since they take more memory than all scores. The methods are those of `SharedTiles`.
     """
@@ -152,7 +152,7 @@ class PerRowTiles:
 
 
 class DrawnTiles(PerRowTiles):
-    """Few candidates drawn from many, on a CPU: drawn.c reads their vectors without gathering them."""
+    """Few candidates drawn from many, on a CPU: drawn.c reads their vectors in place, without a gathered copy."""
 
     drawn: Tensor
 

@@ -153,8 +153,8 @@ def test_training_is_the_seeds() -> None:
         ({"num_matrices": 1}, "`num_matrices`=1 must be at least 2"),
         ({"mi": [2.0, -1.0]}, "`mi`=-1.0 must be positive"),
         ({"mi": [2.0, math.inf]}, "`mi`=inf must be a finite number"),
-        ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "none of the tasks discrete reaches any"),
-        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out has the exact critic alone"),
+        ({"tasks": ["discrete"], "dim": [1], "mi": [4.0]}, "the tasks discrete reach none of"),
+        ({"critics": ["separable"], "estimators": ["leave_one_out"]}, "leave_one_out works only with the exact critic"),
     ],
 )
 def test_mistakes(options: dict, message: str, tmp_path: Path) -> None:

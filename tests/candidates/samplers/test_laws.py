@@ -393,7 +393,7 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but Unigram never draws it.*UniformMixture"),
         (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "2 of 3 classes"),
-        (lambda: All(4), 3, "keep", "every one of the 4"),
+        (lambda: All(4), 3, "keep", "draws each of the 4"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),

@@ -592,5 +592,5 @@ def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None
 @pytest.mark.parametrize("mass", [CentroidMass(), FeatureMass(Quadratic(DIM))])
 def test_two_samplers_do_not_share_a_mass(mass: BlockMass) -> None:
     TwoLevel(3, DIM, mass=mass)
-    with pytest.raises(ValueError, match=f"this {type(mass).__name__} is another sampler's"):
+    with pytest.raises(ValueError, match=f"another sampler already uses this {type(mass).__name__}"):
         TwoLevel(5, DIM, mass=mass)

@@ -48,7 +48,11 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
     ("text", "message"),
     [
         ("name,word\n1,one\n", "has no column 'path'; `label_key` is one of name, word"),
-        ("path,word\nx.wav,one\n", r"names none of the 3 files in its column 'path': it has 'x.wav', .* 'a/1.wav'"),
+        (
+            "path,word\nx.wav,one\n",
+            r"no cell in column 'path' of .* names one of the 3 files. A cell is 'x.wav', a "
+            "file is 'a/1.wav'",
+        ),
         ("path,word\n1,one\n1,two\n", r"1 files have more than one row in .*:\n  1"),
         ("path,word\n1,one\n2\n", "line 3: 1 cells under 2 columns"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),

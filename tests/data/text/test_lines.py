@@ -116,7 +116,7 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no text below"):
         Text(tmp_path)
     write(tmp_path / "blank" / "train.txt", "", "  ")
-    with pytest.raises(ValueError, match="holds no line: give it text"):
+    with pytest.raises(ValueError, match="has only white space: pass a source with text"):
         Text(tmp_path / "blank")
     shutil.rmtree(tmp_path / "blank")
     few = write(tmp_path / "few.txt", *numbered(0, 30))
