@@ -147,7 +147,7 @@ def test_an4_refusals(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
     with pytest.raises(SystemExit, match=r"there is no .*an4_test.transcription"):
         prepare(monkeypatch, "an4", an4)
     (an4 / "wav" / "an4test_clstk").rename(an4 / "test")
-    with pytest.raises(SystemExit, match=r"3 of 27 audio files are not named like an4_clstk"):
+    with pytest.raises(SystemExit, match=r"3 of 27 audio files do not have names like an4_clstk"):
         prepare(monkeypatch, "an4", an4)
 
 

@@ -102,7 +102,7 @@ def check_fields(instance: Any, prefix: str = "") -> None:
         prefix: prefix of names in messages, for fields that belong to a section of a config.
 
     Raises:
-        ValueError: naming the first invalid field.
+        ValueError: if a field is invalid. The message names the first invalid field.
     """
     values = {field.name: getattr(instance, field.name) for field in fields(instance)}
     changed = {field.name: values[field.name] for field in fields(instance) if values[field.name] is not field.default}
@@ -118,7 +118,7 @@ def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") ->
         prefix: prefix of names in messages.
 
     Raises:
-        ValueError: naming the first invalid value.
+        ValueError: if a value is invalid. The message names the first invalid value.
         OSError: if a file or folder for results cannot be written.
     """
     annotations = _annotations(annotated)

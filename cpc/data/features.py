@@ -30,12 +30,12 @@ class Features:
     encoder overlap, and the context carries its state. The result equals that of the whole file at once.
 
     Args:
-        kind: `z` latents, `c` contexts, `zc` both side by side (one pass over the audio serves two probes), `mfcc` or
+        kind: `z` latents, `c` contexts, `zc` both concatenated (one pass over the audio serves two probes), `mfcc` or
             `logmel`.
         model: needed for `z`, `c` and `zc`.
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own if there is a model.
-        statistics: mean and deviation of the corpus' samples, for `mfcc` and `logmel`; a model has its own.
-        device: device to compute on, to which the model is moved; the model's own unless given.
+        statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`; a model has its own.
+        device: device to compute on, to which the model is moved; None: the device of the model.
         precision: `bfloat16` computes the encoder's products in bfloat16, faster on many processors and slower on some;
             contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
@@ -81,7 +81,7 @@ class Features:
             self._network: nn.Module = self._encoder.to(device or "cpu")
         else:
             if model is None:
-                raise ValueError(f"features {kind!r} are a model's: pass it")
+                raise ValueError(f"features {kind!r} need a model: pass it")
             self._network = model if device is None else model.to(device)
             self._encoder = model.encoder
             self._context = None if kind == "z" else model.context
@@ -131,7 +131,7 @@ class Features:
                 yield rearrange(frames, "1 t d -> t d").cpu().numpy()
 
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
-        """Return the features of several files, equal to those of each file by itself, up to rounding.
+        """Return the features of several files, equal up to rounding to the features of each single file.
 
         Steps of a recurrent context are bound by memory bandwidth: a batch of eight files takes little longer than one
         file. Contexts are causal, so the padding behind a shorter file does not reach its contexts. The encoder is not
@@ -155,7 +155,7 @@ class Features:
     def _latents(self, blocks: Iterable[np.ndarray]) -> Iterator[Float[Tensor, "1 t Z"]]:
         """Yield a file's latents in pieces; no latent depends on the edge of a chunk."""
         pending: np.ndarray | None = None
-        num_done = 0  # latents of `pending` that were yielded already, or that depend on its cut edge
+        num_done = 0  # latents of `pending` that were already yielded, or that depend on the cut edge
         for block in self._chunks(blocks):
             pending = np.array(block) if pending is None else np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1

@@ -53,8 +53,8 @@ class AudioEncoder(WaveformEncoder):
         super().__init__(sample_rate_hz)
         if not len(kernels) == len(strides) == len(paddings):
             raise ValueError(
-                f"kernels, strides and paddings describe one layer each, got {len(kernels)}, {len(strides)} and "
-                f"{len(paddings)} of them"
+                f"kernels, strides and paddings need one entry per layer, got {len(kernels)}, {len(strides)} and "
+                f"{len(paddings)} entries"
             )
         check_sizes(dim=dim, sample_rate_hz=sample_rate_hz, kernels=kernels, strides=strides)
         if min(paddings, default=0) < 0:
@@ -78,7 +78,7 @@ class AudioEncoder(WaveformEncoder):
         self.receptive_field_samples = receptive_field(kernels, strides)
         first_sample = -sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = first_sample + (self.receptive_field_samples - 1) / 2
-        shortest = 1  # outputs of the last layer; the loop turns it into inputs of each layer
+        shortest = 1  # outputs of the last layer; the loop converts it to inputs of each layer
         for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
             shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
         self._shortest_samples = shortest
@@ -105,7 +105,7 @@ class AudioEncoder(WaveformEncoder):
 
     @property
     def shortest_samples(self) -> int:
-        """The smallest number of samples for one latent: every layer then has an input besides padding."""
+        """The smallest number of samples for one latent, with which every layer has an input besides padding."""
         return self._shortest_samples
 
     @torch.no_grad()

@@ -83,7 +83,7 @@ class Backbone(nn.Module):
             return tuple(_feature_map(features(torch.empty(1, self.num_channels, size, size, device="meta"))).shape)
         except (RuntimeError, ValueError, AssertionError) as error:
             raise ValueError(
-                f"{self.name} does not encode pixels of num_channels={self.num_channels}, {size} a side: "
+                f"{self.name} cannot encode {size} x {size} pixels with num_channels={self.num_channels}: "
                 f"{' '.join(str(error).split())[:300]}"
             ) from error
 
@@ -96,8 +96,8 @@ def _create(name: str, num_channels: int) -> nn.Module:
 
     if name not in models.list_models(module=models):
         raise ValueError(
-            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them, and "
-            "timm's are called timm/NAME"
+            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them. A "
+            "network of timm is called timm/NAME"
         )
     return models.get_model(name, weights=None)
 
@@ -120,12 +120,14 @@ def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:
         return create_feature_extractor(network, {layer: "map"}, suppress_diff_warning=True)
     except (TraceError, RuntimeError) as error:
         raise ValueError(
-            f"{name} cannot be cut at {layer!r}, since torch.fx cannot follow it ({error}): pass the submodule you "
-            "need as `network`"
+            f"{name} cannot be cut at {layer!r}, since torch.fx cannot trace the network ({error}): pass the "
+            "submodule that you need as `network`"
         ) from error
     except ValueError as error:
         parts = ", ".join(path for path, _ in network.named_children())
-        raise ValueError(f"layer={layer!r} is not a part of {name}, which has {parts} and their parts") from error
+        raise ValueError(
+            f"layer={layer!r} is not a submodule of {name}, which has {parts} and their submodules"
+        ) from error
 
 
 def _feature_map(output: Tensor | dict[str, Tensor]) -> Tensor:

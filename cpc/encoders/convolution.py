@@ -21,8 +21,8 @@ def check_norm(norm: str) -> None:
     if norm not in get_args(Norm):
         names = ", ".join(map(repr, get_args(Norm)))
         raise ValueError(
-            f"norm={norm!r} is not one of {names}; batch norm would let the sequences or patches of a batch see each "
-            "other, and the contrastive task could be solved by that leak"
+            f"norm={norm!r} is not one of {names}; batch norm would leak information between the sequences or patches "
+            "of a batch, and the contrastive task could be solved with this leak"
         )
 
 
@@ -54,7 +54,7 @@ def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, 
 
 @torch.no_grad()
 def initialise_layers(layers: nn.Sequential, x: Tensor) -> None:
-    """Initialise layers from this input, one after the other: each from the outputs of the ones before."""
+    """Initialise layers from this input, one after the other: each layer from the output of the previous layer."""
     for layer in layers:
         layer.initialise_from(x)  # type: ignore[operator]
         x = layer(x)

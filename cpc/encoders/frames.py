@@ -1,7 +1,7 @@
 """The encoder g_enc for frames: strided convolutions on each frame, or on each frame and the few before it.
 
-B windows, T frames of each, S frames in a stack, H W rows and columns of pixels, D latent dim, P positions in
-the output of the last layer, d channels of a layer.
+B windows of T frames, S frames in a stack, H W rows and columns of pixels, D latent dim, P positions in the output of
+the last layer, d channels of a layer.
 """
 
 from typing import Any, ClassVar
@@ -56,8 +56,8 @@ class FrameEncoder(Encoder):
         super().__init__()
         if not len(widths) == len(kernels) == len(strides):
             raise ValueError(
-                f"widths, kernels and strides describe one layer each, got {len(widths)}, {len(kernels)} and "
-                f"{len(strides)} of them"
+                f"widths, kernels and strides need one entry per layer, got {len(widths)}, {len(kernels)} and "
+                f"{len(strides)} entries"
             )
         sizes = {"widths": widths, "kernels": kernels, "strides": strides}
         check_sizes(frame_size=frame_size, dim=dim, num_frames=num_frames, **sizes)
@@ -110,7 +110,7 @@ class FrameEncoder(Encoder):
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation, on a scale where 255 is 1, that standardise the pixels."""
         if std <= 0:
-            raise ValueError(f"mean={mean} and std={std} cannot standardise frames: all one colour?")
+            raise ValueError(f"mean={mean} and std={std} cannot standardise frames: do all pixels have one colour?")
         self.pixel_mean.fill_(mean)
         self.pixel_std.fill_(std)
 
@@ -122,7 +122,7 @@ class FrameEncoder(Encoder):
         """Return the standardised stacks with channels last, as the layers need them."""
         if x.shape[2:] != (self.num_frames, *self.frame_size):
             raise ValueError(
-                f"stacks of {tuple(x.shape[2:])} were given to an encoder of num_frames={self.num_frames} and "
+                f"stacks of {tuple(x.shape[2:])} were given to an encoder with num_frames={self.num_frames} and "
                 f"frame_size={self.frame_size}"
             )
         pixels = x.to(self.pixel_mean.dtype) / 255

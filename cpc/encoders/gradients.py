@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_sizes
 
-_LEAST_CONTRAST = 0.05  # of standardised pixels; keeps the division by contrast from amplifying noise
+_LEAST_CONTRAST = 0.05  # contrast of standardised pixels; keeps the division by contrast from amplifying noise
 
 
 class GradientTrunk(nn.Module):
@@ -97,8 +97,8 @@ class GradientTrunk(nn.Module):
     def _features(self, x: Tensor) -> Float[Tensor, "n F"]:
         if min(x.shape[2:]) < self.num_cells + 2:
             raise ValueError(
-                f"{tuple(x.shape[2:])} pixels are too few for num_cells={self.num_cells}: at least "
-                f"{self.num_cells + 2} a side are needed"
+                f"{tuple(x.shape[2:])} pixels are too few for num_cells={self.num_cells}: a side needs at least "
+                f"{self.num_cells + 2}"
             )
         histograms = cell_means(orientation_maps(x, self.num_orientations), self.num_cells)
         energy = reduce(histograms.square(), "n o h w -> n 1 h w", "sum")

@@ -51,7 +51,7 @@ class MelEncoder(LogMel):
         check_sizes(dim=dim, hidden_dim=hidden_dim)
         check_dropout(dropout)
         if num_frames < 1 or num_frames % 2 == 0:
-            raise ValueError(f"num_frames={num_frames} must be odd: a latent's own frame is in the middle")
+            raise ValueError(f"num_frames={num_frames} must be odd, because a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim
         self.num_frames = num_frames

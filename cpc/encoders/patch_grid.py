@@ -36,13 +36,13 @@ class PatchGrid:
         check_sizes(patch_size=self.patch_size, stride=self.stride)
         if self.stride > self.patch_size:
             raise ValueError(
-                f"stride={self.stride} is larger than patch_size={self.patch_size}: no patch would see the pixels "
-                "between; lower the stride"
+                f"stride={self.stride} is larger than patch_size={self.patch_size}, so pixels between patches would "
+                "not be used: lower the stride"
             )
 
     @property
     def overlapping_rows(self) -> int:
-        """The number of following rows that share pixels with a row; skip them, or targets are partly known."""
+        """The number of following rows that share pixels with a row. Skip these rows, or targets are partly known."""
         return math.ceil(self.patch_size / self.stride) - 1
 
     def side(self, image_size: int) -> int:
@@ -61,8 +61,9 @@ class PatchGrid:
         if rest:
             fitting = image_size - rest
             raise ValueError(
-                f"patches of {self.patch_size} pixels every {self.stride} leave the last {rest} pixels of images of "
-                f"{image_size} out: set `image_size` to {fitting} or {fitting + self.stride}, or change the stride"
+                f"patches of {self.patch_size} pixels every {self.stride} pixels leave out the last {rest} pixels of "
+                f"images of {image_size}: set `image_size` to {fitting} or {fitting + self.stride}, or change the "
+                "stride"
             )
         return side + 1
 

@@ -21,10 +21,10 @@ class PatchEncoder(Encoder):
 
     This is the encoder of section 3.2 of van den Oord et al. 2018. Patches are encoded separately, so a latent depends
     only on the pixels of its patch. With `fully_convolutional` the trunk instead runs once over the whole image, and
-    the features inside each patch are averaged. The overlap of patches is then computed only once, but a latent depends
-    on pixels beyond its patch, up to the receptive field of the trunk, where separate patches would be padded with
-    zeros. Contexts then contain pixels of more rows below: the `skip_steps` of the loss should skip `overlapping_rows`
-    rows.
+    the features inside each patch are averaged. The overlap of patches is then computed only once. But a latent then
+    depends on pixels beyond its patch, up to the receptive field of the trunk, where separate patches would be padded
+    with zeros. Contexts then contain pixels of more rows below, so set the `skip_steps` of the loss to
+    `overlapping_rows`.
 
     Args:
         trunk: network from pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and
@@ -32,9 +32,9 @@ class PatchEncoder(Encoder):
         patch_size: P.
         stride: distance of neighbouring patches in pixels.
         fully_convolutional: run the trunk over whole images; patch size and stride must be multiples of its stride.
-        crop_size: side of the central square that remains of each patch cut here; the mean colour replaces the pixels
-            around it, as augmentation does in training. None: the whole patch. `cpc pretrain` sets it. Patches that are
-            passed already cut are not changed.
+        crop_size: side of the central square that remains of each patch; the mean colour replaces the pixels around the
+            square, as augmentation does in training. None: the whole patch. `cpc pretrain` sets this option. Patches
+            that are passed already cut are not changed.
 
     Attributes:
         overlapping_rows: the number of following rows whose latents share pixels with the latents of a row.
@@ -64,8 +64,8 @@ class PatchEncoder(Encoder):
         batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
         if batch_norms and not getattr(trunk, "allow_batch_norm", False):
             raise ValueError(
-                f"the trunk has batch norm ({', '.join(batch_norms[:3])}), which lets patches see each other through "
-                "the batch's statistics: use another norm, or set the trunk's allow_batch_norm"
+                f"the trunk has batch norm ({', '.join(batch_norms[:3])}), which leaks information between patches "
+                "through batch statistics: use another norm, or set the trunk's allow_batch_norm"
             )
         self.trunk = trunk
         self.patch_size = patch_size
@@ -75,21 +75,21 @@ class PatchEncoder(Encoder):
         self.grid = PatchGrid(patch_size, stride)
         if crop_size is not None and (fully_convolutional or not 1 <= crop_size <= patch_size):
             raise ValueError(
-                f"crop_size={crop_size} must lie between 1 and patch_size={patch_size}, and be None with "
-                "fully_convolutional=True, which cuts no patches"
+                f"crop_size={crop_size} must lie between 1 and patch_size={patch_size}, or be None with "
+                "fully_convolutional=True, which does not cut patches"
             )
         if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
             raise ValueError(
                 f"fully_convolutional=True averages features that lie {self.trunk.stride} pixels apart: "
-                f"patch_size={patch_size} and stride={stride} must be multiples of that"
+                f"patch_size={patch_size} and stride={stride} must be multiples of this distance"
             )
         if fully_convolutional and self.trunk.receptive_field is None:
             raise ValueError(
-                "fully_convolutional=True needs a trunk with a limited receptive_field: features of this one may see "
-                "the whole image, and a prediction would know what it predicts"
+                "fully_convolutional=True needs a trunk with a limited receptive_field: features of this trunk may "
+                "depend on the whole image, so contexts would contain their targets"
             )
         _try_patch(trunk, patch_size)
-        # The reach of a latent beyond each side of its patch if patches are not cut.
+        # Number of pixels beyond each side of its patch on which a latent depends if patches are not cut.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
         self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
         self.dim: int = self.trunk.dim
@@ -131,7 +131,9 @@ class PatchEncoder(Encoder):
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
         """Set the mean and standard deviation of each channel that standardise the pixels."""
         if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
-            raise ValueError(f"mean={mean.tolist()} and std={std.tolist()} cannot standardise images: all one colour?")
+            raise ValueError(
+                f"mean={mean.tolist()} and std={std.tolist()} cannot standardise images: do all pixels have one colour?"
+            )
         self.pixel_mean.copy_(mean)
         self.pixel_std.copy_(std)
 
@@ -145,7 +147,7 @@ class PatchEncoder(Encoder):
         num_channels = x.shape[1 if x.ndim == 4 else 3]
         if num_channels != self.num_channels:
             raise ValueError(
-                f"pixels of {num_channels} channels were given to a trunk of num_channels={self.num_channels}"
+                f"pixels of {num_channels} channels were given to a trunk with num_channels={self.num_channels}"
             )
         if not self.fully_convolutional:
             x = rearrange(self._cut(x) if x.ndim == 4 else x, "b h w c p q -> (b h w) c p q")
@@ -168,14 +170,14 @@ class PatchEncoder(Encoder):
 
 @torch.no_grad()
 def _try_patch(trunk: Any, patch_size: int) -> None:
-    """Encode one black patch as a check; a real patch, because not every network runs on the meta device."""
+    """Encode one black patch as a check. The patch has memory, because not every network runs on the meta device."""
     was_training = {module: module.training for module in trunk.modules()}
     device = next((weight.device for weight in trunk.parameters()), None)
     try:
         shape = tuple(trunk.eval()(torch.zeros(1, trunk.num_channels, patch_size, patch_size, device=device)).shape)
-        problem = "" if len(shape) == 4 and 0 not in shape else f"gives {shape} for one, no map [n, D, h, w]"
+        problem = "" if len(shape) == 4 and 0 not in shape else f"gives {shape} for a patch, not a map [n, D, h, w]"
     except (RuntimeError, ValueError, AssertionError) as error:
-        problem = f"cannot encode one: {' '.join(str(error).split())[:300]}"
+        problem = f"cannot encode a patch: {' '.join(str(error).split())[:300]}"
     finally:
         for module, flag in was_training.items():
             module.training = flag
@@ -183,5 +185,5 @@ def _try_patch(trunk: Any, patch_size: int) -> None:
         name = getattr(trunk, "name", type(trunk).__name__)
         raise ValueError(
             f"patch_size={patch_size} does not fit the trunk {name}, which {problem}; raise patch_size (this trunk "
-            f"keeps one of {trunk.stride} pixels a side), or choose another trunk or layer of it"
+            f"has a stride of {trunk.stride} pixels), or choose another trunk or layer"
         )

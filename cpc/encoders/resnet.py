@@ -20,7 +20,7 @@ _STEMS = ("imagenet", "small")
 
 @dataclass(frozen=True)
 class Stage:
-    """Residual blocks of one shape; widths are multiples of the `width` of the trunk, None stands for basic blocks."""
+    """Residual blocks of one shape; widths are multiples of the trunk's `width`, and None stands for basic blocks."""
 
     num_blocks: int
     width: int
@@ -42,21 +42,21 @@ class ResNetTrunk(nn.Module):
     Section 3.2 of CPC uses the third of four stages of ResNet-v2-101 with 1024 features, without batch norm; this is
     `depth=101`. `depth=161` is the network of CPC v2 (Henaff et al. 2019, arXiv:1905.09272). That paper states that the
     third stage of ResNet-101 grows from 23 to 46 blocks, from 1024 to 4096 features and from bottlenecks of 256 to 512,
-    and that layer norm replaces batch norm. It does not state the following, which are taken from ResNet-101: the stem,
-    stages one and two, and that no stage follows (the name confirms this: 3 * (3 + 4 + 46) convolutions and two layers
-    at the ends are 161).
+    and that layer norm replaces batch norm. It does not state the stem and stages one and two, which are taken from
+    ResNet-101. It does not state either that no stage follows, but the name confirms this: 3 * (3 + 4 + 46)
+    convolutions and two layers at the ends are 161.
 
     A block that changes shape projects its activated input onto the residual stream, and its (first) 3x3 convolution
     has the stride. The stem has neither norm nor ReLU, because the first block begins with both. The trunk ends with
     norm and ReLU after the last addition, as in He et al. All convolutions pad with zeros to keep the size of their
     input, so features near the border of a patch contain its position.
 
-    No norm mixes information between patches. `layer` normalises the channels of each position separately: statistics
-    over positions would let every feature depend on all rows of an image under a fully convolutional trunk.
+    No norm mixes information between patches. `layer` normalises the channels of each position separately. With
+    statistics over positions, every feature of a fully convolutional trunk would depend on all rows of an image.
 
-    With norms that do not rescale by the signal (`none`, `affine`), residual branches are multiplied by
-    1 / sqrt(number of blocks) (Hayou et al. 2021, arXiv:2010.12859). With He's initialisation the variance of the
-    stream then grows by a factor of (1 + 1/L)^L < e over L blocks instead of 2^L.
+    With norms that do not divide by the scale of the signal (`none`, `affine`), residual branches are multiplied by 1 /
+    sqrt(number of blocks) (Hayou et al. 2021, arXiv:2010.12859). With He's initialisation the variance of the stream
+    then grows by a factor of (1 + 1/L)^L < e over L blocks instead of 2^L.
 
     Args:
         depth: 18 or 34 (basic blocks), 50, 101 or 161 (bottlenecks).

@@ -15,7 +15,7 @@ from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.encoders.convolution import standardising_affine
 from cpc.encoders.encoder import Encoder
 
-_DEVIATION = 0.02  # of initial embeddings; small, so that the few Adam steps of rare words change them
+_DEVIATION = 0.02  # deviation of initial embeddings; small, so that the few Adam steps of rare words change them
 
 
 class SentenceEncoder(Encoder):
@@ -34,7 +34,7 @@ class SentenceEncoder(Encoder):
             so that a saved model can read text.
 
     Raises:
-        ValueError: if a size is below 1, `kernel_size` even, or `dropout` not a probability below 1.
+        ValueError: if a size is below 1, `kernel_size` is even, or `dropout` is not a probability below 1.
     """
 
     modality = "sentences"
@@ -51,7 +51,9 @@ class SentenceEncoder(Encoder):
         super().__init__()
         check_sizes(num_tokens=num_tokens, dim=dim, embedding_dim=embedding_dim, kernel_size=kernel_size)
         if kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size={kernel_size} must be odd: a token is in the middle of its neighbours")
+            raise ValueError(
+                f"kernel_size={kernel_size} must be odd, because a token is in the middle of its neighbours"
+            )
         check_dropout(dropout)
         self.num_tokens = num_tokens
         self.dim = dim
@@ -61,7 +63,7 @@ class SentenceEncoder(Encoder):
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=_DEVIATION)
-        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of the embeddings around each token
+        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # windows of embeddings around each token
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
         """Return the vector of every sentence; zeros if a sentence has no token.
@@ -71,8 +73,8 @@ class SentenceEncoder(Encoder):
         """
         if x.numel() and not -1 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
-                f"to {self.num_tokens - 1}, and -1 where a sentence has ended: encode text with the model's vocabulary"
+                f"tokens run from {int(x.min())} to {int(x.max())}, but the vocabulary has {self.num_tokens} tokens "
+                f"from 0 to {self.num_tokens - 1}, and -1 is padding: encode text with the model's vocabulary"
             )
         hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)

@@ -22,8 +22,8 @@ Front = Literal["raw", "level", "compand"]
 class SignalEncoder(Encoder):
     """Strided convolutions with ReLU over time, for sensors: `[B, S, I]` becomes one latent per `hop_samples`.
 
-    S samples give S // hop latents, and one if they are fewer than a hop. Samples that are missing and padding are NaN;
-    they are zero after standardisation and in every layer, so latents do not depend on the width of padding. Input is
+    S samples give S // hop latents, or one if they are fewer than a hop. Missing samples and padding are NaN. They are
+    zero after standardisation and in every layer, so latents do not depend on the width of padding. Input is
     standardised channel by channel, by statistics of the training split.
 
     `front` decides what the first convolution reads. `raw` is the standardised signal. The other two add I channels
@@ -51,7 +51,7 @@ class SignalEncoder(Encoder):
         hop_samples: distance of latents.
         receptive_field_samples: number of samples that the convolutions of a latent read.
         first_centre_samples: centre of the receptive field of latent 0, from the first sample.
-        past_samples: number of samples before its hop that a latent depends on, the moving average included.
+        past_samples: number of samples before its hop on which a latent depends, including the moving average.
         overlapping_steps: number of following latents whose convolutions read a sample that a latent reads as well.
 
     Raises:
@@ -77,7 +77,9 @@ class SignalEncoder(Encoder):
     ) -> None:
         super().__init__()
         if len(kernels) != len(strides) or not kernels:
-            raise ValueError(f"kernels and strides describe one layer each, got {len(kernels)} and {len(strides)}")
+            raise ValueError(
+                f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
+            )
         if min(channels, dim, *kernels, *strides) < 1:
             raise ValueError(
                 f"channels={channels}, dim={dim}, kernels={tuple(kernels)} and strides={tuple(strides)} must all be at "
@@ -85,8 +87,8 @@ class SignalEncoder(Encoder):
             )
         if any(kernel < stride for kernel, stride in zip(kernels, strides, strict=True)):
             raise ValueError(
-                f"kernels={tuple(kernels)} leave out samples between strides={tuple(strides)}: a kernel is at least as "
-                "long as its stride"
+                f"kernels={tuple(kernels)} leave out samples between strides={tuple(strides)}: a kernel must be at "
+                "least as long as its stride"
             )
         if front not in get_args(Front):
             raise ValueError(f"front={front!r} is not one of {', '.join(map(repr, get_args(Front)))}")
@@ -123,7 +125,7 @@ class SignalEncoder(Encoder):
         self.average_samples = (
             8 * self.hop_samples if level_seconds is None else max(1, round(level_seconds * sample_rate_hz))
         )
-        averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages a quantity that has an average in it
+        averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages twice
         self.past_samples = past + averages * (self.average_samples - 1)
 
     @property
@@ -149,7 +151,7 @@ class SignalEncoder(Encoder):
         return hidden[:, :num_latents]
 
     def num_latents(self, num_samples: Count) -> Count:
-        """Return num_samples // hop, but one for fewer samples than a hop; elementwise on tensors."""
+        """Return num_samples // hop, or 1 for fewer samples than a hop; elementwise on tensors."""
         if isinstance(num_samples, Tensor):
             return torch.maximum(num_samples // self.hop_samples, (num_samples > 0).to(num_samples.dtype))
         return max(num_samples // self.hop_samples, int(num_samples > 0))
@@ -175,7 +177,7 @@ class SignalEncoder(Encoder):
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_statistics(self, mean: object, std: object, floor: object = 1.0) -> None:
-        """Set what standardises each channel: mean and deviation, and the floor of local deviations in signal units.
+        """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
         A channel that is constant in the training split keeps deviation and floor 1.
 
@@ -184,7 +186,10 @@ class SignalEncoder(Encoder):
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
         if not all(torch.isfinite(value).all() for value in values) or min(float(v.min()) for v in values[1:]) < 0:
-            raise ValueError(f"mean={mean}, std={std} and floor={floor} cannot standardise signals: not finite?")
+            raise ValueError(
+                f"mean={mean}, std={std} and floor={floor} cannot standardise signals: they must be "
+                "finite, and std not negative"
+            )
         mean_values, std_values, floor_values = values
         std_values = torch.where(std_values > 0, std_values, 1.0)
         self.input_mean.copy_(mean_values)
@@ -207,7 +212,7 @@ class SignalEncoder(Encoder):
             hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
 
     def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
-        """Return what the first convolution reads, and which samples are known in at least one channel (1 or 0)."""
+        """Return the input of the first convolution, and a mask (1 or 0) of samples that are known in some channel."""
         if x.ndim != 3 or x.shape[2] != self.channels or x.shape[1] < 1:
             raise ValueError(
                 f"signals of shape {list(x.shape)} were given, but this encoder reads [batch, samples, "

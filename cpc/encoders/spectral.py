@@ -46,7 +46,7 @@ class LogMel(WaveformEncoder):
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
             raise ValueError(
                 f"window_samples={window_samples} cannot be centred on hops of hop_samples={hop_samples}: it must be "
-                "at least as long, and differ by an even number"
+                "at least as long as a hop and differ from it by an even number"
             )
         self.num_mels = num_mels
         self.hop_samples = hop_samples
@@ -70,7 +70,7 @@ class LogMel(WaveformEncoder):
         if not self.mel_scale.fb.any(0).all():
             raise ValueError(
                 f"num_mels={num_mels} bands are too narrow for a window of {self.fft_samples} samples at "
-                f"{sample_rate_hz} Hz, no frequency of which falls into some of them: lower num_mels or raise "
+                f"{sample_rate_hz} Hz, because some bands contain no frequency of the window: lower num_mels or raise "
                 "window_samples"
             )
 
@@ -102,8 +102,8 @@ class MFCC(LogMel):
 
     Frames are those of `LogMel`. The coefficients are the orthonormal DCT-II over bands, including coefficient 0 (the
     level). Derivatives are slopes fitted to 5 frames (HTK's regression), with edge frames repeated at both ends. Each
-    order looks 2 frames ahead, the default orders together 4 frames or 40 ms. This baseline is commonly built in this
-    way, so it is not causal.
+    order looks 2 frames ahead; the default orders together look 4 frames, or 40 ms, ahead. This baseline is not causal,
+    because it is commonly built in this way.
 
     Args:
         num_coefficients: cepstral coefficients.
@@ -130,7 +130,7 @@ class MFCC(LogMel):
         if not 1 <= num_coefficients <= num_mels:
             raise ValueError(f"num_coefficients={num_coefficients} must lie between 1 and num_mels={num_mels}")
         if num_deltas < 0:
-            raise ValueError(f"num_deltas={num_deltas} must be 0 (none) or a number of orders")
+            raise ValueError(f"num_deltas={num_deltas} must not be negative")
         self.num_coefficients = num_coefficients
         self.num_deltas = num_deltas
         self.dct: Tensor

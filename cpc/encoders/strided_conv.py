@@ -89,7 +89,8 @@ class ConvolveBlocks(torch.autograd.Function):
         slices = _slices(weight, stride)  # m slices [stride * C, D]
         x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=stride)
         num_blocks = blocks.shape[1] // stride
-        # One product for all sequences: the last m - 1 outputs of each mix it with the next sequence and are dropped.
+        # One product for all sequences. The last m - 1 outputs of a sequence also read the next sequence and are
+        # dropped.
         y = x.new_empty(len(x), weight.shape[0])
         num_rows = max(len(x) - len(slices) + 1, 0)
         if bias is None:

@@ -24,9 +24,9 @@ class TinyTrunk(nn.Module):
     Args:
         dim: D, the width of the features.
         num_channels: C of the pixels.
-        strides: strides of all layers but the last; their product is the `stride` of the trunk and the side of the
+        strides: strides of all layers except the last. Their product is the `stride` of the trunk and the side of the
             smallest patch.
-        widths: channels of all layers but the last.
+        widths: channels of all layers except the last.
         norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
             trained; `layer`, layer norm over the channels of each position; `none`.
 
@@ -48,7 +48,7 @@ class TinyTrunk(nn.Module):
         super().__init__()
         if len(strides) != len(widths):
             raise ValueError(
-                f"strides and widths describe one layer each, got {len(strides)} and {len(widths)} of them"
+                f"strides and widths need one entry per layer, got {len(strides)} and {len(widths)} entries"
             )
         check_sizes(dim=dim, num_channels=num_channels, strides=strides, widths=widths)
         check_norm(norm)

@@ -66,8 +66,8 @@ class TokenEncoder(Encoder):
         # On a GPU the check would wait for the device; the embedding kernel stops on invalid ids.
         if x.device.type == "cpu" and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}, but the {self.num_tokens} of the vocabulary from 0 "
-                f"to {self.num_tokens - 1}: encode text with the model's own vocabulary"
+                f"tokens run from {int(x.min())} to {int(x.max())}, but the vocabulary has {self.num_tokens} tokens "
+                f"from 0 to {self.num_tokens - 1}: encode text with the model's own vocabulary"
             )
         weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
@@ -85,12 +85,12 @@ class TokenEncoder(Encoder):
         if num_classes != self.num_tokens:
             raise ValueError(
                 f"the encoder has num_tokens={self.num_tokens}, the class table num_classes={num_classes}: a class is "
-                "a token, so they must agree"
+                "a token, so these numbers must be equal"
             )
         if self.is_tied and dim != self.dim:
             raise ValueError(
-                f"is_tied=True, but the encoder has dim={self.dim} and the class table dim={dim}: let them agree, or "
-                "set is_tied=False"
+                f"is_tied=True, but the encoder has dim={self.dim} and the class table dim={dim}: make the dims "
+                "equal, or set is_tied=False"
             )
         self._table = (table,)  # a tuple hides the table from nn.Module, so its parameter is saved only once
 

@@ -64,7 +64,9 @@ class WaveformEncoder(Encoder):
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation of the corpus, which standardise the samples."""
         if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise ValueError(f"mean={mean} and std={std} cannot standardise audio: silent or non-finite corpus?")
+            raise ValueError(
+                f"mean={mean} and std={std} cannot standardise audio: is the corpus silent, or not finite?"
+            )
         self.input_mean.fill_(mean)
         self.input_std.fill_(std)
 
@@ -72,8 +74,8 @@ class WaveformEncoder(Encoder):
         """Return the standardised waveforms; raise ValueError if they are too short for one latent."""
         if self.num_latents(x.shape[1]) < 1:
             raise ValueError(
-                f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} of hop_samples="
-                f"{self.hop_samples}, which sees {self.receptive_field_samples} of them; pad the waveform or leave the "
-                "file out"
+                f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} with "
+                f"hop_samples={self.hop_samples} and a receptive field of {self.receptive_field_samples} samples; pad the "
+                "waveform or leave the file out"
             )
         return (x - self.input_mean) / self.input_std

@@ -81,7 +81,7 @@ def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
     """Check that the sampled negatives of a batch fit in memory.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: if they do not fit. The message names the option.
     """
     indices = next(iter(held_out.draws(model.loss_part.training_strategies[0])))
     num_valid, *_ = identities(model.encoder, held_out.windows, indices)

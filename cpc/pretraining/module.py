@@ -328,7 +328,7 @@ def _freeze(model: CPC, names: tuple[str, ...]) -> None:
     """Freeze the weights of these parts.
 
     Raises:
-        ValueError: naming an unknown part; or if no weight is left to train.
+        ValueError: if a part is unknown, or no weight is left to train. The message names the part.
     """
     for name in names:
         part = dict(model.named_modules()).get(name)

@@ -97,7 +97,7 @@ class FeatureStore:
             extraction: how features are kept.
 
         Raises:
-            ValueError: naming an observation, if no observation has a vector, or features are not finite.
+            ValueError: if no observation has a vector, or features are not finite. The message names an observation.
             OSError: if the disk cannot hold the temporary files.
         """
         title = " ".join(extractor.dims)

@@ -26,7 +26,7 @@ def test_sequences_are_parted_whole() -> None:
     first, second = split_by_sequence(pool, ids)
     assert first.tolist() == [[True, False, True, False, False, False], [True, True, False, False, False, False]]
     assert second.tolist() == [[False, False, False, True, True, True], [False, False, False, True, False, False]]
-    with pytest.raises(ValueError, match="half of the sequences that candidates come from, here 1"):
+    with pytest.raises(ValueError, match="half of the sequences with candidates, and there are only 1"):
         split_by_sequence(pool[:, :2], ids[:2])
 
 

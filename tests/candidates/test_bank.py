@@ -70,7 +70,7 @@ def test_it_counts_the_latents_of_sequences() -> None:
     [
         (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy holds features 'c', a bank latents"),
         (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy and .*a.npy are of different models"),
-        (np.ones((2, 4), np.float32), {}, "b.npy holds 4 channels, the others 3"),
+        (np.ones((2, 4), np.float32), {}, "b.npy holds 4 channels, the other files 3"),
         (np.full((2, 3), np.nan, np.float32), {}, "b.npy holds values that are not finite"),
     ],
 )

@@ -175,7 +175,7 @@ def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.Capt
         ),
         ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port is only for a page that is served"),
         ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus is only for a page that is served"),
-        ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 is about critics that are trained"),
+        ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 applies only to critics that are trained"),
     ):
         assert message in refused(name, arguments, capsys)
 

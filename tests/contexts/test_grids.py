@@ -256,11 +256,11 @@ def test_mistakes_are_named() -> None:
         model(4).loss(torch.randn(B, 1, 12, 12))
     with pytest.raises(ValueError, match="smaller than patch_size=4"):
         model(1).loss(torch.randn(B, 1, 3, 3))
-    with pytest.raises(ValueError, match=r"leave the last 1 pixels of images of 13 out: set `image_size` to 12 or 14"):
+    with pytest.raises(ValueError, match=r"leave out the last 1 pixels of images of 13: set `image_size` to 12 or 14"):
         model(1).loss(torch.randn(B, 1, 13, 13))
     trunk = MeanColour()
     trunk.stride = 3
-    with pytest.raises(ValueError, match="multiples of that"):
+    with pytest.raises(ValueError, match="multiples of this distance"):
         PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)
 
 

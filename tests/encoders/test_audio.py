@@ -182,11 +182,11 @@ def test_batch_norm_is_refused(build: type[nn.Module], unchecked_types: None) ->
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="one layer each, got 4, 5 and 5"):
+    with pytest.raises(ValueError, match="one entry per layer, got 4, 5 and 5"):
         AudioEncoder(8, kernels=(10, 8, 4, 4))
     with pytest.raises(ValueError, match="20 samples are too few for one latent"):
         encoder()(torch.randn(1, 20))
-    with pytest.raises(ValueError, match="silent or non-finite corpus"):
+    with pytest.raises(ValueError, match="is the corpus silent, or not finite"):
         encoder().set_statistics(0.0, 0.0)
     with pytest.raises(ValueError, match="not constant"):
         encoder().initialise_from(torch.zeros(2, 1600))

@@ -14,7 +14,11 @@ from cpc.predictors import Bilinear
     [
         (TinyTrunk(8, strides=(4, 4), widths=(8, 8)), 15, r"patch_size=15 does not fit the trunk TinyTrunk.*cannot"),
         (Backbone("alexnet", "features"), 16, r"patch_size=16 does not fit the trunk alexnet.*too small"),
-        (nn.Flatten(), 16, r"patch_size=16 does not fit the trunk Flatten, which gives \(1, 768\) for one, no map"),
+        (
+            nn.Flatten(),
+            16,
+            r"patch_size=16 does not fit the trunk Flatten, which gives \(1, 768\) for a patch, not a map",
+        ),
     ],
     ids=["tiny", "alexnet", "no map"],
 )
@@ -72,7 +76,7 @@ def test_pixels_of_other_channels_are_refused(shape: tuple[int, ...], crop_size:
     """Standardising by the mean of three channels would make three of one."""
     encoder = PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
     for take in (encoder, encoder.initialise_from):
-        with pytest.raises(ValueError, match="pixels of 1 channels were given to a trunk of num_channels=3"):
+        with pytest.raises(ValueError, match="pixels of 1 channels were given to a trunk with num_channels=3"):
             take(torch.rand(shape))
 
 

@@ -147,7 +147,7 @@ def test_built_again_from_its_description() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="one layer each, got 2 and 3"):
+    with pytest.raises(ValueError, match="one entry per layer, got 2 and 3"):
         TinyTrunk(strides=(4, 2))
     with pytest.raises(ValueError, match=r"strides=\(4, 0, 2\)"):
         TinyTrunk(strides=(4, 0, 2))

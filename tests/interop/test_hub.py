@@ -206,5 +206,5 @@ def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: py
         cpc.load_pretrained("me/birds")
     with pytest.raises(ValueError, match=r"revision='v1' is of models on the Hub, and .* is a folder"):
         cpc.load_pretrained(run, revision="v1")
-    with pytest.raises(ValueError, match=r"you/birds is a model of the Hub.*name a file by `out`"):
+    with pytest.raises(ValueError, match=r"you/birds is a model of the Hub.*name a file with `out`"):
         place_of_results("you/birds", "bound.json", None)

@@ -232,7 +232,7 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
         ({"valid": torch.ones(3, dtype=torch.bool)}, r"valid is torch.bool of the shape \[3\]"),
         ({"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[2, R\]"),
         ({"query_sequence": torch.zeros(2).long()}, "give all three or none"),
-        ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 draws negatives, but"),
+        ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 and `negatives` are both"),
     ],
 )
 def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:

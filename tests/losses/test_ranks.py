@@ -43,7 +43,10 @@ def test_ranks_with_different_numbers_of_observations_train_as_one_process_does(
     one, several = trained(tmp_path, 2, "8", "3+5")
     compare(one, several)
     shapes, ids, alone = ([told[case] for told in several["refusals"]] for case in ("shapes", "ids", "alone"))
-    assert ["latents of the shapes [10, 6], [11, 6] per observation" in told for told in shapes] == [True, True]
+    assert ["latents of the ranks have the shapes [10, 6], [11, 6] per observation" in told for told in shapes] == [
+        True,
+        True,
+    ]
     assert ["some ranks have a sequence_id" in told for told in ids] == [True, True]
     assert ["leaves 2 of 2 sequences of a batch without a negative" in told for told in alone] == [True, True]
     assert several["collapsed"] == 2 * [[True, True]]
@@ -70,7 +73,10 @@ def test_a_single_process_gathers_nothing() -> None:
     ("options", "message"),
     [
         ({"exchange": "broadcast"}, "exchange='broadcast' is not one of gather, ring"),
-        ({"exchange": "ring", "num_negatives": 5}, "exchange=ring scores every candidate, but num_negatives=5 draws"),
+        (
+            {"exchange": "ring", "num_negatives": 5},
+            "exchange=ring scores every candidate and cannot draw num_negatives=5",
+        ),
     ],
 )
 def test_exchanges_that_do_not_fit(unchecked_types: None, options: dict[str, Any], message: str) -> None:

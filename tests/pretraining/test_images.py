@@ -337,7 +337,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (
             ["--model.encoder.init_args.patch_size=8", "--model.encoder.init_args.trunk.init_args.strides=[4, 4]"],
-            "patch_size=8 does not fit the trunk TinyTrunk, which cannot encode one",
+            "patch_size=8 does not fit the trunk TinyTrunk, which cannot encode a patch",
         ),
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (

@@ -173,7 +173,7 @@ def test_half_precision_is_close(model: cpc.CPC) -> None:
     ("arguments", "message"),
     [
         (("q",), "not one of"),
-        (("c",), "are a model's"),
+        (("c",), "need a model"),
         (("mfcc",), "need sample_rate_hz"),
     ],
 )

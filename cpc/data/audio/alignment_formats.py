@@ -19,7 +19,7 @@ from cpc.data.store.tables import read_table, require_utf8
 from cpc.data.store.text_files import decode
 
 PHN_RATE_HZ = 16_000
-# CPC_audio's labels are 160 samples apart, at LibriSpeech's 16 kHz.
+# CPC_audio's labels are 160 samples apart, at the 16 kHz of LibriSpeech.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
 # Written times are rounded, so a segment may end a little after the next one begins; its end is cut.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
@@ -28,12 +28,12 @@ CTM_OVERLAP_TOLERANCE_SECONDS = 10e-3
 CSV_COLUMNS = ("path", "start", "end", "label")
 CTM_MOST_FIELDS = 8  # confidence, type and speaker may follow the label
 
-# Only ASCII's blanks separate words: other blanks, such as U+00A0, may be part of a label.
+# Only ASCII blanks separate words; other blanks, such as U+00A0, may be part of a label.
 _WORD = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 class Track(NamedTuple):
-    """The segments of one audio file, compactly.
+    """The segments of one audio file, in compact form.
 
     Attributes:
         starts: `[num_segments]` float64, seconds, ascending.
@@ -60,7 +60,7 @@ def read_phn(file: Path) -> Track:
             start, end = (_number(file, line_number, cell) / PHN_RATE_HZ for cell in cells[:2])
             if start < last_start:
                 raise ValueError(
-                    f"{file}, line {line_number}: begins at {start:g} s, before the segment above it "
+                    f"{file}, line {line_number}: the segment begins at {start:g} s, before the segment above "
                     f"({last_start:g} s); put the lines in order of time"
                 )
             last_start = start
@@ -84,11 +84,12 @@ def read_ctm(file: Path) -> dict[str, Track]:
                     "(confidence, type and speaker may follow)"
                 )
             if len(cells) > 5 and cells[5] != "NA":
-                _number(file, line_number, cells[5])  # a blank inside the label would shift what follows it
+                _number(file, line_number, cells[5])  # a blank inside the label would shift the following cells
             name, channel, *times, label = cells[:5]
             if channels.setdefault(name, channel) != channel:
                 raise ValueError(
-                    f"{file}, line {line_number}: {name} has the channels {channels[name]} and {channel}; keep one"
+                    f"{file}, line {line_number}: {name} has the channels {channels[name]} and {channel}; keep one "
+                    "channel"
                 )
             start, duration = (_number(file, line_number, time) for time in times)
             yield line_number, name, start, start + duration, label
@@ -105,8 +106,8 @@ def read_csv(file: Path) -> dict[str, Track]:
     ambiguous = [name for name in ("offset", "duration") if name in header]
     if ambiguous:
         raise ValueError(
-            f"{file}: has the column {ambiguous[0]} beside start and end, which count from the beginning of the file; "
-            "leave it out"
+            f"{file}: has the column {ambiguous[0]} beside start and end. Start and end count from the beginning of "
+            f"the file; leave {ambiguous[0]} out"
         )
     columns = [header.index(name) for name in CSV_COLUMNS]
 
@@ -119,7 +120,7 @@ def read_csv(file: Path) -> dict[str, Track]:
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the place of each utterance in a `converted_aligned_phones.txt`: stem -> offset in bytes, line number.
+    """Return the position of each utterance in a `converted_aligned_phones.txt`: stem -> offset in bytes, line number.
 
     `read_aligned_phones` parses the labels of one utterance: LibriSpeech has a hundred million labels.
     """
@@ -134,7 +135,7 @@ def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
             if name and not rest:
                 raise ValueError(f"{file}, line {line_number}: {name} has no labels")
             if name in positions:
-                raise ValueError(f"{file}, line {line_number}: {name} is in line {positions[name][1]} already")
+                raise ValueError(f"{file}, line {line_number}: {name} also has the line {positions[name][1]}")
             if name:
                 positions[name] = offset, line_number
             offset += len(line)
@@ -165,7 +166,7 @@ def single_track(file: Path, rows: Iterable[Row]) -> Track:
 
 
 def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TOLERANCE_SECONDS) -> dict[str, Track]:
-    """Collect rows in any order into tracks; a row takes 24 bytes besides its label."""
+    """Collect rows in any order into tracks. A row takes 24 bytes besides its label."""
     names: dict[str, tuple[array[int], array[float], array[float], list[str]]] = {}
     for line, name, start, end, label in rows:
         if name not in names:

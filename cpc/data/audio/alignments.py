@@ -25,8 +25,8 @@ from cpc.data.store.folders import name_a_few
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
 
-# Labels may end after their audio by a frame of an aligner, or by the padding that a codec adds or removes; in 80 files
-# of TIMIT none do. Larger differences shift the phones.
+# Labels may end after their audio, by a frame of an aligner or by the padding that a codec adds or removes; in 80 files
+# of TIMIT they do not. Larger differences shift the phones.
 MOST_SECONDS_AFTER_AUDIO = 0.05
 # Labels at half the rate, or in another unit, end in the first half of the audio. Unlabelled silence at the end of
 # files is shorter.
@@ -45,7 +45,7 @@ class Segment(NamedTuple):
 
 
 class Alignments:
-    """The segments of many audio files; a file's segments are parsed when they are first used.
+    """The segments of many audio files. The segments of a file are parsed when they are first used.
 
     Args:
         tracks: name of the audio file -> its track, or a function that reads it. A name is a path relative to some
@@ -76,7 +76,7 @@ class Alignments:
 
     @property
     def labels(self) -> list[str]:
-        """All labels, sorted (numbers by value). Every track is read, so malformed ones raise a ValueError."""
+        """All labels, sorted (numbers by value). Every track is read, so a malformed track raises a ValueError."""
         labels: set[str] = set()
         for name in self._tracks:
             labels.update(self._track(name).labels)
@@ -87,7 +87,7 @@ class Alignments:
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none.
 
-        Tried in this order: the same path, the same path without suffix, the same stem.
+        Names are compared in this order: the same path, the same path without suffix, the same stem.
 
         Raises:
             ValueError: if several names match; the message lists them.
@@ -96,7 +96,7 @@ class Alignments:
         if len(names) > 1:
             raise ValueError(
                 f"{path}: {len(names)} alignments in {self._source} have this name:\n{name_a_few(names)}\n"
-                "lay the labels out in the same folders as the audio, so that their paths tell them apart"
+                "put the labels into the same folders as the audio, so that their paths differ"
             )
         return names[0] if names else None
 
@@ -110,7 +110,7 @@ class Alignments:
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 
     def end_seconds(self, path: str) -> float:
-        """Return the end of the last segment of a file, 0 if it has none; raise as `segments` does."""
+        """Return the end of the last segment of a file, or 0 without segments; raises the errors of `segments`."""
         ends = self._track_of(path).ends
         return float(ends[-1]) if len(ends) else 0.0
 
@@ -130,7 +130,7 @@ class Alignments:
         if bare in self._names_of_bare:
             return self._names_of_bare[bare]
         names = self._names_of_stem.get(bare.rpartition("/")[2], [])
-        if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one tree may start a folder deeper
+        if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one of the trees may start a folder deeper
             names = [name for name in names if is_end_of(bare_path(name), bare)] or names
         return names
 
@@ -142,17 +142,17 @@ class Alignments:
 
 
 def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
-    """Read alignments; the suffix of a file says its format.
+    """Read alignments; the suffix of a file determines its format.
 
     Args:
         path: a file (CTM, CSV with path,start,end,label, `converted_aligned_phones.txt`, one `.phn` or TextGrid), or a
             folder with `alignments.csv` in it or `.phn`, `.TextGrid` or `.ctm` files below it.
-        tier: TextGrid: name of the tier; unless given, `phones` or the only interval tier.
+        tier: name of the tier of a TextGrid; None: `phones`, or the only interval tier.
 
     Raises:
-        ValueError: if there is nothing there, a folder holds several formats, a name occurs twice, a table is
-            malformed, or `tier` is given for a format without tiers. A file of one utterance is read, and checked,
-            when its segments are first used.
+        ValueError: if `path` does not exist or holds no alignments, a folder holds several formats, a name occurs
+            twice, a table is malformed, or `tier` is given for a format without tiers. A file of one utterance is read
+            and checked when its segments are first used.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -162,18 +162,20 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
     elif path.is_file():
         root, files = path.parent, [path]
         if path.suffix.lower() not in _FORMATS:
-            raise ValueError(f"{path}: its suffix tells no format; name it {', '.join(_FORMATS)} as its format is")
+            raise ValueError(f"{path}: the suffix is not that of a format; use one of {', '.join(_FORMATS)}")
     else:
         raise ValueError(f"there are no alignments at {path}: it is neither a file nor a folder")
     if tier is not None and files[0].suffix.lower() != ".textgrid":
-        raise ValueError(f"`tier`={tier}: {files[0]} is no TextGrid, and other formats have no tiers; leave it out")
+        raise ValueError(
+            f"`tier`={tier}: {files[0]} is not a TextGrid, and other formats have no tiers; leave `tier` out"
+        )
     tracks: dict[str, Track | Callable[[], Track]] = {}
     file_of: dict[str, Path] = {}
     for file in files:
         file_tracks = _tracks_in(file, root, tier)
         for name in file_tracks:
             if name in tracks:
-                raise ValueError(f"{name} is aligned in both {file_of[name]} and {file}; keep one")
+                raise ValueError(f"{name} is aligned in both {file_of[name]} and {file}; keep one of them")
             file_of[name] = file
         tracks.update(file_tracks)
     if not tracks:
@@ -187,7 +189,7 @@ def read_matching_alignments(
     """Read the alignments that `purpose` needs, by default those beside the manifest, and check them for `rows`."""
     source = manifest.root / ALIGNMENTS_NAME if source is None else Path(source)
     if not source.exists():
-        raise ValueError(f"{purpose} needs alignments, and there is no {source}: name them with `alignments`")
+        raise ValueError(f"{purpose} needs alignments, but there is no {source}: name them with `alignments`")
     alignments = read_alignments(source, tier=tier)
     check_alignments(alignments, manifest, rows)
     return alignments
@@ -199,7 +201,7 @@ class FrameTimes(Protocol):
 
     Attributes:
         sample_rate_hz: rate of the samples.
-        hop_samples: distance from a frame's centre to the next frame's.
+        hop_samples: distance of the centres of neighbouring frames.
         first_centre_samples: centre of frame 0, from the first sample of the window.
     """
 
@@ -214,14 +216,14 @@ def window_labels(
     """Return the class at the centre of every frame of a window.
 
     Args:
-        segments: segments of the window's file, in order of time, not overlapping; if empty, no frame has a label.
+        segments: segments of the window's file, in order of time and without overlap; if empty, no frame has a label.
         times: times of the frames in a window.
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
         classes: label -> class; frames whose label is missing here stay unlabelled.
 
     Returns:
-        `[T]` int64; -100 where no segment covers the centre (a segment covers its start, not its end).
+        `[T]` int64; -100 for a frame whose centre is in no segment (a segment includes its start, not its end).
     """
     if not segments:
         return np.full(num_frames, UNLABELLED, dtype=np.int64)
@@ -235,19 +237,19 @@ def window_labels(
 
 
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
-    """Refuse alignments that do not fit the files; frames of files without an alignment stay unlabelled.
+    """Raise an error if alignments do not fit the files; frames of files without an alignment stay unlabelled.
 
-    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the manifest's counts, or
-    else from the files' headers.
+    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the counts in the manifest;
+    without counts, from the headers of the files.
 
     Raises:
-        ValueError: if no file has an alignment or no alignment a label, or a file has several; if the labels of a file
-            end more than 50 ms after its audio.
+        ValueError: if no file has an alignment, no alignment has a label, a file has several alignments, or the labels
+            of a file end more than 50 ms after its audio.
 
     Warns:
         UserWarning: if the last labels of half of the files end before 55 % of their audio.
     """
-    rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds repeat a row
+    rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds may repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
     aligned = [i for i, path in enumerate(paths) if alignments.name_of(path)]
     if not aligned:
@@ -265,14 +267,14 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
     refuse(
         f"of {len(files)} aligned files have labels that end after the audio",
         [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late],
-        "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove the alignments "
-        "that are of other recordings",
+        "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove alignments of "
+        "other recordings",
     )
     shares = (ends / lengths)[(ends > 0) & np.isfinite(lengths)]
     if len(shares) and (share := float(np.median(shares))) < LEAST_SHARE_LABELLED:
         warnings.warn(
-            f"the last label of a file ends at {share:.2g} of its audio (median of {len(shares)} files): if the labels "
-            "are of whole files, their times are in another unit (cpc takes seconds, in .phn samples at 16 kHz)",
+            f"the last label of a file ends at {share:.2g} of its audio (median of {len(shares)} files): if whole "
+            "files are labelled, the times are in another unit (cpc takes seconds, in .phn samples at 16 kHz)",
             stacklevel=3,
         )
 
@@ -283,7 +285,7 @@ def _files_below(folder: Path) -> list[Path]:
     counts = Counter(file.suffix.lower() for file in files)
     if len(counts) > 1:
         formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-        raise ValueError(f"{folder} holds {formats} files; name a folder with one format")
+        raise ValueError(f"{folder} holds {formats} files; name a folder with a single format")
     if not files:
         raise ValueError(
             f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}; name the file of a CSV or a "

@@ -22,14 +22,14 @@ from cpc.data.audio.waveform_changes import (
 )
 
 _DIRECT_DB = (0.0, 12.0)  # direct sound against reverberation: 0 dB at the far end of a room, 12 dB beside the speaker
-_NARROWEST_HZ = 10.0  # ten of the frequencies that a second of noise is made of
+_NARROWEST_HZ = 10.0  # width of ten frequency bins of a second of noise
 
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null leaves one out.
+    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null omits a change.
 
-    Amounts are drawn for each window. Two numbers are a range, one number is the largest amount; both are uniform.
+    Amounts are drawn uniformly for each window. Two numbers are a range; one number is the largest amount.
 
     Args:
         applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged ones, at the
@@ -37,10 +37,10 @@ class WaveformAugmentation:
         pitch_cents: largest change of pitch, up or down.
         noise_snr_db: range of the ratio of signal to added noise.
         noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
-        noise_band_hz: only this band of the noise is added; the paper's is 80 to 240.
+        noise_band_hz: only this band of the noise is added; the paper uses 80 to 240.
         reverb_ms: range of reverberation times (RT60) of synthetic rooms.
-        band_drop_hz: a band at most this wide is filtered out, anywhere.
-        time_drop_ms: zeros for at most this long, anywhere.
+        band_drop_hz: largest width of a band that is filtered out, at any frequency.
+        time_drop_ms: largest duration of a part that is set to zero, at any time.
     """
 
     applied_to: Literal["past", "both"] = "past"
@@ -58,7 +58,7 @@ class WaveformAugmentation:
         return None if self.noise in COLOURS else self.noise
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
-        """Raise a ValueError that names an option that is out of range for such windows, or has no effect."""
+        """Raise a ValueError that names the option if an option is out of range for such windows, or has no effect."""
         if self.applied_to not in ("past", "both"):
             raise ValueError(f"data.augmentation.applied_to={self.applied_to!r} is not one of 'past', 'both'")
         highest_hz = sample_rate_hz / 2
@@ -88,7 +88,7 @@ class WaveformAugmentation:
         changes = (self.pitch_cents, self.noise_snr_db, self.reverb_ms, self.band_drop_hz, self.time_drop_ms)
         if all(change is None for change in changes):
             raise ValueError(
-                "data.augmentation changes nothing: give pitch_cents, noise_snr_db, reverb_ms, band_drop_hz or "
+                "data.augmentation has no effect: give pitch_cents, noise_snr_db, reverb_ms, band_drop_hz or "
                 "time_drop_ms, or leave it out"
             )
 
@@ -133,7 +133,7 @@ class Augmenter:
     def _noise(self, num_samples: int, rng: np.random.Generator) -> Waveform:
         """Return generated or recorded noise; a recording that is too short is repeated."""
         rate, band = self.sample_rate_hz, self.options.noise_band_hz
-        size = max(num_samples, rate)  # at least a second: the narrowest band is not empty
+        size = max(num_samples, rate)  # at least a second, so that the narrowest band is not empty
         if self.recordings is None:
             noise = coloured_noise(size, self.options.noise, rate, rng)
         else:

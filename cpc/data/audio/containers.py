@@ -38,11 +38,11 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
 
     Raises:
-        ValueError: naming the file, if it is truncated, holds several joined files, or has no known length, so that
-            its decoder would end early.
+        ValueError: if the file is truncated, holds several joined files, or has no known length, so that its decoder
+            would end early. The message names the file.
     """
     if sound.frames > MOST_SAMPLES:
-        raise ValueError(f"{path}: does not say how long it is; write it again with any audio tool")
+        raise ValueError(f"{path}: does not state its length; write it again with any audio tool")
     log = sound.extra_info
     for name, *sizes in _SIZES.findall(log):
         promised, present = map(int, sizes)
@@ -53,7 +53,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
     if "Seems to be a truncated file" in log:
         raise _cut_off(path)
     if "Seems to be a multi-segment file" in log:  # VOC: the headers of further segments are read as samples
-        raise ValueError(f"{path}: holds several segments; write it again as one, as WAV or FLAC")
+        raise ValueError(f"{path}: holds several segments; write it again as a single segment, as WAV or FLAC")
     caf = _CAF_SIZES.search(log)
     if caf and sound.format == "CAF":
         _compare(path, (int(caf[2]) - _CAF_EDIT_BYTES) // int(caf[1]), sound.frames)
@@ -72,10 +72,10 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Refuse a file that goes on after its audio; call this after the last sample is read from `stream`.
+    """Raise an error if a file goes on after its audio; call this after the last sample is read from `stream`.
 
     Raises:
-        ValueError: naming the file, if another file follows, or bytes that are neither metadata nor padding.
+        ValueError: if another file follows, or bytes that are neither metadata nor padding. The message names the file.
     """
     if sound.format in ("MP3", "OGG"):  # `whole_samples` counted their frames and pages
         return
@@ -110,24 +110,21 @@ def _compare(path: Path, promised: int, present: int) -> None:
 
 def _longer(path: Path, num_after: int, unit: str = "bytes") -> ValueError:
     return ValueError(
-        f"{path}: goes on for {num_after} {unit} after the audio that its header promises: it was joined, was never "
-        "finished, or is longer than its header can say (WAV: 4 GiB); write it again, as FLAC or RF64"
+        f"{path}: goes on for {num_after} {unit} after the audio that its header promises: files were joined, the "
+        "file was never finished, or it is longer than a header can state (WAV: 4 GiB); write it again, as FLAC or RF64"
     )
 
 
 def _cut_off(path: Path) -> ValueError:
-    return ValueError(f"{path}: is truncated, its end is missing")
+    return ValueError(f"{path}: is truncated: its end is missing")
 
 
 def _joined(path: Path) -> ValueError:
-    return ValueError(
-        f"{path}: holds several files, one after the other, of which only the first would be read; give each its own "
-        "file"
-    )
+    return ValueError(f"{path}: holds several files, one after the other, and only the first would be read: split them")
 
 
 def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
-    """Check the pages: a stream ends with a page that has the end flag, and no other stream may follow."""
+    """Check the pages: the last page of a stream must have the end flag, and no other stream may follow."""
     position, flags, has_begun = 0, 0, False
     while content[position : position + 4] == b"OggS":
         sizes_start = position + _OGG_HEADER_BYTES
@@ -136,7 +133,7 @@ def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
         flags, sizes_end = content[position + 5], sizes_start + content[sizes_start - 1]
         if has_begun and flags & _OGG_BEGINS:
             raise _joined(path)
-        has_begun = not flags & _OGG_BEGINS  # parallel streams all begin before any goes on
+        has_begun = not flags & _OGG_BEGINS  # parallel streams all begin before any of them continues
         position = sizes_end + sum(content[sizes_start:sizes_end])
         if position > len(content):
             raise _cut_off(path)
@@ -170,15 +167,15 @@ def _mpeg_samples(path: Path, content: mmap.mmap, num_decoded: int) -> int:
     num_samples = num_frames * samples_per_frame
     if promised is None and num_decoded < num_samples:
         raise ValueError(
-            f"{path}: its bit rate varies and no header says its length, so that only {num_decoded} of its "
-            f"{num_samples} samples would be read; convert it to WAV or FLAC"
+            f"{path}: its bit rate varies and no header states its length, so only {num_decoded} of its {num_samples} "
+            "samples would be read; convert it to WAV or FLAC"
         )
-    if promised is not None and num_frames + 1 < promised:  # some encoders count the information frame, too
+    if promised is not None and num_frames + 1 < promised:  # some encoders also count the information frame
         raise ValueError(f"{path}: is truncated, {num_frames} of its {promised} frames are there")
     if promised is not None and num_frames > promised:
         raise ValueError(
-            f"{path}: holds {num_frames} frames, but its first one says {promised}, and only these would be read: "
-            "files were joined; give each its own file"
+            f"{path}: holds {num_frames} frames, but its first frame states {promised}, and only these would be read: "
+            "files were joined; split them"
         )
     return min(num_decoded, num_samples)
 
@@ -189,7 +186,7 @@ def _frame_bytes_at(content: mmap.mmap, position: int) -> int:
 
 @cache
 def _frame_bytes(second: int, third: int) -> int:
-    """Return the bytes of a frame of layer III, by the second and third byte of its header; 0 if they are illegal."""
+    """Return the bytes of a frame of layer III, from the second and third byte of its header; 0 if illegal."""
     version, layer, kbits, rate, padding = second >> 3 & 3, second >> 1 & 3, third >> 4, third >> 2 & 3, third >> 1 & 1
     if second >> 5 != 7 or version == 1 or layer != 1 or kbits in (0, 15) or rate == 3:
         return 0

@@ -1,6 +1,6 @@
 """Helpers of the scripts of public audio corpora (`datasets/NAME/prepare.py`), which write a manifest with labels.
 
-They download nothing, and write only the manifest.
+The helpers do not download anything, and write only the manifest.
 """
 
 import re
@@ -16,7 +16,7 @@ from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
-    """Return a table of the splits: files, speakers, hours, and `published` counts of files if they differ."""
+    """Return a table of the splits: files, speakers, hours, and the `published` number of files if it differs."""
     hours = manifest.num_samples / manifest.sample_rate_hz / 3600
     speakers, splits = manifest.column("speaker"), manifest.column("split")
     lines = [
@@ -47,7 +47,7 @@ def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:
 
 def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[str]]:
     """Match every path; return the values of each named group of the pattern."""
-    return named_groups(index.paths, re.compile(pattern), f"audio files are not named like {layout}")
+    return named_groups(index.paths, re.compile(pattern), f"audio files do not have names like {layout}")
 
 
 def splits_of(
@@ -58,7 +58,7 @@ def splits_of(
     split_of: dict[str, str] = {}
     for split, path in lists.items():
         listed = [line.rpartition(".")[0] if drop_suffix else line for line in read_list(path)]
-        refuse(f"utterances of {path} are in another list too", [each for each in listed if each in split_of])
+        refuse(f"utterances of {path} are also in another list", [each for each in listed if each in split_of])
         absent = [utterance for utterance in listed if utterance not in present]
         if absent and allow_missing:
             warnings.warn(f"left out {len(absent)} utterances of {path} without audio", stacklevel=3)
@@ -69,7 +69,7 @@ def splits_of(
 
 
 def read_list(path: Path) -> list[str]:
-    """Return the lines of a text file that are not blank; raise a ValueError if there is no file."""
+    """Return the lines of a text file that are not blank; raise a ValueError if the file does not exist."""
     require_file(path)
     return [line for line in read_text(path).splitlines() if line.strip()]
 

@@ -38,11 +38,11 @@ class Corpus(MapStyleCorpus):
     Args:
         source: a manifest CSV, a folder that holds `manifest.csv`, or the URL of a sharded corpus.
         geometry: the encoder.
-        others: options of `cpc.data.Audio`; the labels of alignments come with every window.
+        others: options of `cpc.data.Audio`. With alignments, every window has frame labels.
 
     Attributes:
         manifest: all rows.
-        group_ids: `[num_rows]` int64, the speaker of each row, or -1 where unknown.
+        group_ids: `[num_rows]` int64, the speaker of each row, or -1 if unknown.
         speakers: names by group id; empty without a speaker column.
         labels: classes of the alignments, by label id; empty without alignments.
 
@@ -73,7 +73,7 @@ class Corpus(MapStyleCorpus):
         self.labels = [] if self._alignments is None else self._alignments.labels
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse splits without rows, missing speakers, and alignments that do not fit (see `check_alignments`)."""
+        """Raise an error on splits without rows, missing speakers, or wrong alignments (see `check_alignments`)."""
         for split in splits:
             rows = self.manifest.rows(split)
             if needs_speakers:
@@ -89,14 +89,14 @@ class Corpus(MapStyleCorpus):
 
     @cached_property
     def audio(self) -> PackedAudio:
-        """The audio of all rows; packed now unless it is packed already or in shards."""
+        """The audio of all rows. It is packed on first use, unless it is packed already or in shards."""
         if self._shards is not None:
             return open_sharded(self._shards, self.manifest, self.geometry.sample_rate_hz, self.skip_bad)
         return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
 
     @cached_property
     def augmenter(self) -> Augmenter | None:
-        """The augmentation of training windows; recordings of noise are packed now unless they are packed already."""
+        """The augmentation of training windows. Recordings of noise are packed on first use, if necessary."""
         options, rate = self.augmentation, self.geometry.sample_rate_hz
         if options is None or options.recordings is None:
             return None if options is None else Augmenter(options, rate)
@@ -114,7 +114,8 @@ class Corpus(MapStyleCorpus):
             windows_at_once = round(self.shuffle_hours * 3600 * self.geometry.sample_rate_hz / self.window_samples)
             if windows_at_once < 16:
                 raise ValueError(
-                    f"data.shuffle_hours={self.shuffle_hours} holds {windows_at_once} windows: at least 16 are shuffled"
+                    f"data.shuffle_hours={self.shuffle_hours} holds {windows_at_once} windows, but must hold at least "
+                    "16"
                 )
         made_from = {
             "paths of audio files": digest(self.manifest.paths[row] for row in rows.tolist()),

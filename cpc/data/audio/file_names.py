@@ -24,12 +24,12 @@ def bare_path(path: str) -> str:
 
 
 def is_end_of(one: str, other: str) -> bool:
-    """Return whether one bare path ends with the other, in whole folders: one tree may start a folder deeper."""
+    """Return whether one bare path ends with the other, in whole folders, since one tree may start a folder deeper."""
     return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
 
 
 def shortest_names(paths: Sequence[str]) -> list[str]:
-    """Return one name for each path: all stems if they differ, else all paths without suffix, else the paths."""
+    """Return one name for each path: the stems if they differ, else paths without suffix if they differ, else paths."""
     bare = [bare_path(path) for path in paths]
     for names in ([path.rpartition("/")[2] for path in bare], bare):
         if len(set(names)) == len(names):
@@ -38,7 +38,7 @@ def shortest_names(paths: Sequence[str]) -> list[str]:
 
 
 def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
-    """Raise a ValueError with the number of names, the problem, the first few names and the advice; do nothing if none.
+    """Raise a ValueError with the number of names, the problem, the first few names and the advice, if there are names.
 
     >>> refuse("of 9 files are empty", ["a.wav"], "remove them")
     Traceback (most recent call last):
@@ -52,7 +52,7 @@ def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
 
 
 def named_groups(paths: Sequence[str], pattern: re.Pattern[str], problem: str) -> dict[str, list[str]]:
-    """Return each named group of a pattern, searched in every path; `problem` is that of paths that do not match."""
+    """Return each named group of a pattern, searched in every path; `problem` describes paths that do not match."""
     matches = [pattern.search(path) for path in paths]
     refuse(f"of {len(paths)} {problem}", [path for path, match in zip(paths, matches, strict=True) if not match])
     return {name: [match[name] or "" for match in matches if match] for name in pattern.groupindex}

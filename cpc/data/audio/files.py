@@ -27,7 +27,8 @@ def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
         `[S]` float32, nominally in [-1, 1].
 
     Raises:
-        ValueError: naming the file, if it is missing, damaged, truncated, without samples, or holds NaN or infinity.
+        ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
+            names the file.
     """
     return np.concatenate(list(read_blocks(path, sample_rate_hz)))
 
@@ -63,10 +64,10 @@ def resampled_length(num_samples: int, old_rate_hz: int, new_rate_hz: int) -> in
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
-    """Refuse two rates if one is out of range, they lie too far apart, or they have no small common pattern.
+    """Raise an error if a rate is out of range, or two rates lie too far apart or have no small common pattern.
 
     Raises:
-        ValueError: naming the file.
+        ValueError: on such rates. The message names the file.
     """
     for rate in (old_rate_hz, new_rate_hz):
         check_rate(rate, f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate is")
@@ -74,8 +75,8 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
     old, new = old_rate_hz // divisor, new_rate_hz // divisor
     if old * new > _MAX_KERNEL_SIZE or max(old, new) > _MAX_FACTOR * min(old, new):
         raise ValueError(
-            f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long: one is more than "
-            f"{_MAX_FACTOR} times the other, or they have no large common divisor; convert the file first"
+            f"{path}: resampling from {old_rate_hz} Hz to {new_rate_hz} Hz takes absurdly long: one rate is more than "
+            f"{_MAX_FACTOR} times the other, or the rates have no large common divisor; convert the file first"
         )
 
 
@@ -112,7 +113,7 @@ def _decode_all(path: Path, sound: Sound, block_samples: int) -> Iterator[np.nda
         x = sound.read(num_wanted, "float32", always_2d=True)
         if len(x) < num_wanted:
             raise ValueError(
-                f"{path}: is truncated, {num_wanted - len(x)} of the {sound.num_samples} samples that its header "
+                f"{path}: is truncated: {num_wanted - len(x)} of the {sound.num_samples} samples that its header "
                 "promises are missing"
             )
         mono = x[:, 0] if x.shape[1] == 1 else x.mean(axis=1)

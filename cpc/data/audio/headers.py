@@ -23,16 +23,16 @@ AUDIO_SUFFIXES = frozenset(
 )
 
 # Measured with libsndfile 1.2.2: after a seek in these formats, samples may differ from those of straight decoding (MP3
-# loses its bit reservoir). Nor can their last sample be read by a seek.
+# loses its bit reservoir). So their last sample cannot be read by a seek.
 _INEXACT_SEEKS = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS")
-_MOST_VORBIS_SAMPLES = 2048  # per byte: a packet of at least two bytes holds at most 4096 samples
+_MOST_VORBIS_SAMPLES = 2048  # samples per byte: a packet of at least two bytes holds at most 4096 samples
 
 # Legal values in headers and manifests; a header beyond them is damaged. A header of 1 Hz would make the file 16,000
 # times as long, 2^40 samples at 16 kHz are two years, and libsndfile supports at most 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
 
-_FILES_PER_MESSAGE = 256  # to a worker on Ray: a message takes longer than reading a header
+_FILES_PER_MESSAGE = 256  # files sent to a worker on Ray at once, because a message takes longer than reading a header
 
 
 class Header(NamedTuple):
@@ -52,7 +52,7 @@ class Header(NamedTuple):
 
 
 class Sound(soundfile.SoundFile):
-    """An audio file that seeks only in formats with exact seeks, and otherwise decodes straight on.
+    """An audio file that seeks only in formats with exact seeks, and otherwise decodes from the start.
 
     soundfile seeks after every `read` of a seekable file, which corrupts the next block of an MP3 or Ogg Vorbis file.
 
@@ -74,9 +74,9 @@ def open_sound(path: Path) -> Iterator[Sound]:
     """Open an audio file; errors of the decoder become a ValueError that names the file.
 
     Raises:
-        ValueError: also as `whole_samples`.
+        ValueError: if the file cannot be decoded or holds no samples; also as `whole_samples`.
     """
-    with reading(path, "cannot be decoded, it is damaged, truncated or no audio"), open_regular(path) as stream:
+    with reading(path, "cannot be decoded: it is damaged, truncated or not audio"), open_regular(path) as stream:
         try:
             sound = Sound(stream.fileno(), closefd=False)
         except soundfile.SoundFileError as error:
@@ -86,13 +86,13 @@ def open_sound(path: Path) -> Iterator[Sound]:
             check_rate(sound.samplerate, f"{path}: is of")
             sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
             if not sound.num_samples:
-                check_end(path, stream, sound)  # a length of 0 before samples was never written
+                check_end(path, stream, sound)  # a length of 0 before samples means that the length was never written
                 raise ValueError(f"{path}: holds no samples")
             yield sound
 
 
 def _refuse_compression(path: Path, reason: str) -> None:
-    """Raise a ValueError if a file is not damaged, but in an encoding that libsndfile does not read."""
+    """Raise a ValueError if a file is intact, but in an encoding that libsndfile does not read."""
     with open_regular(path) as stream:
         head = stream.read(1024)
     if head.startswith(b"NIST_1A") and b"shorten" in head:
@@ -104,14 +104,14 @@ def _refuse_compression(path: Path, reason: str) -> None:
 
 
 def check_rate(sample_rate_hz: int, subject: str) -> None:
-    """Refuse a rate out of range.
+    """Raise an error on a rate out of range.
 
     Raises:
         ValueError: a message that begins with `subject`.
     """
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
-        raise ValueError(f"{subject} {sample_rate_hz} Hz, but legal are {lowest} to {highest} Hz")
+        raise ValueError(f"{subject} {sample_rate_hz} Hz, but must be from {lowest} to {highest} Hz")
 
 
 def read_header(path: Path) -> Header:
@@ -121,21 +121,21 @@ def read_header(path: Path) -> Header:
     page, an MP3 file by counting its frames.
 
     Raises:
-        ValueError: naming the file, if it is missing, empty, truncated, without samples or no audio, holds several
-            files, or its rate or length is absurd.
+        ValueError: if the file is missing, empty, truncated, without samples or not audio, holds several files, or has
+            an absurd rate or length. The message names the file.
     """
     with open_sound(path) as sound:
         header = Header(sound.num_samples, sound.samplerate, sound.channels, sound.subtype)
         num_bytes = path.stat().st_size
         if header.subtype == "VORBIS" and header.num_samples > num_bytes * _MOST_VORBIS_SAMPLES:
             raise ValueError(
-                f"{path}: says that it has {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
+                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
                 "write it again with any audio tool"
             )
         if sound.seekable():
             sound.seek(header.num_samples - 1)
             if len(sound.read(1)) != 1:
-                raise ValueError(f"{path}: is truncated, its last sample is missing")
+                raise ValueError(f"{path}: is truncated: its last sample is missing")
             check_end(path, sound.stream, sound)
     return header
 
@@ -143,7 +143,7 @@ def read_header(path: Path) -> Header:
 def read_headers(
     files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
 ) -> list[Header | str]:
-    """Return, for each file in order, its header or an error message, with a progress bar of the title `bar`.
+    """Return, for each file in order, its header or an error message, with a progress bar titled `bar`.
 
     `num_workers` threads read headers, in this process, or in each of `num_ray_workers` processes of a Ray cluster.
     """

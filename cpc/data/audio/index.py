@@ -21,7 +21,7 @@ from cpc.data.store.tables import format_table
 
 SplitBy = Literal["file", "speaker"]
 
-DEFAULT_SHARE = 0.1  # of the files, for valid and for test each
+DEFAULT_SHARE = 0.1  # default share of the files, for each of valid and test
 
 
 @checked
@@ -53,18 +53,19 @@ def index_folder(
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
         out: CSV to write, or the folder for it; manifest.csv in `root` if not given.
-        speaker_level: level of the folder below `root` that names the speaker: 0 is the first, -1 is the file's own.
+        speaker_level: level of the folder below `root` that names the speaker: 0 is the first, -1 is the folder of the
+            file.
         speaker_pattern: regular expression, searched in the path relative to `root`. Each named group becomes a column:
             `(?P<digit>\d)_(?P<speaker>[a-z]+)_(?P<index>\d+)`; groups `speaker` and `split` become these columns.
-        split_level: level of the folder below `root` that names the split; other words for train, valid and test become
-            these.
+        split_level: level of the folder below `root` that names the split; synonyms of train, valid and test become
+            these words.
         labels: CSV (or TSV) whose columns are joined to the files; `split` and `speaker` become these columns.
         label_key: column of `labels` that names the files, by their paths below `root`, their names, or their stems;
             `path` if not given.
-        valid_share: share of the files that is drawn for split `valid`, 0.1 if not given; nothing is drawn if folders
-            or the pattern name the split, or if both shares are 0. If neither shares nor levels are given and the names
-            of all first folders are splits (train, validation; train2017, dev-clean), these are the splits.
-        test_share: share of the files that is drawn for split `test`, likewise.
+        valid_share: share of the files that is drawn for split `valid`, 0.1 if not given. Splits are not drawn if
+            folders or the pattern name the split, or if both shares are 0. If neither shares nor levels are given and
+            the names of all first folders are splits (train, validation; train2017, dev-clean), these are the splits.
+        test_share: share of the files that is drawn for split `test`, in the same way.
         split_by: `speaker` draws speakers, so that speakers of `valid` and `test` are in no other split.
         seed: seed of the drawn splits.
         num_workers: threads of each process that read headers.
@@ -101,7 +102,7 @@ def index_folder(
         joined = join_labels(paths, labels, label_key or "path")
         twice = sorted(joined.keys() & columns_of_paths.keys())
         if twice:
-            raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths name already: leave one out")
+            raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths already name: leave one out")
         columns_of_paths |= joined
     if not is_audio and "group" in columns_of_paths:
         if "speaker" in columns_of_paths:
@@ -188,7 +189,7 @@ def _labels(
     reserved = [name for name in expression.groupindex if name in (*labels, "path", *COUNT_COLUMNS)]
     if reserved:
         raise ValueError(
-            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, set elsewhere already; rename the group"
+            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, which is already set elsewhere; rename the group"
         )
     return labels | named_groups(paths, expression, f"paths do not match speaker_pattern={pattern!r}")
 
@@ -212,7 +213,7 @@ def _drawn_splits(
         if has_options:
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
-                "but `split_level`, `speaker_pattern` or `labels` name them already: leave one or the other out"
+                "but `split_level`, `speaker_pattern` or `labels` already name them: leave one or the other out"
             )
         return {}
     paths = columns["path"]

@@ -1,7 +1,7 @@
 """Item files of ABX tests: the segments of audio that are compared, in the format of libri-light and ZeroSpeech.
 
-A header `#file onset offset #phone prev-phone next-phone speaker`, then a line for each item, with fields separated by
-blanks and times in seconds. n items.
+The header `#file onset offset #phone prev-phone next-phone speaker` is followed by a line for each of n items. Fields
+are separated by blanks; times are in seconds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,7 +63,7 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty, is not UTF-8, or holds a blank, which would shift the columns; or if an item
+            ValueError: if a name is empty, is not UTF-8, or holds a blank (which would shift the columns), or an item
                 is shorter than a microsecond.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
@@ -72,7 +72,7 @@ class Items:
         refuse(problem, map(repr, unfit), "rename them")
         lines = list(map(self.line, range(len(self))))
         rounded = [line for line in lines if len(set(line.split()[1:3])) == 1]
-        refuse("items are shorter than a microsecond, to which times are written", rounded, "leave them out")
+        refuse("items are shorter than a microsecond, the precision of written times", rounded, "leave them out")
         require_utf8(sorted(names), "an item file")
         with write_atomically(path) as new:
             new.write_text("\n".join([HEADER, *lines, ""]), encoding="utf-8")
@@ -82,9 +82,9 @@ def read_items(path: str | Path) -> Items:
     """Read an item file.
 
     Raises:
-        ValueError: naming the line, if the file is missing or no UTF-8, its first line is no header, it holds no items,
-            a line does not have seven fields, its times are not numbers with 0 <= onset < offset, or two lines are of
-            the same segment of a file: an item compared with itself would have no error.
+        ValueError: if the file is missing, is not UTF-8, or has no header or no items; if a line does not have seven
+            fields, its times are not numbers with 0 <= onset < offset, or two lines name the same segment of a file,
+            since an item compared with itself has no error. The message names the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -103,8 +103,8 @@ def read_items(path: str | Path) -> Items:
         onset, offset = (number_or_nan(cell) for cell in cells[1:3])
         if not 0 <= onset < offset < np.inf:
             raise ValueError(
-                f"{path}, line {line_number}: an item from {cells[1]} to {cells[2]} s; onset and offset are seconds "
-                "from the start of the file, the onset first"
+                f"{path}, line {line_number}: the item is from {cells[1]} to {cells[2]} s; onset and offset are "
+                "seconds from the start of the file, the onset first"
             )
         if line_of.setdefault((cells[0], onset, offset), line_number) != line_number:
             raise ValueError(
@@ -118,6 +118,6 @@ def read_items(path: str | Path) -> Items:
 
 
 def items_of_rows(rows: Iterable[tuple[Any, ...]]) -> Items:
-    """Return items, of which each row has the columns of `Items`."""
+    """Return items from rows with the columns of `Items`."""
     files, onsets, offsets, *labels = map(list, zip(*rows, strict=True))
     return Items(files, np.array(onsets), np.array(offsets), *labels)

@@ -15,7 +15,7 @@ Span = Literal["phone", "triphone"]
 
 # Labels of LibriSpeech's alignments (SIL, sp, spn), TIMIT's (h#, pau, epi) and the synthesised corpus (sil).
 SILENCES = ("SIL", "sil", "sp", "spn", "h#", "pau", "epi")
-MOST_GAP_SECONDS = 0.02  # between neighbours: CTM rounds start and duration to 10 ms each
+MOST_GAP_SECONDS = 0.02  # largest gap between neighbours: CTM rounds start and duration each to 10 ms
 
 
 @checked
@@ -31,7 +31,7 @@ def write_items(
 ) -> Items:
     """`cpc data items`: write the item file of an ABX test, from the alignments of a corpus.
 
-    An item is a phone with a neighbour on either side. Files are named by their stems, or by their paths without suffix
+    An item is a phone with a neighbour on both sides. Files are named by their stems, or by their paths without suffix
     if two files have the same stem.
 
     Args:
@@ -40,7 +40,7 @@ def write_items(
         alignments: file or folder of alignments; beside the manifest if not given.
         tier: tier of TextGrids that holds the phones; `phones`, or the only interval tier if not given.
         split: take items only from this split.
-        span: an item spans the `phone`, or a `triphone`: the phone and its neighbours, as in ZeroSpeech's tests. The
+        span: extent of an item: `phone`, or `triphone`, the phone and its neighbours, as in ZeroSpeech's tests. The
             neighbours in a triphone are not silences.
         silences: labels that are not phones; they may be neighbours, but not items.
 
@@ -66,8 +66,8 @@ def write_items(
             columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
     if not columns:
         raise ValueError(
-            f"no phone of the {len(rows)} files has a neighbour on either side, so there is no item: see what the "
-            "alignments hold, and `silences`"
+            f"no phone of the {len(rows)} files has a neighbour on both sides, so there is no item: check the "
+            "alignments and `silences`"
         )
     items = items_of_rows(columns)
     items.write(out)

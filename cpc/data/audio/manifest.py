@@ -22,7 +22,8 @@ from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
-# A `duration` this close to the length is that of the whole file: other tools round it, or estimate it for MP3.
+# A `duration` this close to the length is that of the whole file: other tools round durations, or estimate them for
+# MP3.
 _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 
@@ -32,7 +33,7 @@ class Manifest:
 
     Attributes:
         root: folder of the CSV, which paths are relative to.
-        columns: every column as strings, all of one length; `path` is among them.
+        columns: every column as a list of strings, including `path`; all have the same length.
     """
 
     root: Path
@@ -43,7 +44,7 @@ class Manifest:
             raise ValueError(f"a manifest needs a column 'path'; found the columns {', '.join(self.columns)}")
         lengths = {name: len(values) for name, values in self.columns.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"a manifest's columns have one length; found {lengths}")
+            raise ValueError(f"the columns of a manifest must have the same length; found {lengths}")
         repeated = [path for path, count in Counter(self.paths).items() if count > 1]
         refuse("paths occur more than once in the manifest", repeated)
         for name in COUNT_COLUMNS:
@@ -56,7 +57,7 @@ class Manifest:
 
     @property
     def paths(self) -> list[str]:
-        """The paths in the manifest, by which labels and alignments name files."""
+        """The paths in the manifest; labels and alignments name files by these paths."""
         return self.columns["path"]
 
     @property
@@ -77,7 +78,7 @@ class Manifest:
 
     @property
     def seconds(self) -> np.ndarray:
-        """`[num_rows]` float64: length of each file, by the counts or else by its header; NaN without a header."""
+        """`[num_rows]` float64: length of each file, from the counts or else the header; NaN without both."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
             return self.num_samples / self.sample_rate_hz
         headers = read_headers(self.files, num_workers=8)
@@ -87,7 +88,7 @@ class Manifest:
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns of labels: all but path, split, speaker and the counts."""
+        """The columns of labels: all except path, split, speaker and the counts."""
         return [name for name in self.columns if name not in KNOWN_COLUMNS]
 
     def column(self, name: str) -> list[str]:
@@ -108,7 +109,8 @@ class Manifest:
         """Return a column as class indices.
 
         Returns:
-            `[num_rows]` int64, the position in the second result, or -1 where the cell is empty; the sorted values.
+            `[num_rows]` int64, the index of each cell in the sorted values, or -1 if the cell is empty; and the sorted
+            values.
         """
         values = self.column(name)
         classes = sorted(set(values) - {""})
@@ -123,7 +125,7 @@ class Manifest:
         """Return the rows of one split, `[n]` int64; None: all.
 
         Raises:
-            ValueError: if there is no split column, or no row of this split; the message lists the splits.
+            ValueError: if there is no split column, or the split has no row; the message lists the splits.
         """
         if split is None:
             return np.arange(len(self))
@@ -152,7 +154,7 @@ class Manifest:
         return format_table(self.columns | {"path": list(paths)})
 
     def _refuse_parts(self) -> None:
-        """Refuse an `offset` or a `duration` of a part of a file: cpc reads whole files."""
+        """Raise an error on an `offset` or a `duration` of a part of a file, since cpc reads whole files."""
         whole = "cpc reads whole files: cut the files, or rename the column if it means something else"
         for path, cell in zip(self.paths, self.columns.get("offset", []), strict=False):
             if number_or_nan(cell or "0") != 0:
@@ -191,16 +193,16 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             local disk).
 
     Raises:
-        ValueError: if the file is missing or not a CSV (as `read_table`), has no `path` column, repeated paths, a count
-            out of its range, an `offset` or a `duration` of a part of a file, no rows, names of absent files, or two
-            names of one file.
+        ValueError: if the table is missing or not a CSV (see `read_table`), has no `path` column or no rows, repeats a
+            path, names absent files or one file twice, or holds a count out of range, or an `offset` or `duration` of a
+            part of a file.
     """
     path = Path(path)
     if path.is_dir():
         path = path / MANIFEST_NAME
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
-    names, rows = read_table(path, errors="surrogateescape")  # the name of a file need not be UTF-8
+    names, rows = read_table(path, errors="surrogateescape")  # the name of a file may not be UTF-8
     cells = [row for _, row in rows]
     columns = {name: [row[i] for row in cells] for i, name in enumerate(names)}
     try:

@@ -27,11 +27,11 @@ class Audio(MapStyleModality):
         speakers_per_batch: speakers in the batch of all devices together, for `same_speaker`.
         train_split: value of the manifest's split column to train on.
         eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        eval_batches: batches per device in one held-out evaluation, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process, which is fast enough for packed audio.
-        cache_dir: folder for decoded audio, 115 MB an hour at 16 kHz; null: beside the manifest.
-        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes; they lie in `cache_dir`, by default in
-            `~/.cache/cpc/shards`.
+        cache_dir: folder for decoded audio, which takes 115 MB per hour at 16 kHz; null: beside the manifest.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. The shards are in `cache_dir`, by default
+            in `~/.cache/cpc/shards`.
         shuffle_hours: hours of audio that are shuffled together, for shards of a URL that exceed `cache_gb`; an hour at
             16 kHz takes 0.115 GB. Null: the whole split.
         skip_bad: leave out files that cannot be used, and print how many.
@@ -65,11 +65,11 @@ class Audio(MapStyleModality):
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
                 f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform, since same_speaker draws from "
-                "the whole corpus; leave it out"
+                "the whole corpus: leave data.shuffle_hours out"
             )
 
     def check(self, model: Any) -> None:
-        """Refuse also windows that are too short for the model's predictions."""
+        """Raise also an error if windows are too short for the model's predictions."""
         super().check(model)
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:
@@ -84,7 +84,7 @@ class Audio(MapStyleModality):
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """Return the corpus at the encoder's sample rate."""
         if to_train and self.tier is not None and self.alignments is None:
-            raise ValueError(f"data.tier={self.tier} is of the TextGrids of data.alignments: name these too")
+            raise ValueError(f"data.tier={self.tier} needs the TextGrids of data.alignments: name these too")
         options = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
         return Corpus(self.manifest, encoder, **options)
 

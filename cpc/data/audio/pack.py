@@ -19,8 +19,8 @@ from cpc.data.store.shards import Shards
 
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
-_QUIET = 128  # of 32768: a louder file keeps 8 bits and a sign
-_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # at most 16 bits, as the pack
+_QUIET = 128  # largest amplitude, of 32768, of a quiet file; a louder file keeps 8 bits and a sign
+_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # formats of at most 16 bits, like the pack
 
 
 class PackedAudio(PackedRows):
@@ -35,7 +35,7 @@ class PackedAudio(PackedRows):
 
     @property
     def num_samples(self) -> np.ndarray:
-        """`[num_files]` int64, length of each file; 0 for one that was skipped."""
+        """`[num_files]` int64, length of each file; 0 for a skipped file."""
         return self.lengths
 
     @property
@@ -57,7 +57,7 @@ class PackedAudio(PackedRows):
             `[<= num_samples]` float32 in [-1, 1].
         """
         if start < 0:
-            raise ValueError(f"start={start}, but a file's first sample is number 0")
+            raise ValueError(f"start={start}, but the first sample of a file has index 0")
         offset = self._offsets[file_index]
         stop = min(start + num_samples, self.lengths[file_index])
         return np.multiply(self.elements[offset + start : offset + stop], _SCALE, dtype=np.float32)
@@ -87,14 +87,15 @@ def pack(
         manifest: the files.
         sample_rate_hz: rate to resample to.
         cache_dir: parent folder of all packs; `.cpc_cache` beside the manifest unless given.
-        skip_bad: keep files that cannot be used as empty ones, and warn how many, instead of raising.
-        num_workers: threads that decode; all cores unless given.
+        skip_bad: keep files that cannot be used as empty files, and warn how many, instead of raising an error.
+        num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.
 
     Raises:
-        ValueError: on a rate out of range, or on bad files (missing, damaged, truncated, NaN, constant), of which the
-            first few are named. The good files are packed before, so a second call with `skip_bad` has nothing to do.
-        OSError: if the disk is full; nothing stays behind.
+        ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
+            message names the first few. Good files are packed before the error, so a second call with `skip_bad` has
+            nothing to decode.
+        OSError: if the disk is full; no partial pack remains.
     """
     check_rate(sample_rate_hz, "`sample_rate_hz` is")
     packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
@@ -107,8 +108,8 @@ def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_b
     """Open the audio of a sharded corpus.
 
     Raises:
-        ValueError: if the shards have another sample rate, or another number of files than the manifest; on skipped
-            files, as `pack`.
+        ValueError: if the shards have another sample rate, or another number of files than the manifest; also on
+            skipped files, as in `pack`.
     """
     packed = PackedAudio(shards.folder, shards)
     if packed.sample_rate_hz != sample_rate_hz:
@@ -117,7 +118,9 @@ def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_b
             "shards of this rate (`cpc data shard --sample_rate_hz`)"
         )
     if len(packed) != len(manifest):
-        raise ValueError(f"{shards.source} holds {len(packed)} files, its manifest {len(manifest)}: shard it again")
+        raise ValueError(
+            f"{shards.source} holds {len(packed)} files, but its manifest has {len(manifest)}: shard it again"
+        )
     check_skipped(packed, "file", skip_bad)
     return packed
 
@@ -157,10 +160,10 @@ class _Waveforms(RowSource):
     @contextmanager
     def decoding(self) -> Iterator[None]:
         yield
-        clipped = "of floating-point samples go beyond [-1, 1] and were clipped there; scale them down"
+        clipped = "of floating-point samples go beyond [-1, 1] and were clipped; scale them down"
         quiet = (
-            f"stay below {_QUIET / _LOUDEST:.3f} of full scale, and a pack of 16 bits rounds them to fewer than "
-            f"{2 * _QUIET} levels, which `cpc embed` does not; scale them up, and index the folder again,"
+            f"stay below {_QUIET / _LOUDEST:.3f} of full scale; a pack of 16 bits rounds them to fewer than "
+            f"{2 * _QUIET} levels (`cpc embed` does not); scale them up, and index the folder again,"
         )
         for rows, problem in ((self._clipped, clipped), (self._quiet, quiet)):
             if rows:
@@ -188,7 +191,7 @@ class _Waveforms(RowSource):
             self._quiet.add(row)
 
     def _room(self, row: int, header: Header | str) -> int | str:
-        """Return the number of samples of a file after resampling, or why the file cannot be packed."""
+        """Return the number of samples of a file after resampling, or the reason why the file cannot be packed."""
         if isinstance(header, str):
             return header
         file = self._files[row]

@@ -26,7 +26,7 @@ from cpc.data.streams.uniform import UniformBatches
 
 MIN_SPEAKER_CLUSTERS = 5
 MOST_FILES_TOGETHER = 16
-MOST_FRAMES_TOGETHER = 16_000  # padding included
+MOST_FRAMES_TOGETHER = 16_000  # frames of a group of files, including padding
 
 
 class SegmentLabels(Labels):
@@ -113,11 +113,11 @@ class AudioProbeData(ProbeData):
     """Features of a corpus of audio files. Tasks are `phones`, `speaker`, and every other column of the manifest.
 
     Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
-    Speakers are tested on split `valid`, because no probe has trained on the speakers of the test split.
+    Speakers are tested on split `valid`, because the speakers of the test split are not in the training split.
 
     Args:
         corpus: the files; None if only files outside a corpus are read.
-        alignments: file or folder of alignments with the labels of `phones`; beside the manifest unless given.
+        alignments: file or folder of alignments with the labels of `phones`; None: those beside the manifest.
         tier: tier of TextGrids, see `read_alignments`.
         where: other arguments of `ProbeData`.
     """
@@ -127,7 +127,7 @@ class AudioProbeData(ProbeData):
     default_features = ("c", "z", "mfcc")
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
-    # At equal cost many short windows do far better than few long ones: each gradient sees more speakers.
+    # At equal cost many short windows are far better than few long ones, because each gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
     def __init__(
@@ -191,14 +191,14 @@ class AudioProbeData(ProbeData):
         return "frames" if task in ("phones", "speaker") else "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return speakers if the test part has at least five, none of whom was trained on; else files."""
+        """Return speakers if the test part has at least five and they are not in the training part; else files."""
         ids = self.corpus.group_ids
         tested, trained = set(ids[test].tolist()), set(ids[train].tolist())
         is_independent = -1 not in tested and not tested & trained and len(tested) >= MIN_SPEAKER_CLUSTERS
         return ("speaker", ids) if task != "speaker" and is_independent else ("file", np.arange(len(ids)))
 
     def groups(self, task: str) -> np.ndarray:
-        """Return speakers if all are known; files if not, or if the task is `speaker`."""
+        """Return speakers if all are known and the task is not `speaker`; else files."""
         ids = self.corpus.group_ids
         return np.arange(len(ids)) if task == "speaker" or (ids < 0).any() else ids
 

@@ -20,7 +20,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         tier: name of the tier; None: `phones`, or the only interval tier.
     """
     values = _Values(file)
-    # The Penn aligner calls the short format by name.
+    # The Penn aligner writes the name of the short format.
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
         raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
     values.bounds()
@@ -29,7 +29,9 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     for _ in range(values.count() if values.flag() == "<exists>" else 0):
         tier_class = values.string()
         if tier_class not in ("IntervalTier", "TextTier"):
-            raise ValueError(f"{file}, line {values.line}: a tier is an IntervalTier or a TextTier, not {tier_class!r}")
+            raise ValueError(
+                f"{file}, line {values.line}: a tier must be an IntervalTier or a TextTier, not {tier_class!r}"
+            )
         name = values.string()
         if tier_class == "IntervalTier" and name in tiers:
             raise ValueError(
@@ -48,7 +50,8 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
     if tier not in tiers:
         others = f" (and the point tiers {', '.join(points)})" if points else ""
         raise ValueError(
-            f"{file}: has no interval tier {tier!r}, only {', '.join(tiers) or 'none'}{others}; name one with `tier`"
+            f"{file}: has no interval tier {tier!r}; its interval tiers are {', '.join(tiers) or 'none'}{others}; "
+            "name one with `tier`"
         )
     return single_track(file, _labelled(file, *tiers[tier]))
 
@@ -73,7 +76,7 @@ def _labelled(file: Path, first: float, last: float, rows: Iterable[Row]) -> Ite
 
 
 class _Values:
-    """The values of a TextGrid, one after the other; any other text is commentary and skipped, as in Praat."""
+    """The values of a TextGrid, one after the other. Any other text is commentary and is skipped, as in Praat."""
 
     def __init__(self, file: Path) -> None:
         self.line = 1

@@ -1,6 +1,6 @@
 """Changes of waveforms: pitch, noise, reverberation, dropped bands and dropped time. All keep length and timing.
 
-S samples, n samples of a room's response.
+S samples of a waveform, n samples of a room's response.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from scipy import fft, signal
 
 COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # amplitude falls with this power of frequency
 _BAND_EDGE_HZ = 25.0  # beside a dropped band the gain rises from 0 to 1 within this width
-# Segments of the time stretch, in seconds: their distance, their overlap, and the largest shift that aligns one.
+# Segments of the time stretch, in seconds: distance, overlap, and largest shift of a segment for alignment.
 _SEGMENT, _OVERLAP, _REACH = 0.03, 0.01, 0.0075
 
 Waveform = Float[np.ndarray, " S"]
@@ -20,7 +20,7 @@ Waveform = Float[np.ndarray, " S"]
 def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
     """Raise pitch and formants by `cents` (1200 are an octave), as SoX does: resample, then stretch back.
 
-    At 300 cents sounds move by at most 12 ms: by the search of the stretch, and by the drift within a segment.
+    At 300 cents sounds move by at most 12 ms, because of the search of the stretch and the drift within a segment.
     """
     ratio = 2 ** (-cents / 1200)
     apart = np.pad(x, (0, sample_rate_hz // 20))  # zeros, so that the end does not sound at the beginning
@@ -29,7 +29,7 @@ def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
 
 
 def add_noise(x: Waveform, noise: Waveform, snr_db: float) -> Waveform:
-    """Add noise at a ratio of the two energies; if either is zero throughout, return `x` unchanged."""
+    """Add noise at a ratio of the two energies; if `x` or the noise is zero throughout, return `x` unchanged."""
     energy, noise_energy = (float(np.square(each, dtype=np.float64).sum()) for each in (x, noise))
     if energy == 0 or noise_energy == 0:
         return x
@@ -64,8 +64,8 @@ def room_response(
 ) -> Float[np.ndarray, " n"]:
     """Return a room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
 
-    The statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level;
-    `direct_db` is the energy of the direct sound against all that follows.
+    This is the statistical model of late reverberation (Polack 1988). The energy of the response is 1, so that sounds
+    keep their level; `direct_db` is the ratio of the direct sound's energy to the rest.
     """
     num_samples = max(2, round(rt60_ms / 1000 * sample_rate_hz))
     response = rng.standard_normal(num_samples, np.float32)
@@ -103,7 +103,7 @@ def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.n
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
     speed, size = len(x) / num_samples, hop + overlap
-    padded = np.pad(x, (reach + size, reach + 2 * size))  # enough down to an octave below
+    padded = np.pad(x, (reach + size, reach + 2 * size))  # enough for changes down to an octave
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
     # Prefers small shifts. Without it the best fit is the continuation in `x`, and sounds drift to the largest shift.
     nearness = 1 - 0.2 * np.linspace(-1, 1, 2 * reach + 1) ** 2

@@ -1,6 +1,6 @@
 """Windows of fixed length, cut from audio files and collected into a `Batch`.
 
-B windows, S samples each, T latents each.
+B windows of S samples and T latents.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +18,10 @@ from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
 
-# Enough for channel statistics: 32 windows of 128 latents are 4096 values of each channel.
+# Enough windows for channel statistics: 32 windows of 128 latents are 4096 values of each channel.
 NUM_INITIALISATION_WINDOWS = 32
 NUM_CHANGES = 2**20  # augmentation keys; with at most 2^40 samples in a file, start and key fit into 63 bits
-# (file index, first sample, number of latents) -> `[T]` int64 labels, -100 where unknown
+# (file index, first sample, number of latents) -> `[T]` int64 labels, -100 if unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
 
@@ -31,7 +31,7 @@ class Audio(Protocol):
 
     @property
     def num_samples(self) -> np.ndarray:
-        """`[num_files]` int64, length of each file; 0 for one that must not be read."""
+        """`[num_files]` int64, length of each file; 0 for a file that must not be read."""
         ...
 
     def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
@@ -49,8 +49,8 @@ class WindowDataset(Dataset[Batch]):
     Args:
         audio: source of the samples.
         window_samples: S, length of every window.
-        sequence_ids: `[num_files]` id of each file's sequence; the file's index unless given.
-        group_ids: `[num_files]` the speaker of each file, or -1 if unknown; unknown unless given.
+        sequence_ids: `[num_files]` id of each file's sequence; None: the index of the file.
+        group_ids: `[num_files]` the speaker of each file, or -1 if unknown; None: all unknown.
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: split of the corpus, for messages.
@@ -76,9 +76,12 @@ class WindowDataset(Dataset[Batch]):
 
     def __post_init__(self) -> None:
         if self.window_samples < 1:
-            raise ValueError(f"window_samples={self.window_samples}, but a window has at least 1 sample")
+            raise ValueError(f"window_samples={self.window_samples} must be at least 1")
         if self.labels is not None and self.num_latents < 1:
-            raise ValueError(f"labels are given with num_latents={self.num_latents}; set the latents of a window")
+            raise ValueError(
+                f"labels are given with num_latents={self.num_latents}; set num_latents to the number of "
+                "latents of a window"
+            )
         num_files = len(self.audio.num_samples)
         for name, default in (("sequence_ids", np.arange(num_files)), ("group_ids", np.full(num_files, -1))):
             ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
@@ -121,7 +124,7 @@ class WindowDataset(Dataset[Batch]):
         return draws
 
     def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Return the number of samples before the padding of each window, without reading any."""
+        """Return the number of samples before the padding of each window, without reading samples."""
         num_samples = self.audio.num_samples[[file for file, _ in windows]]
         return torch.from_numpy(np.minimum(num_samples, self.window_samples))
 
@@ -129,15 +132,15 @@ class WindowDataset(Dataset[Batch]):
 def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]:
     """Return the arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream` of windows of audio files.
 
-    A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start; an empty file has
-    none.
+    A file of L samples has max(1, L // window) windows in a pass, each at a uniformly random start. An empty file has
+    no windows.
 
     Raises:
         ValueError: if no file holds a sample.
     """
     num_samples = np.asarray(num_samples, np.int64)
     if not num_samples.any():
-        raise ValueError(f"none of the {len(num_samples)} audio files holds a sample, so there is nothing to draw")
+        raise ValueError(f"none of the {len(num_samples)} audio files holds a sample, so windows cannot be drawn")
     return {
         "num_slots": np.where(num_samples > 0, np.maximum(num_samples // window_samples, 1), 0),
         "num_starts": np.maximum(num_samples - window_samples, 0) + 1,

@@ -223,7 +223,7 @@ def tie_width(
     since an encoder rounds equal latents differently.
 
     Args:
-        queries: in the dtype in which products are summed.
+        queries: queries in the dtype in which products are summed.
         lengths: norms of the targets.
         bias: biases of the targets.
     """

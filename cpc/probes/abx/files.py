@@ -67,7 +67,7 @@ def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
     File suffixes are ignored. Names without a path are left out.
 
     Raises:
-        ValueError: naming the paths, if several end with a name.
+        ValueError: if several paths end with a name. The message lists these paths.
     """
     row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
     rows_of_stem = defaultdict(list)

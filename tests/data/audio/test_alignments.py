@@ -164,7 +164,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
 def test_a_tier_of_what_has_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`tier`=words: .*a\.phn is no TextGrid"):
         read_alignments(write(tmp_path / "a.phn", "0 100 x\n"), tier="words")
-    with pytest.raises(ValueError, match=r"data\.tier=words is of the TextGrids of data\.alignments"):
+    with pytest.raises(ValueError, match=r"data\.tier=words needs the TextGrids of data\.alignments"):
         Audio(manifest=str(tmp_path), tier="words").open(None, to_train=True)
 
 
@@ -254,7 +254,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.txt", "u1 1 2\nu2 1 x2\n", r"line 2: 'x2' is not a label id"),
         ("a.txt", "u1 1 2\nu2 -1\n", r"line 2: -1 is not a label id"),
         ("a.txt", "u1 1 2\nu2\n", r"line 2: u2 has no labels"),
-        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 is in line 1 already"),
+        ("a.txt", "u1 1\nu2 1\nu1 2\n", r"line 3: u1 also has the line 1"),
         (
             "a.TextGrid",
             LONG.replace("xmax = 0.125", "xmax = 0.3"),
@@ -342,7 +342,7 @@ def test_what_is_not_there_says_what_is_expected(tmp_path):
         read_alignments(tmp_path / "absent.csv")
     with pytest.raises(ValueError, match=r"no alignments\.csv, \.phn, \.TextGrid or \.ctm files"):
         read_alignments(tmp_path)
-    with pytest.raises(ValueError, match="tells no format"):
+    with pytest.raises(ValueError, match="is not that of a format"):
         read_alignments(write(tmp_path / "a.lab", ""))
     with pytest.raises(ValueError, match="holds no alignments"):
         read_alignments(write(tmp_path / "a.ctm", ""))

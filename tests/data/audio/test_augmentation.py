@@ -333,7 +333,7 @@ def test_options_survive_a_config(speech: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "changes nothing"),
+        ({}, "has no effect"),
         ({"pitch_cents": 0}, "data.augmentation.pitch_cents=0 must be above 0, at most 1200"),
         ({"pitch_cents": float("nan")}, "pitch_cents=nan must be above 0"),
         ({"noise_snr_db": (15, 5)}, r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first"),

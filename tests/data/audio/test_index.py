@@ -168,7 +168,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"num_workers": 0}, "`num_workers`=0"),
         (
             {"split_level": 0, "valid_share": 0.1},
-            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` name them already",
+            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` already name them",
         ),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4: .*together less than 1"),

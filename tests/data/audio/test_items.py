@@ -86,11 +86,11 @@ def test_items_that_would_lose_their_length_are_not_written(tmp_path: Path) -> N
         (f"#file onset offset #phone speaker prev-phone next-phone\n{LINE}", "is not the header"),
         (f"{HEADER}\n{LINE}\nann-1 0.1 0.25 ae b p", "line 3: 6 fields under the 7"),
         (f"{HEADER}\n{LINE}\n{LINE} x", "line 3: 8 fields under the 7"),
-        (f"{HEADER}\n\n{LINE.replace('0.25', 'x')}", "line 3: an item from 0.1 to x s"),
-        (f"{HEADER}\n{LINE.replace('0.25', '0.1')}", "line 2: an item from 0.1 to 0.1 s"),
-        (f"{HEADER}\n{LINE.replace('0.1', '-1')}", "line 2: an item from -1 to 0.25 s"),
-        (f"{HEADER}\n{LINE.replace('0.25', 'inf')}", "line 2: an item from 0.1 to inf s"),
-        (f"{HEADER}\n{LINE.replace('0.25', 'nan')}", "line 2: an item from 0.1 to nan s"),
+        (f"{HEADER}\n\n{LINE.replace('0.25', 'x')}", "line 3: the item is from 0.1 to x s"),
+        (f"{HEADER}\n{LINE.replace('0.25', '0.1')}", "line 2: the item is from 0.1 to 0.1 s"),
+        (f"{HEADER}\n{LINE.replace('0.1', '-1')}", "line 2: the item is from -1 to 0.25 s"),
+        (f"{HEADER}\n{LINE.replace('0.25', 'inf')}", "line 2: the item is from 0.1 to inf s"),
+        (f"{HEADER}\n{LINE.replace('0.25', 'nan')}", "line 2: the item is from 0.1 to nan s"),
         (
             f"{HEADER}\n{LINE}\n\n{LINE.replace('0.25', '.250')}",
             "line 4: ann-1 from 0.1 to .250 s is in line 2 already",
@@ -116,7 +116,7 @@ def test_what_is_no_item_file_is_refused(tmp_path: Path) -> None:
 def test_corpora_without_items_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "x.item"
     folder = corpus(tmp_path / "a", BAP[:2])
-    with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour on either side"):
+    with pytest.raises(ValueError, match="no phone of the 1 files has a neighbour on both sides"):
         write_items(folder, out)
     (folder / "alignments.csv").unlink()
     with pytest.raises(ValueError, match=r"there is no .*alignments\.csv: name them with `alignments`"):

@@ -77,7 +77,7 @@ def test_options_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[s
     labels = table(tmp_path, "path,speaker\n1.wav,al\n")
     parts = table(tmp_path, "path,duration\n1.wav,9\n", "parts.csv")
     for options, message in (
-        (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths name already"),
+        (["--labels", str(labels), "--speaker_level", "0"], "columns speaker, which paths already name"),
         (["--label_key", "file"], "--label_key=file"),
         (
             ["--labels", str(parts), "--valid_share", "0", "--test_share", "0"],

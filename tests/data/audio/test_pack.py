@@ -306,7 +306,7 @@ def test_rows_outside_of_the_map_are_no_pack(corpus: Manifest, place: tuple[int,
 
 
 def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:
-    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but legal are 1000"):
+    with pytest.raises(ValueError, match="`sample_rate_hz` is 500 Hz, but must be from 1000"):
         pack(corpus, 500, progress=False)
     assert not (corpus.root / ".cpc_cache").exists()
 

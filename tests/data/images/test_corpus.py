@@ -363,7 +363,7 @@ def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None
             PATCHES,
             14,
             {},
-            "leave the last 2 pixels of images of 14 out: set `image_size` to 12 or 16, or change the stride",
+            "leave out the last 2 pixels of images of 14: set `image_size` to 12 or 16, or change the stride",
         ),
     ],
 )
