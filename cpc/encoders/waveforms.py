@@ -75,7 +75,7 @@ class WaveformEncoder(Encoder):
         if self.num_latents(x.shape[1]) < 1:
             raise ValueError(
                 f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} with "
-                f"hop_samples={self.hop_samples} and a receptive field of {self.receptive_field_samples} samples; pad the "
-                "waveform or leave the file out"
+                f"hop_samples={self.hop_samples} and a receptive field of {self.receptive_field_samples} samples; pad "
+                "the waveform or leave the file out"
             )
         return (x - self.input_mean) / self.input_std

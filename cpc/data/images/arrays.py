@@ -21,8 +21,8 @@ from cpc.data.store.splits import SPLIT_OF, split_called
 from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
-_MOST_INFLATION = 1032  # largest ratio of sizes after and before inflation
-_COLUMNS = {  # arrays besides `images`: kinds of dtype, and words for them
+_MOST_INFLATION = 1032  # largest ratio of the sizes after and before decompression
+_COLUMNS = {  # arrays besides `images`: kinds of dtype, and their descriptions
     "labels": ("iu", "whole numbers"),
     "sequence": ("iu", "whole numbers"),
     "classes": ("US", "strings"),
@@ -56,7 +56,7 @@ class ImageArray:
 
 
 class ArrayImages(FolderImages):
-    """Images in arrays of different names, named `array:row`. Pickling sends no pixels; another process loads them."""
+    """Images in arrays, named `array:row`. Pickling does not copy pixels; another process loads them itself."""
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
         super().__init__(root)
@@ -97,10 +97,10 @@ class ArrayImages(FolderImages):
 
 
 def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
-    """Return the table of the images in arrays, one after the other; arrays share no sequence number.
+    """Return the table of the images in arrays, one after the other; sequence numbers of different arrays differ.
 
     Raises:
-        ValueError: if arrays disagree about the classes, two have one name, or a label or split is not legal.
+        ValueError: if the classes of two arrays differ, two arrays have one name, or a label or split is not legal.
     """
     labels = np.concatenate([array.labels for array in arrays])
     classes = [str(label) for label in range(int(labels.max()) + 1)]
@@ -109,7 +109,7 @@ def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
         classes = named[0].classes or []
         if array.classes != classes:
             raise ValueError(
-                f"{root}: {named[0].name} and {array.name} disagree about classes: {classes} and {array.classes}"
+                f"{root}: the classes of {named[0].name} and {array.name} differ: {classes} and {array.classes}"
             )
     names: list[str] = []
     sequences = []
@@ -131,20 +131,20 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Args:
         paths: files in one folder.
-        are_splits: the name of each file is its split. Otherwise an array `split`, `[n]` strings, holds the splits;
-            without it all images are of split train, or of unlabelled if no image has a label.
+        are_splits: True if the name of each file is its split. Otherwise an array `split`, `[n]` strings, holds the
+            splits. Without this array all images are of split train, or of unlabelled if no image has a label.
 
     Raises:
-        ValueError: naming the file, if it cannot be read, lacks `images`, or an array has another type, shape or
-            length; if two files are of one split, or are the same file; as `tabulate_arrays`.
+        ValueError: if a file cannot be read or lacks `images`, an array has another type, shape or length, or two files
+            are of one split or are the same file; the message names the file. Also as `tabulate_arrays`.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
     arrays = [_read_file(path, are_splits) for path in paths]
     if len({array.name for array in arrays}) < len(arrays):
-        raise ValueError(f"{', '.join(map(str, paths))}: two of these are of one split; join or remove one")
+        raise ValueError(f"{', '.join(map(str, paths))}: two of these files are of one split; join them, or remove one")
     try:
         return tabulate_arrays(paths[0].parent, arrays)
-    except ValueError as error:  # its message begins with the folder
+    except ValueError as error:  # the message begins with the folder
         raise ValueError(f"{', '.join(path.name for path in paths)} in {error}") from error
 
 
@@ -159,7 +159,8 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     ignored = sorted(members - known)
     if ignored:
         warnings.warn(
-            f"{path}: ignored the arrays {', '.join(ignored)}; known are {', '.join(sorted(known))}", stacklevel=2
+            f"{path}: the arrays {', '.join(ignored)} are ignored; only {', '.join(sorted(known))} are read",
+            stacklevel=2,
         )
     columns: dict[str, np.ndarray] = {}
     for name in (members & known) - {"images"}:
@@ -174,7 +175,7 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
     labels = columns.get("labels", np.full(shape[0], -1))
     if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
         raise ValueError(
-            f"{path}: labels go from {labels.min()} to {labels.max()}, but legal are -1 for unknown ones to "
+            f"{path}: labels go from {labels.min()} to {labels.max()}, but must lie between -1 (unknown) and "
             f"{MOST_CLASSES - 1}"
         )
     classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
@@ -202,7 +203,7 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     with reading(path, "cannot be read as an npz file"), zipfile.ZipFile(path) as archive:
         start = min((member.header_offset for member in archive.infolist()), default=0)
         if start:
-            raise ValueError(f"{start} bytes lie before its arrays: files were joined; give each its own file")
+            raise ValueError(f"{start} bytes lie before its arrays: files were joined; split them")
         yield archive
 
 
@@ -213,7 +214,7 @@ def _read_header(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
         if "images" in members:
             return members, *array_header(archive, "images")
     raise ValueError(
-        f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the one meant"
+        f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the array of images"
     )
 
 
@@ -226,12 +227,12 @@ def load_array(path: Path, name: str) -> np.ndarray:
         if array.dtype.kind == "U" and array.dtype.itemsize:
             code_points = array.ravel().view(f"{array.dtype.str[0]}u4")
             if code_points.max(initial=0) > sys.maxunicode:  # numpy reads it; str raises a SystemError later
-                raise ValueError(f"{name} holds characters that Unicode does not have")
+                raise ValueError(f"{name} holds characters that are not in Unicode")
         return array
 
 
 def array_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and type of an array; refuse a shape beyond the file's content, since readers allocate it first."""
+    """Return shape and type of an array; raise ValueError if the shape exceeds the file, before memory is allocated."""
     with archive.open(f"{name}.npy") as stream:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

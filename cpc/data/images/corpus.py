@@ -21,7 +21,7 @@ from cpc.data.streams.spread import SpreadBatches
 
 @dataclass(eq=False)
 class ImageCorpus(MapStyleCorpus):
-    """Images by split. Pixels are read by the first access to `images`; `check` reads none.
+    """Images by split. The first access to `images` reads pixels; `check` does not.
 
     Args:
         options: a `cpc.data.Images`.
@@ -41,19 +41,19 @@ class ImageCorpus(MapStyleCorpus):
         if self.encoder.fully_convolutional and self.options.augmentation != "none":
             raise ValueError(
                 f"augmentation={self.options.augmentation!r} changes patches one by one, but the encoder has "
-                "fully_convolutional=True and sees whole images: choose one of them"
+                "fully_convolutional=True and reads whole images: choose one of the two"
             )
         self.num_latents = self.encoder.grid.side(self.options.image_size) ** 2
         _ = self.patches  # raises on an unknown augmentation
 
     @property
     def patches(self) -> PatchAugmentation:
-        """Cut and augmentation of patches. The frame of sub-crops is the encoder's mean colour, which must be set."""
+        """Cut and augmentation of patches. The frame of sub-crops has the encoder's mean colour, which must be set."""
         mean_colour = self.encoder.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.options.augmentation, self.encoder.grid, mean_colour)
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check before decoding that every split has images, and that no speakers are needed."""
+        """Check, before decoding, that every split has images and that the strategy does not need speakers."""
         if needs_speakers:
             raise ValueError(
                 "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed, "
@@ -64,7 +64,7 @@ class ImageCorpus(MapStyleCorpus):
 
     @cached_property
     def images(self) -> PackedImages | ImageFiles:
-        """All images of the source; packed now unless they are packed already."""
+        """All images of the source. They are packed on first use, unless they are packed already."""
         options, num_channels = self.options, self.encoder.num_channels
         size = options.load_size or options.image_size
         if not options.packed:
@@ -75,7 +75,7 @@ class ImageCorpus(MapStyleCorpus):
         """Return the rows of a split whose images were not skipped; None: of all splits.
 
         Raises:
-            ValueError: if there is no such row.
+            ValueError: if the split has no such image.
         """
         rows, skipped = self.table.rows(split), self.images.skipped
         usable = rows[~np.isin(rows, list(skipped))]
@@ -103,11 +103,11 @@ class ImageCorpus(MapStyleCorpus):
         )
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
-        """Return the batch size of all ranks, at most one pass: a repeated image would be its own negative."""
+        """Return the batch size of all ranks, at most one pass, since a repeated image would be its own negative."""
         if len(windows.rows) < max(2, world_size):
             raise ValueError(
-                f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared with each "
-                f"other on {world_size} processes: hold more out, or name another split"
+                f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared on "
+                f"{world_size} processes: hold out more images, or name another split"
             )
         return min(world_size * batch_size, len(windows.rows))
 

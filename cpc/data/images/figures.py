@@ -77,8 +77,8 @@ def plot_neighbours(
 ) -> Any:
     """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
 
-    Queries come from different classes as far as possible; patches of little contrast are no queries. Neighbours with
-    the same pixels as the query or as an earlier neighbour are left out, since overlapping crops hold equal patches.
+    Queries come from different classes as far as possible, and only from patches of enough contrast. Neighbours with
+    the same pixels as the query or an earlier neighbour are left out, since overlapping crops hold equal patches.
     """
     from matplotlib.patches import Rectangle
 
@@ -149,7 +149,7 @@ def nearest_patches(
     is_other: np.ndarray,
     num: int,
 ) -> list[tuple[int, int, float]]:
-    """Return (image, position, cosine) of the nearest patches, whose pixels differ from each other and from the query.
+    """Return (image, position, cosine) of the nearest patches that differ in pixels from the query and each other.
 
     Args:
         query: latent of the query patch, of unit length.

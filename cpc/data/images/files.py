@@ -17,7 +17,7 @@ from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_su
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
-_COMPARED_IMAGES = 32  # when a run is resumed; decoding takes about 0.1 s
+_COMPARED_IMAGES = 32  # images that are compared when a run is resumed; decoding takes about 0.1 s
 
 
 class ImageFiles(RowSource):
@@ -28,7 +28,7 @@ class ImageFiles(RowSource):
 
     Args:
         table: the images, as `read_image_source` returns them.
-        image_size: S, side of every image; smaller ones are enlarged.
+        image_size: S, side of every image; smaller images are enlarged.
         num_channels: C, 3 for RGB, 1 for grey.
 
     Raises:
@@ -47,7 +47,7 @@ class ImageFiles(RowSource):
         self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return mean and standard deviation of each channel over 1000 of these images, drawn by a fixed seed, or all.
+        """Return mean and deviation of each channel over these images, or over 1000 of them, drawn with a fixed seed.
 
         Pixels lie in [0, 1].
 
@@ -55,7 +55,7 @@ class ImageFiles(RowSource):
             ValueError: if there is no image, or a drawn image cannot be decoded.
         """
         if not len(rows):
-            raise ValueError("no image is chosen, so there are no statistics")
+            raise ValueError("there are no images to compute statistics from")
         num_sampled = min(NUM_STATISTICS_IMAGES, len(rows))
         sample = np.random.default_rng(_STATISTICS_SEED).choice(np.asarray(rows), num_sampled, replace=False)
         with self.decoding():
@@ -63,7 +63,7 @@ class ImageFiles(RowSource):
         return statistics_of(np.stack(sums), num_sampled * self.image_size**2, 255)
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
-        """Return sums of the pixels of 32 of these images, evenly spaced, to detect changes of the content."""
+        """Return the pixel sums of 32 of these images, evenly spaced, to detect changes of the content."""
         positions = np.unique(np.linspace(0, len(rows) - 1, _COMPARED_IMAGES).astype(int))
         with self.decoding():
             return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[positions].tolist()])
@@ -72,7 +72,7 @@ class ImageFiles(RowSource):
         """Return the images of these rows.
 
         Raises:
-            ValueError: naming the file, if one cannot be decoded.
+            ValueError: if an image cannot be decoded. The message names the file.
         """
         images = np.zeros((len(rows), *self.shape), np.uint8)
         for position, row in enumerate(np.asarray(rows).tolist()):
@@ -84,14 +84,14 @@ class ImageFiles(RowSource):
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """Load arrays; afterwards warn of 16-bit images that use only the darkest quarter of their range."""
+        """Load arrays, and at the end warn of 16-bit images that use only the darkest quarter of their range."""
         with self.table.origin.loaded():
             yield
         if self._narrow:
             names = [self.table.names[row] for row in sorted(self._narrow)]
             self._narrow.clear()
             warnings.warn(
-                f"{len(names)} images have 16 bits and no pixel of {NARROW} or more: they keep at most 65 of 256 "
+                f"{len(names)} images have 16 bits and no pixel of {NARROW} or more, so they keep at most 65 of 256 "
                 f"levels. If their range is narrower, such as 12 bits, scale it to 16:\n{name_a_few(names)}",
                 stacklevel=4,
             )

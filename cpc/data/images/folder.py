@@ -21,16 +21,16 @@ def read_image_folder(root: Path) -> ImageTable:
     The first folders decide between three layouts:
 
     - `SPLIT/CLASS/**/*.jpg`, if the names of all first folders are splits, in any case: train or training; valid,
-      validation, val or dev; test, testing, eval or evaluation; unlabelled or unlabeled; or if all have such a word, as
-      train2017. A split without folders has no labels. `unlabelled` never has labels.
+    validation, val or dev; test, testing, eval or evaluation; unlabelled or unlabeled; or contain such a word, as
+    train2017. A split without folders has no labels. `unlabelled` never has labels.
     - `CLASS/**/*.jpg`: all images are of split train.
     - images without folders: all images are of split unlabelled.
 
-    Names that begin with a dot are left out; links to folders are followed once.
+    Names that begin with a dot are left out. Links to folders are followed once.
 
     Raises:
-        ValueError: if there is no image (the message lists other files), images and folders are mixed in a way that
-            fits no layout, or a file has two names.
+        ValueError: if there is no image (the message lists other files), images and folders do not fit a layout, or a
+            file has two names.
     """
     return tabulate(root, find_images(root))
 
@@ -39,7 +39,7 @@ def find_images(root: Path) -> list[str]:
     """Return the image files below a folder, by their suffix: sorted posix paths, relative to `root`.
 
     Raises:
-        ValueError: if there is none; the message lists other files.
+        ValueError: if there is no image; the message lists other files.
     """
     arrays = "; arrays by their name: train.npz, valid.npz, test.npz, unlabelled.npz"
     return find_files(root, IMAGE_SUFFIXES, "image", arrays)
@@ -54,12 +54,12 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
     if tops and loose:
         raise ValueError(
             f"{root} holds {len(loose)} images beside the folders {', '.join(tops[:5])}:\n{name_a_few(loose)}\n"
-            "move them into one of these, or name the folder that is meant"
+            "move them into one of these folders, or name the folder to read"
         )
     split_of_top = splits_of_folders(tops)
     named = [top for top in tops if split_called(top)]
     others = [top for top in tops if not split_of_top and top not in named]
-    # A folder `train` beside other folders may be the class of railway trains.
+    # A folder `train` beside other folders may be a class of railway trains.
     if others and [top.lower() for top in named] not in ([], ["train"]):
         raise ValueError(
             f"{root} holds the splits {', '.join(named)} beside {len(others)} other folders:\n{name_a_few(others)}\n"

@@ -29,11 +29,11 @@ class Images(MapStyleModality):
         augmentation: augmentation of each patch: `none`, `v1` or `v2` (`cpc.data.images.patch_augmentation`).
         flip: mirror half of the training images.
         train_split: split to train on: `train`, or `unlabelled` if the source has it.
-        valid_share: share of `train_split` that is held out as split `valid` if the source has none.
+        valid_share: share of `train_split` that is held out as split `valid`, if the source has no split `valid`.
         packed: decode all images once into a uint8 memory map; false decodes images at every read.
-        cache_dir: folder for the map; null: beside the source, for the shards of a URL ~/.cache/cpc/shards.
-        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so it should
-            be enough for all of them.
+        cache_dir: folder for the map; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
+            fit.
         seed: seed of the batches and of all augmentation.
     """
 
@@ -57,10 +57,10 @@ class Images(MapStyleModality):
         super().__post_init__()
         if not self.packed and (self.cache_dir is not None or self.skip_bad):
             raise ValueError(
-                "`cache_dir` and `skip_bad` are about packed images, but `packed` is false: leave them out"
+                "`cache_dir` and `skip_bad` apply only to packed images, but `packed` is false: leave them out"
             )
         if not self.packed and is_sharded(self.source):
-            raise ValueError(f"{self.source} holds squares in shards, no files to decode: set `packed` to true")
+            raise ValueError(f"{self.source} holds squares in shards, not files to decode: set `packed` to true")
         if self.load_size is not None and self.load_size < self.image_size:
             raise ValueError(
                 f"`load_size`={self.load_size} is smaller than `image_size`={self.image_size}, which is cut out of it"
@@ -72,7 +72,7 @@ class Images(MapStyleModality):
         return {"image_size": self.image_size, "load_size": self.load_size or self.image_size}
 
     def check(self, model: Any) -> None:
-        """Refuse also grids too small for the predictions, and trunks that would see frames of patches as edges.
+        """Raise also an error on grids too small for the predictions, and trunks for which patch frames are edges.
 
         Warn if contexts contain pixels of the latents that they predict.
         """
@@ -80,9 +80,9 @@ class Images(MapStyleModality):
         trunk = getattr(model.encoder, "trunk", None)
         if self.augmentation != "none" and not getattr(trunk, "takes_frames", True):
             raise ValueError(
-                f"data.augmentation={self.augmentation!r} puts a frame of the mean colour around patches, whose edge "
-                f"{type(trunk).__name__} would count as a gradient: set data.augmentation to none, or choose another "
-                "model.encoder.init_args.trunk"
+                f"data.augmentation={self.augmentation!r} puts a frame of the mean colour around patches, and "
+                f"{type(trunk).__name__} would count its edge as a gradient: set data.augmentation to none, or choose "
+                "another model.encoder.init_args.trunk"
             )
         side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
         if side <= furthest:
@@ -95,8 +95,8 @@ class Images(MapStyleModality):
         if skipped < overlapping:
             warnings.warn(
                 f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
-                "with a row: contexts predict pixels that they have seen, and the bound counts these; skip as many "
-                "rows to predict only unseen pixels",
+                "with a row. So contexts predict pixels that they contain, and the bound counts them; set skip_steps "
+                f"to {overlapping} to predict only new pixels",
                 stacklevel=2,
             )
 
@@ -118,7 +118,7 @@ class Images(MapStyleModality):
                     f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
                     "training sets it"
                 )
-            encoder.crop_size = crop_size  # whole images are later framed as in training
+            encoder.crop_size = crop_size  # whole images get frames later, as in training
         return corpus
 
     def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:
@@ -128,8 +128,8 @@ class Images(MapStyleModality):
         table = corpus.table
         if (table.labels[table.rows(self.train_split)] < 0).all():
             raise ValueError(
-                f"an online probe of classes learns from labels, and split {self.train_split!r} of {self.source} has "
-                "none: leave the probe out with --trainer.callbacks null"
+                f"an online probe of classes needs labels, but split {self.train_split!r} of {self.source} has no "
+                "labels: leave the probe out with --trainer.callbacks null"
             )
         return table.classes
 

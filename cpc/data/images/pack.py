@@ -40,7 +40,7 @@ class PackedImages(PackedRows):
         """
         chosen = self.subset(rows)
         if not chosen.lengths.any():
-            raise ValueError(f"none of {len(chosen)} images can be used, so they have no statistics")
+            raise ValueError(f"none of {len(chosen)} images can be used, so there are no statistics")
         return chosen.statistics_over(255)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
@@ -71,22 +71,22 @@ def pack_images(
 ) -> PackedImages:
     """Decode every image of a table to its central square of one size, or reuse what an earlier call decoded.
 
-    `read_square` describes the conversion of modes and sizes. An interrupted call leaves no pack behind. Images in
-    shards are opened there.
+    `read_square` describes the conversion of modes and sizes. An interrupted call does not leave a partial pack. Images
+    in shards are not decoded again; their shards are opened.
 
     Args:
         table: the images, as `read_image_source` returns them.
         image_size: side of the squares, pixels; smaller images are enlarged.
         num_channels: 3 for RGB, 1 for grey.
         cache_dir: parent folder of all packs; `.cpc_cache` beside the images unless given.
-        skip_bad: leave out images that cannot be used, and warn how many, instead of raising.
-        num_workers: threads that decode; all cores unless given.
+        skip_bad: leave out images that cannot be used, and warn how many, instead of raising an error.
+        num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.
 
     Raises:
-        ValueError: on bad files, of which the first few are named; the good files are packed before. Also if shards
-            hold images of another size or number of channels.
-        OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
+        ValueError: if files are bad (the message names the first few; good files are packed before), or shards hold
+            images of another size or number of channels.
+        OSError: if the disk is full or the folder cannot be written; no partial pack remains.
     """
     if isinstance(table.origin, ShardedImages):
         return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)
@@ -106,6 +106,6 @@ def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels
             "shards of this size (`cpc data shard --image_size --num_channels`)"
         )
     if len(packed) != num_images:
-        raise ValueError(f"{shards.source} holds {len(packed)} images, its table {num_images}: shard it again")
+        raise ValueError(f"{shards.source} holds {len(packed)} images, but its table has {num_images}: shard it again")
     check_skipped(packed, "image", skip_bad)
     return packed

@@ -20,7 +20,7 @@ from cpc.encoders.patch_grid import PatchGrid
 Augmentation = Literal["none", "v1", "v2"]
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 
-_JITTERED_SHARE = 60 / 64  # of a patch's side: the paper's 60 x 60 of 64 x 64
+_JITTERED_SHARE = 60 / 64  # share of a patch's side: 60 x 60 of 64 x 64, as in the paper
 _DRAWS = {"v1": 2, "v2": 8}  # uniform numbers per patch
 _COLOUR_DROP_SHARE = 0.8
 _CHANGED_SHARE = 0.8  # probability of a movement, and of a change of light
@@ -29,7 +29,7 @@ _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
 
 
 class PatchAugmentation:
-    """Cuts images into patches and changes each patch separately; the random numbers depend only on the image's key.
+    """Cuts images into patches and changes each patch separately; random numbers depend only on the key of the image.
 
     - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, in a frame of the mean
       colour. For the paper's grey images, set the encoder's `num_channels` to 1.
@@ -109,7 +109,7 @@ class PatchAugmentation:
     def _kept(self, colour: Float[Tensor, " n"]) -> Bool[Tensor, "n C"]:
         """Return which channels a patch keeps; a single channel is always kept."""
         num_channels = len(self.fill)
-        # the same number decides which channel is kept; it is uniform, given that channels are dropped
+        # the same number selects the channel that is kept; it is uniform, given that channels are dropped
         kept = (colour / _COLOUR_DROP_SHARE * num_channels).long()
         is_kept = torch.arange(num_channels) == rearrange(kept, "n -> n 1")
         return is_kept | rearrange((colour >= _COLOUR_DROP_SHARE) | (num_channels == 1), "n -> n 1")
@@ -118,12 +118,12 @@ class PatchAugmentation:
 def _moved(
     x: Float[Tensor, "n C P P"], flip: Float[Tensor, " n"], which: Float[Tensor, " n"], amount: Float[Tensor, " n"]
 ) -> Float[Tensor, "n C P P"]:
-    """Mirror half of the patches, and rotate, shear or shift each by its own amount; pad with zero.
+    """Mirror half of the patches, and rotate, shear or shift each patch by its own amount; pad with zero.
 
     Args:
         x: pixels.
-        flip: below 0.5 mirrors.
-        which: the movement: five equal parts of [0, 1) stand for `_LARGEST`; 1 or more: no movement.
+        flip: numbers; a patch with a number below 0.5 is mirrored.
+        which: the movement: the five equal parts of [0, 1) select an entry of `_LARGEST`; 1 or more: no movement.
         amount: sign and size of the movement, in [-1, 1), as a share of the largest.
     """
     movement = (which * len(_LARGEST)).long()

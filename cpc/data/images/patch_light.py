@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 _STRENGTH = 0.6  # brightness, contrast, colour and sharpness change by up to this factor
-_FEWEST_BITS, _MOST_BITS = 2, 4  # after posterisation
+_FEWEST_BITS, _MOST_BITS = 2, 4  # bits of a pixel after posterisation
 _LEVEL = 1 / 255  # difference of neighbouring levels in uint8 images
 _GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R 601-2)
 
@@ -27,7 +27,7 @@ def change_light(
 
     Args:
         patches: pixels.
-        which: the operation: equal parts of [0, 1) stand for `OPERATIONS`; 1 or more: none.
+        which: the operation: equal parts of [0, 1) select an entry of `OPERATIONS`; 1 or more: no operation.
         amount: strength and direction.
     """
     changed = patches.clone()

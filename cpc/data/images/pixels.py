@@ -9,11 +9,11 @@ from PIL import ExifTags, Image
 
 from cpc.data.images.table import ImageTable
 
-NARROW = 16384  # of 65536: a darker image of 16 bits keeps fewer than 65 of 256 levels
+NARROW = 16384  # level of 65536: a darker image of 16 bits keeps at most 65 of 256 levels
 _MODES = {1: "L", 3: "RGB"}
 # A JPEG file is decoded at no less than this multiple of the requested size, so the filter still averages real pixels.
 _DRAFT_MARGIN = 2
-_TRANSPOSITIONS = {  # of the EXIF tag Orientation
+_TRANSPOSITIONS = {  # number of the EXIF tag Orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -27,7 +27,7 @@ _TRANSPOSITIONS = {  # of the EXIF tag Orientation
 def check_shape(image_size: int, num_channels: int) -> None:
     """Raise a ValueError if the size or the number of channels is not legal."""
     if image_size < 1:
-        raise ValueError(f"image_size={image_size}, but an image has at least 1 pixel a side")
+        raise ValueError(f"image_size={image_size} must be at least 1")
     if num_channels not in _MODES:
         raise ValueError(f"num_channels={num_channels}, but it must be 3 for RGB or 1 for grey")
 
@@ -41,10 +41,9 @@ def read_square(
 ) -> UInt8[np.ndarray, "S S C"]:
     """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, at one size.
 
-    The shorter side becomes `image_size`, by Pillow's bicubic filter: antialiased where it shrinks, smooth where it
-    enlarges small images. Pixels of an image that has the size already are copied. JPEG files of at least four times
-    the size are decoded at 1/2, 1/4 or 1/8 of their own size: several times faster, with differences of about one grey
-    level.
+    The shorter side is scaled to `image_size` by Pillow's bicubic filter, with antialiasing for larger images. An image
+    that already has this size is copied. JPEG files of at least four times the size are decoded at 1/2, 1/4 or 1/8 of
+    their own size, which is several times faster and changes pixels by about one grey level.
 
     Args:
         table: the images.
@@ -54,7 +53,8 @@ def read_square(
         note_narrow: called with the row if the image has 16 bits and no pixel of `NARROW` or more.
 
     Raises:
-        ValueError: naming the file, if it cannot be decoded, or its range is unknown (see `convert_channels`).
+        ValueError: if the file cannot be decoded, or its range is unknown (see `convert_channels`). The message names
+            the file.
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
@@ -110,7 +110,7 @@ def _narrow_grey(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > 65535:
         raise ValueError(
-            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, and their range is unknown; "
+            f"has pixels of mode {image.mode} from {values.min():g} to {values.max():g}, whose range is unknown; "
             "convert it to 8 or 16 bits"
         )
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))

@@ -59,9 +59,9 @@ class LearntImageFeatures(ImageFeatureExtractor):
     hold the vectors of the whole grid side by side, in float16.
 
     Args:
-        features: some of these four.
+        features: names of features among these four.
         model: a model in eval mode.
-        corpus: the images; `file_features` needs none.
+        corpus: the images; `file_features` reads only the options and the encoder.
         device: device of the model.
         precision: precision of the model's products.
     """
@@ -89,7 +89,7 @@ class LearntImageFeatures(ImageFeatureExtractor):
         return features
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Return where patches lie in an image, and how it is cut.
+        """Return the positions of patches in an image, and how the image is cut.
 
         The image is scaled until its shorter side has `load_size` pixels, and its central square of `image_size` is
         cut out. The patch in row i and column j begins at pixels `i * stride` and `j * stride` of this square, and has
@@ -131,7 +131,7 @@ class HandMadeImageFeatures(ImageFeatureExtractor):
         smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
         if image_size < smallest:
             raise ValueError(
-                f"features 'hog' need images of at least {smallest} pixels, these have {image_size}: leave hog out"
+                f"features 'hog' need images of at least {smallest} pixels, but these have {image_size}: leave hog out"
             )
         self._hog = hog
         self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
@@ -171,7 +171,7 @@ class ImageProbeData(ProbeData):
     def labels(self, task: str, rows: np.ndarray) -> Labels:
         """Return the class of each image."""
         if task != "class":
-            raise ValueError(f"task={task!r}: images are probed for their class: set `task` to class")
+            raise ValueError(f"task={task!r} is unknown for images: set `task` to class")
         labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
@@ -196,14 +196,14 @@ class ImageProbeData(ProbeData):
         return self.corpus.table.sequences
 
     def initialise(self, model: Any, seed: int) -> None:
-        """Initialise by the probed model's pixel statistics and by images of the training split."""
+        """Initialise from the probed model's pixel statistics and from images of the training split."""
         trained = self.corpus.encoder
         model.encoder.set_statistics(trained.pixel_mean, trained.pixel_std)
         data = replace(self.corpus.options, train_split=self.train_split, seed=seed)
         model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder, which labels train without a context."""
+        """Return the encoder; supervised training has no context."""
         return [model.encoder]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
@@ -222,7 +222,7 @@ class ImageProbeData(ProbeData):
                 yield batch._replace(labels=torch.from_numpy(classes))
 
     def vectors(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the mean of the latents over the grid, `[B, 1, D]`, and a mask that excludes nothing."""
+        """Return the mean of the latents over the grid, `[B, 1, D]`, and a mask that is True everywhere."""
         with autocast(batch.x, self.precision):
             latents = model.encoder(batch.x)
         means = reduce(latents.float(), "b h w d -> b 1 d", "mean")

@@ -42,7 +42,7 @@ def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_
         entries = json.loads(path.read_bytes())
         columns = {name: entries[name] for name in _COLUMNS}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is no table of images, damaged? {error!r}") from error
+        raise ValueError(f"{path} is not a table of images; is it damaged? {error!r}") from error
     for name, kind in _COLUMNS.items():
         if not isinstance(columns[name], list) or not all(type(value) is kind for value in columns[name]):
             raise ValueError(f"{path} is damaged: its {name} must be a list of {kind.__name__}")

@@ -40,20 +40,19 @@ def read_image_source(
             - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
               `read_torchvision`);
             - a folder that `cpc data shard` wrote, or its URL.
-        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0: none. A hash of
-            seed and name decides, so adding images does not change the split of other images (see `draw_splits`);
-            images of one sequence stay together.
-        valid_from: the split that `valid` is drawn from, which should be the one to train on: the held-out images then
-            are of the same kind, and no labels of other splits are lost. None: `train`, or `unlabelled` if there is no
-            `train`.
+        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0 for no such
+            split. A hash of seed and name decides, so adding images does not change the split of other images (see
+            `draw_splits`). Images of one sequence stay together.
+        valid_from: the split from which `valid` is drawn. Pass the split to train on: held-out images then are of the
+            same kind, and other splits keep all labels. None: `train`, or `unlabelled` if there is no `train`.
         seed: seed of the hash.
         cache_dir: folder for the shards of a URL; `$XDG_CACHE_HOME/cpc/shards` unless given.
         cache_gb: largest size of these shards on disk, in 1e9 bytes.
 
     Raises:
         ConnectionError: if a URL cannot be read.
-        ValueError: naming the file or the option, if the source is missing, empty, damaged or of no known layout, or
-            `valid_share` leaves a split empty.
+        ValueError: if the source is missing, empty, damaged or of unknown layout, or `valid_share` leaves a split
+            empty. The message names the file or the option.
     """
     table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
     if "valid" not in table.splits:
@@ -73,12 +72,12 @@ def _read(source: str | Path) -> ImageTable:
         )
     if path.is_file():
         if path.suffix.lower() != ".npz":
-            raise ValueError(f"{path} is not an npz file; name one, or the folder that holds the images")
+            raise ValueError(f"{path} is not an npz file; name an npz file, or the folder that holds the images")
         return read_image_arrays([path], are_splits=False)
     match = re.fullmatch(r"(\w[\w-]+):(.+)", str(source))  # at least two characters: `C:` is a drive
     if match is None:
         raise ValueError(
-            f"there is no folder or npz file {path}; write torchvision's data sets as NAME:ROOT, such as stl10:{path}"
+            f"there is no folder or npz file {path}; name data sets of torchvision as NAME:ROOT, such as stl10:{path}"
         )
     return read_torchvision(match[1], Path(match[2]).expanduser())
 

@@ -31,14 +31,16 @@ class FolderImages:
     def open(self, name: str) -> Iterator[Image.Image]:
         """Open an image, to be decoded within the block; errors in it become a ValueError with the file's name."""
         path = self.root / name
-        with reading(path, "cannot be decoded, it is damaged, truncated or no image"):
+        with reading(path, "cannot be decoded: it is damaged, truncated or not an image"):
             try:
                 image = Image.open(path)
             except UnidentifiedImageError as error:
-                raise TypeError("no format that Pillow knows") from error  # its message would repeat the file's name
+                raise TypeError(
+                    "its format is unknown to Pillow"
+                ) from error  # the message would repeat the name of the file
             except Image.DecompressionBombError as error:
                 most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-                raise ValueError(f"{path}: has more than the {most} pixels that are opened: scale it down") from error
+                raise ValueError(f"{path}: has more pixels than the maximum, {most}: scale it down") from error
             with image:
                 yield image
 
@@ -66,7 +68,7 @@ class ImageTable:
         classes: name of each class; empty if no image has a label.
         origin: source of the pixels.
         sequences: sequence number of each image, equal for images that depend on each other, such as overlapping crops
-            or frames of a film. Unless given, every image is its own sequence, numbered by its row.
+            or frames of a film. None: every image is its own sequence, and its row is the number.
 
     Raises:
         ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
@@ -84,7 +86,7 @@ class ImageTable:
             object.__setattr__(self, "sequences", np.arange(len(self.names)))
         lengths = {name: len(getattr(self, name)) for name in ("names", "splits", "labels", "sequences")}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self.origin.root}: the columns of a table have one length; found {lengths}")
+            raise ValueError(f"{self.origin.root}: the columns of a table must have the same length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
         if repeated:
             raise ValueError(
@@ -93,7 +95,7 @@ class ImageTable:
         strange = sorted(set(self.splits) - set(SPLITS))
         if strange:
             names = ", ".join(map(repr, strange[:5]))
-            raise ValueError(f"{self.origin.root}: there is no split {names}; legal are {', '.join(SPLITS)}")
+            raise ValueError(f"{self.origin.root}: the split {names} is not one of {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
             lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
@@ -109,7 +111,7 @@ class ImageTable:
         """Return the rows of one split; None: all.
 
         Raises:
-            ValueError: if no row is of this split; the message lists the splits.
+            ValueError: if the split has no row; the message lists the splits.
         """
         if split is None:
             return np.arange(len(self))
@@ -117,12 +119,12 @@ class ImageTable:
         if not len(rows):
             splits = ", ".join(sorted(set(self.splits)))
             raise ValueError(
-                f"no image in {self.origin.root} is of split {split!r}, only of {splits}: name one of these"
+                f"no image in {self.origin.root} is of split {split!r}; its splits are {splits}: name one of these"
             )
         return rows
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """Open the image of one row (see `FolderImages.open`); Pillow has neither decoded it nor turned it upright."""
+        """Open the image of one row (see `FolderImages.open`), before Pillow decodes it or turns it upright."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:

@@ -17,11 +17,11 @@ _STL10_SHAPE = (3, 96, 96)  # channels, columns, rows
 
 
 def read_torchvision(name: str, root: Path) -> ImageTable:
-    """Read the table of one of torchvision's data sets; nothing is downloaded.
+    """Read the table of one of torchvision's data sets, without downloading it.
 
     torchvision reads CIFAR and MNIST, and checks CIFAR's checksums. STL-10 (2.9 GB) is mapped into memory, and only the
-    sizes of its files are checked. ImageNet's published validation part, on which papers report, is split `test`, so
-    that `valid` can be drawn from `train`; its classes are the WordNet ids.
+    sizes of its files are checked. ImageNet's published validation part, on which papers report results, is split
+    `test`, so that `valid` can be drawn from `train`. The classes of ImageNet are WordNet ids.
 
     Args:
         name: cifar10, cifar100, imagenet, mnist or stl10.
@@ -32,7 +32,7 @@ def read_torchvision(name: str, root: Path) -> ImageTable:
         ValueError: if the name is unknown, or the data set is missing or incomplete; the message says how to get it.
     """
     if name not in _READERS:
-        raise ValueError(f"{name!r} is not one of torchvision's data sets known here: {', '.join(sorted(_READERS))}")
+        raise ValueError(f"{name!r} is not one of the known data sets of torchvision: {', '.join(sorted(_READERS))}")
     return _READERS[name](root)
 
 
@@ -59,8 +59,7 @@ def _open(dataset: str, split: str, root: Path) -> Any:
         raise
     except (RuntimeError, ValueError, AssertionError, EOFError, OSError) as error:
         raise ValueError(
-            f"{root} holds no {dataset} that is whole: remove what is there of it, and get it with "
-            f"{_download(dataset, root)}"
+            f"{root} holds no complete {dataset}: remove its files, and get it with {_download(dataset, root)}"
         ) from error
 
 
@@ -89,11 +88,11 @@ def _read_stl10(root: Path) -> ImageTable:
             raise ValueError(f"{images} is truncated: remove it, and {how}")
         labels = np.full(num_images, -1)
         if name != "unlabeled":
-            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # 1 to 10 there
+            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # labels in the file are 1 to 10
             if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
                 raise ValueError(
-                    f"{labels_file}: holds {len(labels)} labels, but must hold one from 1 to {len(classes)} for each "
-                    f"of the {num_images} images beside it; {how}"
+                    f"{labels_file}: holds {len(labels)} labels, but must hold a label from 1 to {len(classes)} for "
+                    f"each of {num_images} images; {how}"
                 )
         split, load, version = SPLIT_OF[name], partial(_map_stl10, images), partial(_version, folder)
         arrays.append(ImageArray(split, [split] * num_images, labels, load, version, classes))
@@ -118,7 +117,7 @@ def _read_imagenet(root: Path) -> ImageTable:
     table = tabulate(root, names)
     if (table.labels < 0).any():
         unsorted = table.names[int(np.flatnonzero(table.labels < 0)[0])]
-        raise ValueError(f"{root / unsorted} lies in no folder of a class, as train/n01440764; {how}")
+        raise ValueError(f"{root / unsorted} is not in the folder of a class, such as train/n01440764; {how}")
     return replace(table, splits=["test" if split == "valid" else split for split in table.splits])
 
 

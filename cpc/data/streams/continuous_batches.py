@@ -1,6 +1,7 @@
-"""Continuous batches of tokens: each lane of a batch continues that of the previous batch, so contexts carry a state.
+"""Continuous batches of tokens: row b of a batch continues row b of the batch before, so contexts carry a state.
 
-B lanes of this process, T tokens of a batch, K furthest step predicted, N tokens of the stream.
+A lane is a stretch of text that is read chunk by chunk; row b of all batches is lane b. B lanes of this process, T
+tokens of a lane in a batch, K furthest predicted step, N tokens of the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,17 +19,17 @@ UNKNOWN_LABEL = -100  # label beyond the end of the stream
 class TrainingLanes:
     """Training batches for truncated back-propagation through time: B parallel lanes through one cyclic stream.
 
-    Lane b of all L lanes starts at token b N / L; the first token follows the last one. After its own part, lane b goes
-    on with the part of lane b + 1, so no state is discarded and no token left out; N / (L T) batches are an epoch.
-    Lanes are counted over all processes: `world_size` processes with B lanes each read the same tokens as one process
-    with `world_size` B lanes.
+    There are L lanes on all processes, and lane b starts at token b N / L. The text is cyclic: its first token follows
+    its last. After N / L tokens, lane b continues with the tokens of lane b + 1. So no state is discarded and no token
+    left out. An epoch has N / (L T) batches. `world_size` processes with B lanes each read the same tokens as one
+    process with `world_size` x B lanes.
 
     Args:
         stream: tokens of the training split, without the leading `<eos>`.
         num_lanes: B.
         chunk_tokens: T.
         num_ahead: K.
-        rank: this process.
+        rank: index of this process.
         world_size: processes that share the stream.
 
     Raises:
@@ -63,7 +64,7 @@ class TrainingLanes:
         return self[index]
 
     def __getitem__(self, index: int) -> Batch:
-        """Return batch number `index`; it depends on nothing else."""
+        """Return batch number `index`, which depends only on this index."""
         first = self._starts + index * self.chunk_tokens
         indices = first[:, None] + np.arange(self.chunk_tokens + self.num_ahead)
         tokens = torch.from_numpy(self.stream[indices % len(self.stream)].astype(np.int64))
@@ -85,12 +86,12 @@ def held_out_lanes(
     rank: int = 0,
     world_size: int = 1,
 ) -> Iterator[Batch]:
-    """Yield a whole split in continuous batches; every token but the first is predicted.
+    """Yield a whole split in continuous batches; every token except the first is predicted.
 
-    The stream is cut into as many parts as there are lanes on all processes. After its end, a lane is padding
-    (`num_valid`), and labels beyond the end are -100. The first token of each lane but the first is read without its
-    past, so fewer lanes lose less context. Arguments are those of `TrainingLanes`, but `stream` begins with the `<eos>`
-    from which the first token of the text is predicted.
+    The stream is cut into as many parts as there are lanes on all processes. After the end of its part a lane holds
+    padding (`num_valid`) and labels -100. Every lane except the first starts in the middle of the text, without
+    context. So fewer lanes lose less context. Arguments are those of `TrainingLanes`, but `stream` begins with the
+    `<eos>` from which the first token of the text is predicted.
     """
     num_inputs = len(stream) - 1
     total = num_lanes * world_size

@@ -9,24 +9,25 @@ from cpc.data.text.segmentation import CHUNK, WORD_START
 
 Pair = tuple[str, str]
 _UNKNOWN = "<unk>"
-_SEPARATOR = "\n"  # of chunks; a line holds none
+_SEPARATOR = "\n"  # separator of chunks; a line does not contain it
 
 
 def chunks(line: str) -> list[str]:
-    """Split a line into words and runs of punctuation, with `▁` for white space before them; symbols lie in chunks."""
+    """Split a line into chunks, from which symbols are cut: words and punctuation, with `▁` for white space before."""
     return CHUNK.findall("".join(WORD_START + word for word in line.split()))
 
 
 def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbols: int) -> list[Pair]:
     """Return the pairs of adjacent symbols to merge, the most frequent first, counted after all earlier merges.
 
-    Of equally frequent pairs the one of older symbols is first; characters are the oldest, in the order of Unicode.
+    Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
+    Unicode.
 
     Args:
         counts: number of occurrences of each chunk.
         alphabet: the characters, which are the first symbols.
-        num_symbols: number of different symbols, characters included; there are fewer if no two symbols are adjacent
-            any more.
+        num_symbols: number of different symbols, including characters. The result has fewer if no adjacent symbols are
+            left.
 
     Raises:
         ValueError: if `tokenizers` is not installed.
@@ -43,7 +44,7 @@ class BytePairs:
     """Splits lines into subwords by a list of merges.
 
     Args:
-        symbols: all symbols, characters included; other characters become `<unk>`.
+        symbols: all symbols, including characters; other characters become `<unk>`.
         merges: merges of `learn_merges`, applied in their order.
 
     Raises:
@@ -55,7 +56,7 @@ class BytePairs:
         package = _tokenizers()
         try:
             self._model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=_UNKNOWN)
-        except Exception as error:  # the package raises no narrower class
+        except Exception as error:  # the package does not raise a narrower class
             raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
         self._chunk_symbols: dict[str, list[str]] = {}
 

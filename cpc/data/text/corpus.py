@@ -29,7 +29,8 @@ class TokenCorpus:
     Args:
         text: the text with its splits.
         vocabulary: the vocabulary of all splits.
-        cache_dir: folder of the pack; None: `.cpc_cache` beside the text, while the embedded prose is kept in memory.
+        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. With None the embedded prose is kept in
+            memory.
 
     Attributes:
         digest: hash of text and vocabulary, which a resumed run compares.
@@ -70,7 +71,7 @@ class TokenCorpus:
 def training_vocabulary(
     text: Text, num_tokens: int, tokens: Tokens = "words", lower_case: bool = False, cache_dir: str | Path | None = None
 ) -> Vocabulary:
-    """Return the vocabulary of the training split; it is built once by `build_vocabulary` and cached with the packs.
+    """Return the vocabulary of the training split. `build_vocabulary` builds it once; it is cached with the packs.
 
     Raises:
         ValueError: if there is no training text, or `build_vocabulary` raises one.
@@ -78,8 +79,8 @@ def training_vocabulary(
     """
     if "train" not in text.splits:
         raise ValueError(
-            f"{text.source} holds no line to train on, only {', '.join(text.splits)}: name a file train (the "
-            "vocabulary is that of training text)"
+            f"{text.source} has no training text, which determines the vocabulary, but only {', '.join(text.splits)}: "
+            "name a file train"
         )
 
     def build() -> Vocabulary:
@@ -94,7 +95,7 @@ def training_vocabulary(
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
-    """Return the entropy of the counted frequencies; for `n` tokens of `V` classes it is low by about (V - 1) / 2n."""
+    """Return the entropy of the counted frequencies, which is low by about (V - 1) / 2n for n tokens of V classes."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

@@ -16,7 +16,7 @@ from cpc.data.text.segmentation import CUT_ANEW, VERSION
 EMBEDDED = "embedded"
 ALL = "all"  # the only split of a text that is read whole
 DEFAULT_SHARE = 0.05
-BLOCK_LINES = 20  # lines that are held out together, so that held-out text has context
+BLOCK_LINES = 20  # number of lines that are held out together, so that held-out text has context
 
 
 class Text:
@@ -39,7 +39,7 @@ class Text:
 
     Raises:
         ValueError: if there is no text file or no line, only some files name a split, there are too few lines to hold
-            some out, or a file is not UTF-8.
+            out blocks, or a file is not UTF-8.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Text:
                 sha256.update(line.encode() + b"\n")
                 is_cut_anew = is_cut_anew or not (line.isascii() or CUT_ANEW.search(line) is None)
         segmentation = VERSION if is_cut_anew else 1
-        if is_cut_anew:  # packs and runs of an earlier segmentation must not be mistaken for this text
+        if is_cut_anew:  # so that packs and runs of an earlier segmentation are not used for this text
             sha256.update(f"segmentation {segmentation}".encode())
         return sha256.hexdigest(), segmentation
 
@@ -107,9 +107,7 @@ class Text:
             ValueError: if the split has no line or a file is not UTF-8.
         """
         if split not in self.splits:
-            raise ValueError(
-                f"{self.source} has no split {split!r}; it has {', '.join(self.splits) or 'none: it holds no text'}"
-            )
+            raise ValueError(f"{self.source} has no split {split!r}; it has {', '.join(self.splits) or 'no text'}")
         for name, lines in self._contents:
             splits = self._block_splits[name]
             yield from (line for i, line in enumerate(lines) if splits[i // BLOCK_LINES] == split)

@@ -1,4 +1,4 @@
-"""Text as a modality: source -> vocabulary -> packed tokens -> lanes (parallel continuous streams)."""
+"""Text as a modality: source -> vocabulary -> packed tokens -> lanes (parallel stretches of text)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -22,23 +22,23 @@ from cpc.data.text.vocabulary import Tokens, encoder_vocabulary
 
 @dataclass(kw_only=True)
 class Text(Modality):
-    """Text in lanes, whose contexts are carried over between batches; the model predicts the tokens that follow.
+    """Text in lanes; contexts are carried over between batches, and the model predicts the following tokens.
 
-    A lane is a continuous stretch of text: each batch holds the next chunk of every lane. The batches of an epoch are
-    the tokens over `batch_size` x `chunk_tokens` x the number of devices.
+    A lane is a continuous stretch of text: each batch holds the next chunk of every lane. The number of batches in an
+    epoch is the number of tokens divided by `batch_size` x `chunk_tokens` x devices.
 
     Args:
         source: a UTF-8 file, a folder of `*.txt` files, or `embedded`, prose that ships with Python
             (`cpc.data.text.lines` describes the splits).
         tokens: `words`: words and punctuation marks; `whitespace`: tokens that white space separates, for tokenised
-            text; `subwords`: byte pairs. Their number is `model.encoder.init_args.num_tokens`.
+            text; `subwords`: byte pairs. `model.encoder.init_args.num_tokens` sets the size of the vocabulary.
         lower_case: convert the text to lower case first.
         chunk_tokens: tokens of each lane in a batch; gradients flow within a chunk, contexts across chunks.
         batch_size: lanes per device, in training and on held-out text.
         train_split: split to train on.
         eval_split: held-out split, on which the perplexity is measured; every evaluation reads all of it. `all`: every
             line of the source.
-        valid_share: share of the lines that is held out as split `valid`, if no file is named so.
+        valid_share: share of the lines that is held out as split `valid`, if no file name has the split `valid`.
         test_share: share of the lines that is held out as split `test`, if no file names a split.
         cache_dir: folder for the packed tokens; null: beside the text. The embedded prose is kept in memory.
         skip_bad: leave out files that are not UTF-8, and print how many.
@@ -59,18 +59,18 @@ class Text(Modality):
     test_share: Share = DEFAULT_SHARE
 
     def check(self, model: Any) -> None:
-        """Refuse, too, contexts whose state would grow with the text, and losses without a full softmax."""
+        """Raise also an error on contexts whose state would grow with the text, and losses without a full softmax."""
         super().check(model)
         context = model.context
         if not getattr(context, "has_bounded_state", True):  # users' classes may lack the attribute
             raise ValueError(
-                f"the context is a {type(context).__name__} without a window, and contexts are carried over all of the "
-                "text: its state would grow with every chunk; set model.context.init_args.window"
+                f"the context is a {type(context).__name__} without a window, so its state would grow with every "
+                "chunk of text: set model.context.init_args.window"
             )
         model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 
     def open(self, encoder: Any, *, to_train: bool = False) -> TokenCorpus:
-        """Return the corpus, in the vocabulary of a trained encoder, or in a new one built for an untrained encoder."""
+        """Return the corpus, in the vocabulary of a trained encoder, or in a new vocabulary if it is untrained."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
         text = Lines(self.source, skip_bad=self.skip_bad, is_whole=self.eval_split == ALL, **shares)
         if to_train:
@@ -83,11 +83,11 @@ class Text(Modality):
         return TrainingLanes(corpus.stream(self.train_split)[1:], self.batch_size, self.chunk_tokens)[0].x
 
     def check_split(self, corpus: TokenCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that the text does not have."""
+        """Raise an error if the text does not have the split."""
         corpus.stream(split)
 
     def training(self, corpus: TokenCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return endless lanes through the training text; the loss's sampler, if any, is given the token counts."""
+        """Return endless lanes through the training text; pass the token counts to the loss's sampler, if any."""
         stream, furthest = corpus.stream(self.train_split)[1:], model.steps[-1].k
         ranks = {"rank": rank, "world_size": world_size}
         with naming(self.train_split):
@@ -106,7 +106,7 @@ class Text(Modality):
                 "chunk_tokens": self.chunk_tokens,
                 "world_size": world_size,
             }
-            # The key is missing in runs of version 1, so that they can be resumed.
+            # Version 1 has no such key, so that its runs can be resumed.
             | ({} if corpus.text.segmentation == 1 else {"segmentation": corpus.text.segmentation})
         )
         return Training(lanes, batches, entropy_nats(counts))
@@ -117,10 +117,10 @@ class Text(Modality):
 
 
 class WholeText:
-    """The batches of a whole split, the same in every evaluation; each continues where the previous one ended.
+    """The batches of a whole split, the same in every evaluation; each batch continues where the previous one ended.
 
-    The entropy of the tokens comes from their frequencies in the split. It is low by about (V - 1) / 2n on average, for
-    V tokens that occur and n tokens in all, so that H - L is not too high.
+    The entropy of the tokens comes from their frequencies in the split. For n tokens of V kinds it is low by about (V -
+    1) / 2n on average, so H - L is not too high.
 
     Raises:
         ValueError: if there is no such split, or it has fewer tokens than lanes.
@@ -138,8 +138,8 @@ class WholeText:
         num_lanes, num_tokens = options.batch_size * world_size, len(self.stream) - 1
         if num_tokens < num_lanes:
             raise ValueError(
-                f"split {self.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower `batch_size`, or hold "
-                "more out"
+                f"split {self.split!r} has {num_tokens} tokens for {num_lanes} lanes: lower `batch_size`, or hold out "
+                "more text"
             )
         self.num_batches = -(-num_tokens // (num_lanes * options.chunk_tokens))
         self.facts: dict[str, Any] = {
@@ -155,7 +155,7 @@ class WholeText:
         return "lanes", False
 
     def batches(self, strategy: str) -> Iterator[Batch]:
-        """Yield all batches that have a token to predict; the last one may have none, at the end of the text."""
+        """Yield all batches that have a token to predict; the last batch of the text may have no such token."""
         sizes = (self._options.batch_size, self._options.chunk_tokens)
         for batch in held_out_lanes(self.stream, *sizes, self._furthest, **self._ranks):
             positions = torch.arange(batch.x.shape[1])

@@ -2,7 +2,7 @@ r"""Boundaries of words and sentences, by the character classes of Unicode.
 
 Words follow the default rules of Unicode Standard Annex 29 where these matter beyond English: marks and joiners belong
 to their letter, and in scripts without spaces (Han, Hiragana, Thai, Lao, Khmer, Burmese) each character is a word.
-English words are the matches of `\w+(?:'\w+)*|[^\w\s]`: 3.5 is three words, in all versions.
+English words are the matches of `\w+(?:'\w+)*|[^\w\s]`; in all versions 3.5 is three words.
 """
 
 from unicodedata import normalize
@@ -12,7 +12,7 @@ import regex
 WORD_START = "\u2581"  # the white space before a word, so that subwords can be joined to text again
 VERSION = 2  # version 1 cut words at every mark
 
-_SPACE = r"\s\x1c-\x1f"  # white space of str.split
+_SPACE = r"\s\x1c-\x1f"  # white space as in str.split
 _LETTER = r"\p{L}\p{N}_"
 _IN_WORD = rf"{_LETTER}\p{{M}}\p{{Cf}}"  # marks, joiners, soft hyphens; U+200B separates words of Khmer and Thai
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Line_Break=Complex_Context}]"

@@ -46,15 +46,15 @@ class Vocabulary:
         self.merges = tuple((left, right) for left, right in merges)
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols) or END not in self._ids or UNKNOWN not in self._ids:
-            raise ValueError(f"a vocabulary has every symbol once, {END} and {UNKNOWN} among them")
-        # If both versions cut all symbols alike, the version is 1, so that descriptions equal those of early releases.
+            raise ValueError(f"a vocabulary must hold {END}, {UNKNOWN} and every symbol once")
+        # If both versions cut all symbols alike, the version is 1. Descriptions then equal those of early releases.
         changed = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
         self.segmentation = VERSION if changed else 1
         if segmentation != VERSION and (changed := [*changed, *(s for s in self.symbols if normal_form(s) != s)]):
             raise ValueError(
-                f"the vocabulary holds {changed[0]!r}: an earlier version of cpc made it, which cut text in another "
-                "way there (at marks and joiners, and not in scripts without spaces) and did not normalise it to NFC; "
-                "train the model again"
+                f"the vocabulary holds {changed[0]!r}. An earlier version of cpc made it; that version did not "
+                "normalise text to NFC, cut at marks and joiners, and did not cut in scripts without spaces. Train "
+                "the model again"
             )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
         self._split = BytePairs(self.symbols, self.merges) if tokens == "subwords" else _SPLITTERS[tokens]
@@ -104,8 +104,8 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     counts[END] += num_lines
     if not 3 <= num_tokens <= len(counts):
         raise ValueError(
-            f"num_tokens={num_tokens}, but the training text has {len(counts)} different tokens, {END} included: "
-            f"set model.encoder.init_args.num_tokens to 3 to {len(counts)}"
+            f"num_tokens={num_tokens}, but the training text has {len(counts)} different tokens, including {END}: set "
+            f"model.encoder.init_args.num_tokens to a number from 3 to {len(counts)}"
         )
     special = {END, UNKNOWN}
     kept = [symbol for symbol in _sort_symbols(counts) if symbol not in special][: num_tokens - len(special)]
@@ -122,16 +122,16 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     alphabet = {character for character, count in characters.items() if count >= MIN_CHARACTER_COUNT}
     if len(alphabet) + 2 > num_tokens:
         raise ValueError(
-            f"num_tokens={num_tokens}, but the training text is written in {len(alphabet)} characters, which with "
-            f"{END} and {UNKNOWN} are {len(alphabet) + 2} subwords already: raise model.encoder.init_args.num_tokens"
+            f"num_tokens={num_tokens}, but the {len(alphabet)} characters of the training text, {END} and {UNKNOWN} "
+            f"are already {len(alphabet) + 2} subwords: raise model.encoder.init_args.num_tokens"
         )
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, alphabet, num_tokens - 2)
     symbols = alphabet | {left + right for left, right in merges}
     if len(symbols) + 2 < num_tokens:
         raise ValueError(
-            f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, {END} and "
-            f"{UNKNOWN} included: lower model.encoder.init_args.num_tokens"
+            f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, including "
+            f"{END} and {UNKNOWN}: lower model.encoder.init_args.num_tokens"
         )
     pairs = BytePairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
