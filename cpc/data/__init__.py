@@ -1,6 +1,6 @@
 """Data: manifests, audio, windows, batches, alignments, images.
 
-The public names are imported on first use, so that indexing a folder never imports torch. `pack` is not among them,
+The public names are imported on first use, so that indexing a folder never imports torch. `pack` is not a public name,
 since the function has the name of its module: `from cpc.data.audio.pack import pack`.
 """
 

@@ -14,9 +14,10 @@ class Batch(NamedTuple):
 
     Attributes:
         x: `[B, S]` float32 waveforms; other modalities have observations of another shape.
-        num_valid: `[B]` int64, samples of `x` that are signal, the rest is zero padding; None: all. In the batch that a
-            loss reads it counts latents: `CPC.contrast` converts it.
-        sequence_id: `[B]` int64, the file of each window: windows of one file may overlap; None: all files differ.
+        num_valid: `[B]` int64, number of samples of `x` that are signal; the rest is zero padding. None: all. In the
+            batch that a loss reads, it counts latents, since `CPC.contrast` converts it.
+        sequence_id: `[B]` int64, the file of each window, since windows of one file may overlap; None: all files
+            differ.
         group_id: `[B]` int64, the speaker, or -1 if unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
         target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
@@ -35,7 +36,7 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Batch":
-        """Return a batch of observations without padding or labels, each from another file, of unknown speakers."""
+        """Return a batch of observations from different files, without padding, labels and speakers."""
         unknown = torch.full((len(x),), -1, device=x.device)
         return Batch(x, None, None, unknown, unknown.new_zeros(len(x), 0))
 

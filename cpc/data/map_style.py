@@ -1,4 +1,4 @@
-"""Corpora whose observations come in random order, each found by an index, and whose latents are contrasted.
+"""Corpora whose observations are read by index, in random order, and whose latents are contrasted.
 
 B observations.
 """
@@ -23,7 +23,7 @@ from cpc.data.streams.uniform import UniformBatches
 
 @runtime_checkable
 class Observations(Protocol):
-    """The observations of a split: a data set whose index is a pair (row, start), as streams yield it.
+    """The observations of a split, as a data set; an index is a pair (row, start), which streams yield.
 
     Attributes:
         split: split of the observations; None: the whole corpus.
@@ -51,7 +51,7 @@ class Observations(Protocol):
 
 
 class MapStyleCorpus(ABC):
-    """An opened source, whose observations are found by an index.
+    """An opened source, whose observations are read by index.
 
     Attributes:
         speakers: names of the groups by their id, for messages; empty if groups have no names.
@@ -65,7 +65,7 @@ class MapStyleCorpus(ABC):
 
     @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse splits that cannot be used, before anything is decoded.
+        """Raise an error on splits that cannot be used, before anything is decoded.
 
         Args:
             splits: splits that will be used; None: the whole corpus.
@@ -77,7 +77,7 @@ class MapStyleCorpus(ABC):
 
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
-        """Return the `Observations` of a split, None: of all; with `is_training` they are augmented as in training."""
+        """Return the `Observations` of a split (None: of all); `is_training` augments them as in training."""
 
     @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, ...]:
@@ -117,7 +117,7 @@ class MapStyleCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Return the size of a held-out batch of all ranks, equal to training's; short splits repeat rows."""
+        """Return the size of a held-out batch of all ranks, which is that of training; short splits repeat rows."""
         return world_size * batch_size
 
 
@@ -156,7 +156,7 @@ class MapStyleModality(Modality):
         return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)).x
 
     def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that is missing, or lacks the speakers or the sequences that sampler or strategies need."""
+        """Raise an error on a split that is missing, or lacks speakers or sequences that sampler or strategies need."""
         needs_speakers = any(
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
         )
@@ -166,21 +166,25 @@ class MapStyleModality(Modality):
             share = (
                 "data.valid_share" if hasattr(self, "valid_share") else "--valid_share of `cpc data index` or `record`"
             )
-            more = "add others" if split == self.train_split else f"add others, or hold more out by a larger {share}"
+            more = (
+                "add sequences"
+                if split == self.train_split
+                else f"add sequences, or hold out more with a larger {share}"
+            )
             raise ValueError(
-                f"split {split!r} has one sequence only (a file, or images of a scene), and {needs_others[0]!r} takes "
-                f"negatives from others: {more}; or leave that strategy out, by --model.extra_strategies [] of "
-                "`cpc pretrain` or --negatives of `cpc evaluate`"
+                f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
+                f"negatives from other sequences: {more}; or leave this strategy out, with --model.extra_strategies "
+                "[] of `cpc pretrain` or --negatives of `cpc evaluate`"
             )
 
     def sampler_for(self, strategy: str, own: str) -> str:
-        """Return the sampler of a strategy's batches; for `own`, the strategy of training, it is that of training."""
+        """Return the sampler of a strategy's batches; for `own`, the strategy of training, the sampler of training."""
         if strategy == own:
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
 
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
-        """Return a warning if no batch depends on `speakers_per_batch`; "" if one does."""
+        """Return a warning if no batch depends on `speakers_per_batch`, else ""."""
         if self.speakers_per_batch == 1 or any(self.sampler_for(name, own) != "uniform" for name in strategies):
             return ""
         advice = "set `sampler` to same_speaker, or " if own in strategies else ""
@@ -224,8 +228,8 @@ class MapStyleModality(Modality):
 class HeldOut:
     """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
-    They are at most one pass over the split: a repeated window adds no evidence, but makes the standard error look
-    smaller. If a pass has fewer batches than `num_batches`, a line is printed.
+    They are at most one pass over the split, since a repeated window adds no evidence, but lowers the standard error.
+    If a pass has fewer batches than `num_batches`, a line is printed.
 
     Args:
         corpus: the corpus.
@@ -261,7 +265,7 @@ class HeldOut:
         self._indices: dict[tuple[str, bool], list[list[Draw]]] = {}
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """Return the sampler of a strategy, and whether each speaker of a batch must have at least two files in it."""
+        """Return the sampler of a strategy, and whether a batch must hold two or more files per speaker."""
         return self.options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 
     def batches(self, strategy: str) -> Iterator[Batch]:
@@ -295,8 +299,8 @@ class HeldOut:
             pass_batches = max(1, stream.num_slots // size)
             if pass_batches < self.num_batches and self.rank == 0:
                 print(
-                    f"held-out log N - L, {strategy}: {pass_batches} batches of {size} are one "
-                    f"pass over split {self.split!r}, {self.num_batches} were asked for",
+                    f"held-out log N - L, {strategy}: split {self.split!r} has only {pass_batches} batches of {size}, "
+                    f"instead of {self.num_batches}",
                     flush=True,
                 )
             self._indices[key] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]

@@ -16,13 +16,13 @@ EVALUATION_SEED = 0
 
 @dataclass(kw_only=True)
 class Modality(ABC):
-    """A source of observations, with the options that say how it is opened, cut, batched and held out.
+    """A source of observations, with the options for opening, cutting, batching and holding out.
 
-    The `data` section of a config names a subclass by its class path and sets its fields. A run saves both with its
-    model; `cpc evaluate`, `cpc probe` and `cpc embed` read them there. A subclass is a dataclass with keyword-only
-    fields, `Args:` in its docstring, and the methods below.
+    The `data` section of a config names a subclass by its class path and sets its fields. A run saves class path and
+    fields with its model, where `cpc evaluate`, `cpc probe` and `cpc embed` read them. A subclass is a dataclass with
+    keyword-only fields, `Args:` in its docstring, and the methods below.
 
-    Options that all modalities share are documented here; help and docs find them along the bases of a class.
+    Options that all modalities share are documented here; help and docs find them in the base classes.
 
     Args:
         train_split: split to train on.
@@ -38,7 +38,7 @@ class Modality(ABC):
         held_out_options: fields that, with the split, determine the held-out batches.
         probe_options: fields that `cpc probe` offers as options, besides the source.
         local_options: fields that depend on the machine; they are not saved with a model.
-        predicts: target of the loss: `latents`, or `classes` of the symbols that follow.
+        predicts: target of the loss: `latents`, or `classes` of the following symbols.
         is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
 
@@ -90,7 +90,7 @@ class Modality(ABC):
         return replace(self, batch_size=num_ranks * self.batch_size)
 
     def check(self, model: Any) -> None:
-        """Refuse a model that cannot be trained on this modality; the source is not opened.
+        """Raise an error on a model that cannot be trained on this modality. The source is not opened.
 
         Raises:
             ValueError: if encoder, loss or predictor do not fit; the message names the option.
@@ -99,19 +99,19 @@ class Modality(ABC):
         self.check_encoder(model.encoder)
         if loss.predicts != self.predicts:
             raise ValueError(
-                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but data of {self.name} are "
-                f"predicted as {self.predicts}: choose "
+                f"model.loss is {type(loss).__name__}, which predicts {loss.predicts}, but for data of {self.name} "
+                f"the loss must predict {self.predicts}: choose "
                 + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
             )
         if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # users' classes may lack it
             raise ValueError(
                 f"model.predictor is {type(model.predictor).__name__}, which reads past contexts, but batches of "
-                f"{self.name} go on where the last one ended, and only the state of the context is kept: choose "
+                f"{self.name} continue the last batch, of which only the state of the context is kept: choose "
                 "cpc.predictors.Bilinear"
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuse an encoder of another modality.
+        """Raise an error on an encoder of another modality.
 
         Raises:
             ValueError: if the modalities differ; the message names both.
@@ -119,7 +119,7 @@ class Modality(ABC):
         if encoder.modality != self.name:
             raise ValueError(
                 f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
-                f"{type(self).__name__}, of {self.name}: choose another encoder, or other data"
+                f"{type(self).__name__}, which reads {self.name}: choose another encoder, or other data"
             )
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Modality(ABC):
 
         Args:
             encoder: the encoder; observations are cut to fit its geometry.
-            to_train: True if the encoder is untrained: it is given what it needs from the corpus, such as a vocabulary.
+            to_train: True if the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
 
         Raises:
             ValueError: if the source cannot be read or does not fit the encoder.
@@ -163,7 +163,7 @@ class Modality(ABC):
         Raises:
             ValueError: if the modality has no probe data.
         """
-        raise ValueError(f"this is a model of {self.name}, whose features can be neither probed nor embedded")
+        raise ValueError(f"this is a model of {self.name}, whose features cannot be probed or embedded")
 
     def figures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
         """Return the matplotlib figures of `cpc figures` by name; by default there are none.
@@ -182,7 +182,7 @@ class Modality(ABC):
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
-        """Refuse a split that cannot be used, before anything is decoded.
+        """Raise an error on a split that cannot be used, before anything is decoded.
 
         Args:
             corpus: the opened corpus.

@@ -13,7 +13,7 @@ def check_pool(pool: str) -> None:
     """Check the name of a pooling.
 
     Raises:
-        ValueError: naming the legal ones.
+        ValueError: if the name is unknown; the message lists the legal names.
     """
     if pool not in ("frames", "mean", "mean_std") and not re.fullmatch(r"segments:[1-9]\d{0,3}", pool):
         raise ValueError(f"pool={pool!r} is not one of {POOLS}, with N segments of equal length")
@@ -22,8 +22,8 @@ def check_pool(pool: str) -> None:
 def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " F"]:
     """Return one vector, computed in float64.
 
-    `mean` has D values, `mean_std` mean and standard deviation, 2 D values, `segments:N` the means of N segments of
-    equal length, N D values; of fewer than N vectors, neighbouring segments share one.
+    `mean` has D values. `mean_std` has 2 D values: mean and standard deviation. `segments:N` has N D values: the means
+    of N segments of equal length. With fewer than N vectors, neighbouring segments share a vector.
     """
     if pool == "mean":
         return x.mean(0, dtype=np.float64).astype(np.float32)

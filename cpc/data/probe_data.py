@@ -1,7 +1,7 @@
-"""Probe data: the features, labels and splits of one modality, behind one interface that is the same for all of them.
+"""Probe data: the features, labels and splits of one modality, behind the same interface for all modalities.
 
-Probes use only this interface and contain no code for a modality. A row is the index of an observation of the corpus,
-such as a file or an image. T vectors of one observation, D feature dim, B observations of a batch.
+Probes use only this interface and do not contain code for a single modality. A row is the index of an observation of
+the corpus, such as a file or an image. T vectors of one observation, D feature dim, B observations of a batch.
 """
 
 from abc import ABC, abstractmethod
@@ -66,7 +66,7 @@ class FeatureExtractor(ABC):
 
     Attributes:
         dims: D of each feature.
-        dtypes: dtype in which a feature is stored; float32 for features that are missing here.
+        dtypes: dtype in which a feature is stored; float32 for features that are not listed.
         times: the times of the vectors, for labels that vary within an observation.
         is_pooled: True if each observation has a single vector, whatever the pooling of the task.
     """
@@ -91,10 +91,10 @@ class FeatureExtractor(ABC):
 
     @abstractmethod
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, Float[np.ndarray, "t D"]]]]:
-        """Yield the row and the features of every observation of a group; a long one may come in pieces, in order."""
+        """Yield the row and the features of every observation of a group; a long observation may come in pieces."""
 
     def sparse(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """Return sparse features by name, one vector per row, which `read` leaves out.
+        """Return the sparse features by name, one vector per row; `read` leaves these features out.
 
         Indexing the values with rows gives a CSR tensor. Probes do not standardise it.
         """
@@ -105,7 +105,7 @@ class FeatureExtractor(ABC):
         return {"features": feature, "dim": self.dims[feature]}
 
     def file_features(self, path: Path) -> np.ndarray:
-        """Return the features of a file outside any corpus; the extractor must have one feature only.
+        """Return the features of a file outside any corpus; the extractor must have only one feature.
 
         Raises:
             ValueError: if the file cannot be used; the message names it.
@@ -120,23 +120,24 @@ class ProbeData(ABC):
     `several_vectors`.
 
     Args:
-        train_split: split on which probes are trained, and from which untrained models take their statistics; None: the
-            whole corpus.
+        train_split: split on which probes are trained, and whose statistics untrained models take; None: the whole
+            corpus.
         device: device of the models.
         precision: precision of the encoder's matrix products.
 
     Attributes:
         unit: noun for an observation, such as `file` or `image`.
-        features: a model's features, each with the suffix that it adds to `cpc` and `random` in the names of results.
+        features: a model's features, and the suffix of each after `cpc` and `random` in the names of results.
         hand_made: features that need no model.
         default_features: features that are probed by default.
         default_baselines: baselines that are probed by default.
         several_vectors: True if an observation has a vector per frame, False if it has one vector.
-        supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: no network is trained on
-            the labels.
+        supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: there is no supervised
+            training.
         supervised_feature: feature that the softmax of a supervised network reads.
         penalty_chosen_by: criterion on held-out examples that selects the penalty: their log-`likelihood`, which is
-            smoother, or `accuracy`, for tasks of so many classes that a few confident errors dominate the likelihood.
+            smoother, or their `accuracy`, for tasks with so many classes that a few confident errors dominate the
+            likelihood.
     """
 
     unit: str = "observation"
@@ -175,10 +176,10 @@ class ProbeData(ABC):
 
     @abstractmethod
     def find_files(self, folder: Path) -> list[str]:
-        """Return the files below a folder that a model can read, relative to it; a folder without any is refused."""
+        """Return the files below a folder that a model can read, relative to it; raise an error if there are none."""
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the families of tasks that a name stands for; a report gives the mean of each. By default none.
+        """Return the families of tasks that a name stands for; a report gives the mean of each family. Default: none.
 
         Members of a family are tasks, or families that precede it in the mapping.
         """
@@ -202,7 +203,7 @@ class ProbeData(ABC):
         return None, num_folds
 
     def default_pool(self, task: str) -> str:
-        """Return `frames` if every vector of an observation is probed, else their pooling (`cpc.data.pooling`)."""
+        """Return `frames` if every vector of an observation is probed, else a pooling (`cpc.data.pooling`)."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:

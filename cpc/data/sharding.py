@@ -31,8 +31,8 @@ def shard_corpus(
         out: a new folder for the shards; copy it to the place from which training will read them.
         shard_mb: size of a shard, in 1e6 bytes.
         sample_rate_hz: for audio, rate to resample to; 16000 if not given.
-        image_size: for images, side in pixels of the square that is cut from each: `load_size` in training, or
-            `image_size` without it.
+        image_size: for images, side in pixels of the square that is cut from each image: `load_size` of training, or
+            `image_size` of training without `load_size`.
         num_channels: for images, 3 for RGB or 1 for grey; 3 if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
@@ -45,7 +45,7 @@ def shard_corpus(
     from cpc.data.store.shards import is_sharded, write_shards
 
     if Path(out).exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
     options = {"cache_dir": cache_dir, "skip_bad": skip_bad}
@@ -54,8 +54,8 @@ def shard_corpus(
         packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, options)
     elif image_size is None:
         raise ValueError(
-            f"{data} is no manifest and holds none: give images an `image_size`, or write the manifest of audio by "
-            f"`cpc data index {data}`"
+            f"{data} is not a manifest and does not hold one: give `image_size` for images, or write a manifest of "
+            f"audio with `cpc data index {data}`"
         )
     else:
         _refuse(data, "images", sample_rate_hz=sample_rate_hz)
@@ -67,7 +67,7 @@ def shard_corpus(
 def _refuse(data: str | Path, contents: str, **other_options: Any) -> None:
     for name, value in other_options.items():
         if value is not None:
-            raise ValueError(f"`{name}`={value} is no option of {contents}, which {data} holds: leave it out")
+            raise ValueError(f"`{name}`={value} does not apply to {contents}, which {data} holds: leave it out")
 
 
 def _audio(data: str | Path, sample_rate_hz: int, options: Any) -> tuple["PackedRows", dict[str, bytes]]:
@@ -90,5 +90,5 @@ def _images(
     from cpc.data.images.sharded import TABLE_NAME, write_table
     from cpc.data.images.sources import read_image_source
 
-    table = read_image_source(data, valid_share=0.0)  # readers of the shards draw the held-out part
+    table = read_image_source(data, valid_share=0.0)  # readers of the shards draw held-out splits
     return pack_images(table, image_size, num_channels, **options), {TABLE_NAME: write_table(table)}

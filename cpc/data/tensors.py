@@ -21,7 +21,7 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 
 
 def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -> None:
-    """Refuse an argument that is no tensor of this kind and shape; no value is read.
+    """Raise an error if an argument is not a tensor of this kind and shape. Values are not read.
 
     Args:
         name: name of the argument.
@@ -41,19 +41,19 @@ def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -
     )
     if has_shape and is_kind(value.dtype):
         return
-    remedy = "reshape it, or pass what belongs to the other arguments"
+    remedy = "reshape it, or pass a tensor that fits the other arguments"
     if has_shape:
         remedy = f"pass {conversion.format(name)} if its values mean that"
     raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}: {remedy}")
 
 
 def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -> None:
-    """Refuse integers outside of `lowest` to `num - 1`; waits for the GPU.
+    """Raise an error on integers outside of `lowest` to `num - 1`; waits for the GPU.
 
     Args:
         name: name of the argument.
         value: the integers, indices of things.
-        lowest: lowest integer allowed: 0, or -1 if -1 stands for none.
+        lowest: lowest legal integer: 0, or -1 if -1 means a missing thing.
         num: number of things.
         meaning: noun for the things, in the plural.
 
@@ -66,13 +66,13 @@ def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -
     if least < lowest or most >= num:
         none = " (-1: none)" if lowest < 0 else ""
         raise ValueError(
-            f"{name} run from {least} to {most}; they number the {num} {meaning} from 0 to {num - 1}{none}: count from "
-            "0, and leave the others out"
+            f"{name} run from {least} to {most}, but the {num} {meaning} have the numbers 0 to {num - 1}{none}: count "
+            "from 0, and leave other numbers out"
         )
 
 
 def check_finite(name: str, value: Tensor, least: float = -math.inf) -> None:
-    """Refuse values that are infinite, NaN, or below `least`; waits for the GPU.
+    """Raise an error on values that are infinite, NaN, or below `least`; waits for the GPU.
 
     Raises:
         ValueError: if there is such a value; the message names the argument.
@@ -83,22 +83,24 @@ def check_finite(name: str, value: Tensor, least: float = -math.inf) -> None:
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Refuse an argument that is no whole number of at least `least`.
+    """Raise an error if an argument is not a whole number of at least `least`.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: in this case. The message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
 def check_precision(**tensors: Tensor) -> None:
-    """Refuse float64 together with other dtypes: float64 would be rounded, or the others would be as slow as float64.
+    """Raise an error on float64 together with other dtypes: float64 would be rounded, or the others would be slow.
 
     Raises:
-        ValueError: naming the dtypes.
+        ValueError: if dtypes are mixed. The message names the dtypes.
     """
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if torch.float64 in dtypes and len(dtypes) > 1:
         named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())
-        raise ValueError(f"{named}: float64 goes only with float64; convert one, as with .float()")
+        raise ValueError(
+            f"{named}: float64 cannot be combined with other dtypes; convert a tensor, for example with .float()"
+        )

@@ -152,7 +152,7 @@ def test_bad_input_is_named(network: str | nn.Module, options: dict, message: st
 
 def test_networks_of_tokens_and_of_channels_last_are_refused() -> None:
     tokens = torchvision.models.VisionTransformer(224, 32, 1, 2, hidden_dim=8, mlp_dim=8)
-    with pytest.raises(ValueError, match=r"VisionTransformer does not encode|not a map"):
+    with pytest.raises(ValueError, match=r"VisionTransformer cannot encode|not a map"):
         Backbone(tokens)
     swin = torchvision.models.SwinTransformer([4, 4], 8, [1, 1], [1, 1], [7, 7])
     assert (Backbone(swin, "permute").dim, Backbone(swin, "permute").stride) == (16, 8)

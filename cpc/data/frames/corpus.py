@@ -1,6 +1,6 @@
 """A recording as a corpus: windows of frame stacks, each window from one episode, by split.
 
-B windows, T frames each, S frames in a stack, H W a frame's rows and columns of pixels.
+B windows of T frames, S frames in a stack, H W rows and columns of a frame's pixels.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class FrameCorpus(MapStyleCorpus):
         return self.stack, height, width
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse splits without an episode, and strategies that need speakers."""
+        """Raise an error on splits without an episode, and on strategies that need speakers."""
         if needs_speakers:
             raise ValueError(
                 "episodes have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding or "
@@ -56,7 +56,7 @@ class FrameCorpus(MapStyleCorpus):
         for split in splits:
             if split is not None and split not in self.recording.splits:
                 known = ", ".join(sorted(set(self.recording.splits)))
-                raise ValueError(f"there are no episodes of split {split!r}, only of {known}")
+                raise ValueError(f"there are no episodes of split {split!r}; the splits are {known}")
 
     def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
         """Return the windows of the episodes of a split; training uses no augmentation."""

@@ -52,12 +52,12 @@ class RandomPolicy:
 def open_environment(name: str, **options: Any) -> Any:
     """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
 
-    The first episode begins here, in a temporary folder that is removed when the process exits, because ViZDoom starts
-    its game then and writes `_vizdoom` and `_vizdoom.ini` into the current folder.
+    The first episode begins here, in a temporary folder that is removed when the process exits. The reason is ViZDoom,
+    which then starts its game and writes `_vizdoom` and `_vizdoom.ini` into the current folder.
 
     Args:
         name: name of the environment.
-        options: further arguments of `gymnasium.make`; name files by absolute paths.
+        options: further arguments of `gymnasium.make`; paths of files must be absolute.
 
     Raises:
         ValueError: if Gymnasium, the environment's package or the environment is not installed, or the environment
@@ -72,7 +72,7 @@ def open_environment(name: str, **options: Any) -> Any:
         environment = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:
         is_missing = module is not None and importlib.util.find_spec(module) is None
-        advice = install_hint("frames") if is_missing else "one that another package registers is named MODULE:NAME"
+        advice = install_hint("frames") if is_missing else "name an environment of another package as MODULE:NAME"
         raise ValueError(f"environment {name!r} cannot be made: {str(error).strip(' .')}; {advice}") from error
     except TypeError as error:
         raise ValueError(f"environment {name!r} does not take options {options}: {error}") from error
@@ -94,8 +94,8 @@ def open_policy(class_path: str, action_space: Any) -> Policy:
         policy = getattr(importlib.import_module(module), name)(action_space)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(
-            f"`policy` {class_path!r}: {error}; give `random` or the class path PACKAGE.MODULE.CLASS of a policy that "
-            "is made with an action space"
+            f"`policy` {class_path!r}: {error}; give `random`, or the class path PACKAGE.MODULE.CLASS of a policy "
+            "whose constructor takes an action space"
         ) from error
     if not isinstance(policy, Policy):
         raise ValueError(f"`policy` {class_path!r} has no begin(seed) or cannot be called with an observation")

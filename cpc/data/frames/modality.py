@@ -34,17 +34,17 @@ class Frames(MapStyleModality):
         super().__post_init__()
         if self.cache_dir is not None or self.skip_bad:
             raise ValueError(
-                "`cache_dir` and `skip_bad` are for files that are packed, but a recording is read where it lies: "
-                "leave them out"
+                "`cache_dir` and `skip_bad` apply only to files that are packed, and recordings are not packed: leave "
+                "them out"
             )
 
     def check(self, model: Any) -> None:
-        """Refuse, too, windows that are too short for the model's predictions."""
+        """Raise also an error on windows that are too short for the model's predictions."""
         super().check(model)
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
-                f"data.window_frames={self.window_frames} is too short: the model predicts {model.steps[-1].k} steps "
-                "ahead: lengthen the window or lower model.predictor.init_args.num_steps"
+                f"data.window_frames={self.window_frames} is too short, since the model predicts {model.steps[-1].k} "
+                "steps ahead: lengthen the window or lower model.predictor.init_args.num_steps"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:

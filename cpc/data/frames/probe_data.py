@@ -1,6 +1,6 @@
 """Probe data of frames: latents and contexts of every frame of an episode, and the game's state as labels.
 
-B windows, T frames, S frames in a stack, H W a frame's rows and columns of pixels, C context dim, D feature dim.
+B windows, T frames, S frames in a stack, H W rows and columns of a frame's pixels, C context dim, D feature dim.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class StateLabels(Labels):
 
 
 class FrameFeatureExtractor(FeatureExtractor):
-    """Latents `z` and contexts `c` of episodes, from their first frame on; without a corpus only of files."""
+    """Latents `z` and contexts `c` of episodes, from the first frame on; without a corpus, only of files."""
 
     def __init__(
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision
@@ -79,7 +79,7 @@ class FrameFeatureExtractor(FeatureExtractor):
     def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
         """Return the features of an episode in a numpy file, uint8 `[T, H, W]`."""
         size = self.model.encoder.frame_size
-        with reading(path, "cannot be read, cut off or no .npy file"):
+        with reading(path, "cannot be read: it is cut off, or not an .npy file"):
             frames = np.load(path, mmap_mode="r")  # a wrong shape in the header cannot exhaust the memory
         if frames.dtype != np.uint8 or frames.shape[1:] != size or not len(frames):
             raise ValueError(
@@ -146,7 +146,7 @@ class FrameProbeData(ProbeData):
             return {}
         variables = self._varying_variables(task)
         if not variables:
-            raise ValueError(f"task={task!r}: none of its variables changes enough in this recording")
+            raise ValueError(f"task={task!r}: in this recording no variable of the category changes enough")
         return {task: variables}
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
@@ -154,8 +154,8 @@ class FrameProbeData(ProbeData):
         addresses = {name: byte for variables in self._categories.values() for name, byte in variables.items()}
         if not addresses:
             raise ValueError(
-                f"task={task!r}: the state of {self.corpus.recording.environment} is not known. Probes read Atari's "
-                f"memory, of {', '.join(CATEGORIES)}"
+                f"task={task!r}: the state of {self.corpus.recording.environment} is not known. Probes read the "
+                f"memory of these Atari games: {', '.join(CATEGORIES)}"
             )
         if task not in addresses:
             raise ValueError(f"task={task!r} is not one of {', '.join([STATE, *self._categories, *addresses])}")
@@ -220,7 +220,7 @@ class FrameProbeData(ProbeData):
 
     @cached_property
     def _is_seen(self) -> dict[int, np.ndarray]:
-        """A mask `[T]` for each episode outside the training split: frames that the training split also has."""
+        """For each episode outside the training split, the mask `[T]` of frames that the training split also has."""
         recording = self.corpus.recording
 
         def hashes(row: int) -> list[bytes]:

@@ -34,10 +34,11 @@ def record(
 ) -> Recording:
     """Play episodes of an environment, and write frames, actions, rewards and Atari's memory.
 
-    Frames are grey. An episode depends only on the seed and its number. The folder appears when all are written.
+    Frames are grey. An episode depends only on the seed and its number. The folder appears when all episodes are
+    written.
 
     Args:
-        env: name of a Gymnasium environment, such as ALE/Pong-v5, or MODULE:NAME of one that a module registers.
+        env: name of a Gymnasium environment, such as ALE/Pong-v5, or MODULE:NAME if a module registers it.
         folder: folder to write; it must not exist yet.
         num_episodes: number of episodes to play.
         max_steps: largest number of steps of an episode; longer episodes end there.
@@ -46,7 +47,8 @@ def record(
         valid_share: share of the episodes, drawn at random, in the split valid.
         test_share: share of the episodes, drawn at random, in the split test.
         seed: seed of environment, policy and splits.
-        options: further arguments of `gymnasium.make`, such as {frameskip: 1}: every frame of Atari, not each fourth.
+        options: further arguments of `gymnasium.make`, such as {frameskip: 1} for every frame of Atari instead of every
+            fourth.
         progress: show a progress bar.
 
     Raises:
@@ -54,7 +56,7 @@ def record(
             range.
     """
     if folder.exists():
-        raise ValueError(f"{folder} exists already: name a folder to write, or remove it")
+        raise ValueError(f"{folder} exists already: name a new folder, or remove this one")
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
     episodes = _EpisodeRows(env, options or {}, policy, splits, max_steps, shrink, seed)
@@ -84,7 +86,7 @@ class _EpisodeRows(RowSource):
         space = self._environment.observation_space
         height, width = (space if self._key is None else space[self._key]).shape[:2]
         if height % side or width % side:
-            raise ValueError(f"`shrink` {side} does not divide frames of {height} x {width} pixels")
+            raise ValueError(f"`shrink` {side} must divide both sides of frames of {height} x {width} pixels")
         self.shape = (height // side, width // side, 1)
         self._steps: defaultdict[str, list[Any]] = defaultdict(list)
         self.about = {

@@ -1,6 +1,6 @@
 """Recorded episodes: a pack of frames, and a file of actions, rewards and the console's memory.
 
-n frames of all episodes, H W a frame's rows and columns of pixels, R bytes of memory.
+n frames of all episodes, H W rows and columns of a frame's pixels, R bytes of memory.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ class Recording(PackedRows):
     Attributes:
         environment: Gymnasium name of the environment.
         splits: split of every episode.
-        steps: arrays `[n, ...]` over the frames of all episodes in order: `actions` that follow each frame, `rewards`
-            of these actions and, for Atari, `ram`, the memory at the time of the frame.
+        steps: arrays `[n, ...]` over the frames of all episodes in order: `actions`, the action after each frame;
+            `rewards` of these actions; and, for Atari, `ram`, the memory at the time of the frame.
 
     Raises:
         ValueError: if the folder holds no complete recording.
@@ -36,8 +36,8 @@ class Recording(PackedRows):
     def __init__(self, folder: str | Path) -> None:
         if not (Path(folder) / STEPS_NAME).is_file():
             raise ValueError(
-                f"{folder} holds no recorded episodes: write some with `cpc data record ENV {folder}`, or name the "
-                "folder that it was given"
+                f"{folder} holds no recorded episodes: write episodes with `cpc data record ENV {folder}`, or name "
+                "the folder of a recording"
             )
         super().__init__(Path(folder) / FRAMES_NAME)
         self.ends = np.cumsum(self.lengths)
@@ -55,7 +55,7 @@ class Recording(PackedRows):
         steps = {name: load_array(path, name) for name in names}
         for name, values in steps.items():
             if len(values) != self.ends[-1]:
-                raise ValueError(f"{path}: {len(values)} {name} are there for {self.ends[-1]} frames: record again")
+                raise ValueError(f"{path}: holds {len(values)} {name} for {self.ends[-1]} frames: record again")
         return steps
 
     def episode_frames(self, name: str, row: int) -> np.ndarray:

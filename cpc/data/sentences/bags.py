@@ -23,13 +23,13 @@ KINDS = {
 def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
     """Return word counts (`bow`), or counts of words and word pairs weighted by inverse document frequency (`tfidf`).
 
-    A column stands for a word of one set, so that the features of a set do not depend on other sets. The columns
-    include words that a probe's training part lacks; the probe gives them no weight. Counts are divided by the root
-    mean square length of a set's rows, which only shifts the grid of penalties.
+    A column stands for a word of one set, so that the features of a set do not depend on other sets. Some columns are
+    words that a probe's training part lacks; their weight in the probe is zero. Counts are divided by the root mean
+    square length of a set's rows, which only shifts the grid of penalties.
 
     Args:
         kind: `bow` or `tfidf` (as in scikit-learn, rows of length 1).
-        sets: the sentences of each set.
+        sets: sentences by set.
     """
     counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
     return csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))

@@ -11,11 +11,11 @@ from cpc.data.store.splits import draw_splits
 from cpc.data.store.text_files import Encoding
 from cpc.data.text.lines import splits_of_names
 
-FEWEST_SENTENCES = 2  # one predicts the other
+FEWEST_SENTENCES = 2  # a sentence predicts the next one
 
 
 class Books:
-    """The `*.txt` files below a folder, at any depth; each is a book.
+    """The `*.txt` files below a folder, at any depth. Each file is a book.
 
     A word in the path of a book names its split (`train/emma.txt`, `valid.txt`; `validation` and `dev` mean `valid`).
     If no path names a split, whole books are held out by a hash of their names.
@@ -33,7 +33,7 @@ class Books:
 
     Raises:
         ValueError: if the folder holds no text file, a book cannot be used, only some paths name a split, or there are
-            too few books to hold some out.
+            too few books to hold out a part.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Books:
     ) -> None:
         self.root, self.encoding = Path(source), encoding
         if not self.root.is_dir():
-            raise ValueError(f"{source} is no folder: sentences are read from a folder of *.txt files, a book each")
+            raise ValueError(f"{source} is not a folder: sentences are read from a folder of *.txt files, one per book")
         names = find_files(self.root, {".txt"}, "text")
         refuse_doubles(self.root, names)
         bad = {name: problem for name in names if (problem := self._problem(name))}
@@ -55,7 +55,7 @@ class Books:
         if bad and (not skip_bad or len(bad) == len(names)):
             raise ValueError(
                 f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{problems}\n"
-                "mend them, take them out, or set `skip_bad` to go on without them"
+                "repair or remove them, or set `skip_bad` to go on without them"
             )
         if bad:
             print(f"{len(bad)} of {len(names)} books skipped:\n{problems}")
@@ -76,7 +76,7 @@ class Books:
         return sha256.hexdigest()
 
     def sentences(self, name: str) -> list[str]:
-        """Return the sentences of a book in order; bytes that are not in the encoding are refused."""
+        """Return the sentences of a book in order; raise ValueError on bytes that are not in the encoding."""
         return read_sentences(self.root / name, self.encoding)
 
     def split_books(self, split: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ _INDEX = "index.json"
 
 
 class SentenceCorpus(MapStyleCorpus):
-    """The books of a source, encoded by a vocabulary. Books are read on first use: probes need none.
+    """The books of a source, encoded by a vocabulary. Books are read on first use, since probes do not need them.
 
     A passage is a run of consecutive sentences of a book, and corresponds to a file of audio: its windows share a
     sequence id. The book corresponds to the speaker: same-speaker strategies compare sentences of one book.
@@ -49,12 +49,13 @@ class SentenceCorpus(MapStyleCorpus):
         return self.books.names
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Refuse a split without a book; the book (speaker) of every passage is known."""
+        """Raise an error on a split without a book. Speakers need no check: the book of every passage is known."""
         for split in splits:
             if split is not None and split not in self.books.splits:
                 raise ValueError(
                     f"{self.options.source} has no book of split {split!r}, only of "
-                    f"{', '.join(sorted(set(self.books.splits)))}: name a book so, or set `valid_share` or `test_share`"
+                    f"{', '.join(sorted(set(self.books.splits)))}: put the split into the name of a book, or set "
+                    "`valid_share` or `test_share`"
                 )
 
     @cached_property

@@ -17,12 +17,12 @@ from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.segmentation import normal_form
 
 SUFFIXES = (".all", ".tsv", ".txt")
-WHOLE = "all"  # split of a file whose name has no split: it is probed by cross-validation
+WHOLE = "all"  # split of a file whose name has no split; such files are probed by cross-validation
 PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of these files' sets in papers
 MOST_LABELS = 1000
 _ADVICE = (
-    "write each line as a label, a tab and a sentence, without quotes around them (Python's csv.reader reads the rows "
-    "of a CSV), or each with a space for the tab"
+    "write each line as a label, a tab and a sentence without quotes (Python's csv.reader reads the rows of a CSV), "
+    "or use a space instead of the tab in every line"
 )
 
 
@@ -73,7 +73,7 @@ class LabelledSentences:
 def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledSentences:
     """Read a file, or all files in a folder, in which every line is a label, a tab or space, and a sentence.
 
-    A line with a label and nothing else is the empty sentence with this label: MPQA has three.
+    A line with only a label is an empty sentence with this label; MPQA has three such lines.
 
     Files whose names differ only in the word of the split form one set: `TREC.train.all` and `TREC.test.all` are TREC
     with its official split. A file without such a word has the split `all`, for cross-validation.
@@ -83,15 +83,15 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         encoding: encoding of the files.
 
     Raises:
-        ValueError: if there is no such file, or a file is not in this encoding, is a table of another format, such as a
-            CSV, holds no line, or has hardly any label twice.
+        ValueError: if a file does not exist, is not in this encoding, is a table of another format, such as a CSV,
+            holds no line, or has almost as many labels as lines.
     """
     path = Path(source)
     if not path.exists():
         raise ValueError(f"{source}: there is no such file or folder of labelled sentences")
     files = [path]
     if path.is_dir():
-        names = find_files(path, SUFFIXES, "labelled sentences", f"; of a CSV, {_ADVICE}")
+        names = find_files(path, SUFFIXES, "labelled sentences", f"; if you have a CSV, {_ADVICE}")
         files = [path / name for name in names]
     examples: list[tuple[str, str, str, str]] = []
     for file in files:
@@ -102,11 +102,11 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
         num_labels = len({label for label, _ in lines})
         if not lines or num_labels > max(2, min(MOST_LABELS, len(lines) // 2)):
             raise ValueError(
-                f"{file} has {len(lines)} lines with {num_labels} labels: a line is a label, a tab or space, and a "
-                "sentence, and labels come again"
+                f"{file} has {len(lines)} lines with {num_labels} different labels: a line must be a label, a tab or "
+                "space, and a sentence, and labels must repeat"
             )
         examples += [(name, split, label, sentence) for label, sentence in lines]
-    examples.sort(key=lambda example: example[0])  # stable: the order within a file stays
+    examples.sort(key=lambda example: example[0])  # a stable sort keeps the order within a file
     sets, splits, labels, sentences = zip(*examples, strict=True)
     say_contents(source, "sentences", splits, sets=set(sets), labels=set(labels))
     return LabelledSentences(path, sentences, labels, sets, splits)
@@ -121,11 +121,11 @@ def set_and_split(name: str) -> tuple[str, str]:
 
 
 def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
-    """Split the lines that are not blank at their tab, or in a file without tabs at their first space.
+    """Split the lines that are not blank at their tab, or, in a file without tabs, at their first space.
 
     Raises:
-        ValueError: if a line looks like another format: quotes around a label, a comma after it, a JSON object, a
-            second tab, or no tab although others have one. The message names the line.
+        ValueError: if a line looks like another format: quotes around a label, a comma after a label, a JSON object, a
+            second tab, or no tab although other lines have one. The message names the line.
     """
     separator = "\t" if "\t" in text else " "
     for number, line in enumerate(text.split("\n"), start=1):
@@ -135,7 +135,7 @@ def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
         if separator == "\t" and (line.count("\t") != 1 or not label):
             problem = f"{line.count(separator)} tabs" if label else "no label before its tab"
         elif label.startswith(('"', "{", "[")) or (separator == " " and re.search('[,;"]', label)):
-            problem = f"the label {label[:40]!r} is of a CSV or of JSON"
+            problem = f"the label {label[:40]!r} looks like CSV or JSON"
         else:
             yield label, sentence
             continue

@@ -15,15 +15,16 @@ from cpc.data.text.vocabulary import build_vocabulary, encoder_vocabulary
 
 @dataclass(kw_only=True)
 class Sentences(MapStyleModality):
-    """Windows of consecutive sentences; the vectors of sentences predict those of the sentences that follow.
+    """Windows of consecutive sentences; vectors of sentences predict those of the following sentences.
 
     Args:
         source: a folder, in which each `*.txt` file is a book (`cpc.data.sentences.books` describes its splits).
         encoding: encoding of the files: `UTF-8`, `latin-1` or `windows-1252`; a byte-order mark overrides it.
-        max_tokens: largest number of tokens of a sentence; a longer one is cut into several.
+        max_tokens: largest number of tokens of a sentence; a longer sentence is cut into several.
         window_sentences: consecutive sentences of an observation.
-        passage_sentences: length of a passage of a book, whose windows share a sequence: sequence_only negatives come
-            from the passage, the excluding strategies exclude it. The book is the speaker of same_speaker negatives.
+        passage_sentences: length of a passage of a book. The windows of a passage share a sequence: sequence_only
+            negatives come from the passage, and the excluding strategies exclude it. For same_speaker negatives the
+            book is the speaker.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` books.
         speakers_per_batch: books in the batch of all devices together, for `same_speaker`.
@@ -35,8 +36,8 @@ class Sentences(MapStyleModality):
         num_workers: loader processes; 0 loads in the training process.
         cache_dir: folder for packed tokens; null: `.cpc_cache` in the source.
         skip_bad: leave out books that cannot be used, and print how many.
-        text: books from which probes of `expanded` features learn vectors of words that the vocabulary lacks: the
-            folder that the model was trained on.
+        text: folder of books from which probes of `expanded` features learn vectors of words that the vocabulary lacks;
+            name the folder on which the model was trained.
         seed: seed of the batches.
     """
 
@@ -72,7 +73,7 @@ class Sentences(MapStyleModality):
         if self.passage_sentences < self.window_sentences:
             raise ValueError(
                 f"`passage_sentences`={self.passage_sentences} is less than `window_sentences`="
-                f"{self.window_sentences}: a window lies in one passage"
+                f"{self.window_sentences}, but a window must lie in one passage"
             )
 
     @property
@@ -86,7 +87,7 @@ class Sentences(MapStyleModality):
         return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
 
     def check(self, model: Any) -> None:
-        """Refuse, too, windows that are too short for the model's predictions."""
+        """Raise also an error on windows that are too short for the model's predictions."""
         super().check(model)
         furthest = model.steps[-1].k
         if self.window_sentences <= furthest:
@@ -96,7 +97,7 @@ class Sentences(MapStyleModality):
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
-        """Return the corpus, in the vocabulary of a trained encoder, or in a new one built for an untrained encoder."""
+        """Return the corpus, in the vocabulary of a trained encoder, or in a new vocabulary if it is untrained."""
         if not to_train:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
         books = self.books()

@@ -79,14 +79,14 @@ class LearntSentences(FeatureExtractor):
         return {"z_bow": SparseRows(hstack(parts, format="csr", dtype=np.float32))}
 
     def geometry(self, feature: str) -> dict[str, Any]:
-        """Return the name and the dimension of a feature; `z_bow` has no dimension of its own."""
+        """Return the name and the dimension of a feature; the dimension of `z_bow` is not fixed."""
         return {"features": feature} if feature == "z_bow" else super().geometry(feature)
 
     def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
-        """Return the features of every sentence of a book; contexts depend on the sentences before."""
+        """Return the features of every sentence of a book; contexts depend on the previous sentences."""
         sentences = read_sentences(path, self.data.encoding)
         if not sentences:
-            raise ValueError(f"{path}: is empty, it has no sentence")
+            raise ValueError(f"{path}: is empty: it has no sentence")
         return next(iter(self._features([sentences], self.features).values()))[0]
 
     def _sentence(self, row: int) -> str:

@@ -1,4 +1,4 @@
-"""Windows of consecutive sentences, cut from passages. B windows, T sentences, W tokens of the longest one."""
+"""Windows of consecutive sentences, cut from passages. B windows, T sentences, W tokens of the longest sentence."""
 
 import hashlib
 from collections.abc import Sequence

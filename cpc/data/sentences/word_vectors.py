@@ -1,4 +1,4 @@
-"""Word vectors learnt from the co-occurrences in a text, and a model's vocabulary expanded by them.
+"""Word vectors learnt from co-occurrences in a text, and the expansion of a model's vocabulary with them.
 
 V words, d vector dim, E embedding dim.
 """
@@ -40,11 +40,11 @@ def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> WordVectors:
     """Return the singular vectors of positive pointwise mutual information (Levy, Goldberg and Dagan 2015, TACL 3).
 
     Words up to 5 apart in a sentence are neighbours. The frequencies of neighbours are raised to the power 0.75, and
-    the singular values to the power 0.5, as recommended there.
+    the singular values to the power 0.5, as the paper recommends.
 
     Args:
         sentences: sentences of the text.
-        dim: d; reduced to the number of words less one if it is larger.
+        dim: d; at most the number of words minus one.
 
     Raises:
         ValueError: if there are fewer than three words.
@@ -87,9 +87,9 @@ def positive_information(counts: csr_array) -> csr_array:
 def expand(model: Any, learnt: WordVectors) -> Any:
     """Return a copy of a model whose vocabulary includes all words of the text.
 
-    A linear map turns word vectors into embeddings. It is learnt by ridge regression on the words that text and model
-    share, its penalty by leave-one-out (Kiros et al. 2015, arXiv:1506.06726, section 2.2, do this with word2vec). Words
-    of the model keep their embeddings.
+    A linear map turns word vectors into embeddings. Ridge regression learns the map from the words that text and model
+    share; leave-one-out selects the penalty. Kiros et al. 2015 (arXiv:1506.06726, section 2.2) do this with word2vec.
+    Words of the model keep their embeddings.
 
     Args:
         model: a model whose encoder is a `cpc.encoders.SentenceEncoder` with a vocabulary.
@@ -103,7 +103,9 @@ def expand(model: Any, learnt: WordVectors) -> Any:
     symbol_ids = {symbol: i for i, symbol in enumerate(encoder_vocabulary(encoder).symbols)}
     shared = [i for i, word in enumerate(learnt.words) if word in symbol_ids]
     if not shared:
-        raise ValueError("the text has no word in common with the model's vocabulary: name the text it was trained on")
+        raise ValueError(
+            "the text has no word in common with the model's vocabulary: name the text on which the model was trained"
+        )
     new = [i for i, word in enumerate(learnt.words) if word not in symbol_ids]
     if not new:
         return expanded

@@ -1,4 +1,4 @@
-"""Atomic writing: a reader, or a process killed while it writes, finds the old file or the new file."""
+"""Atomic writing: readers see either the old file or the new file, even if the writer is killed."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from typing import Any
 def write_atomically(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path; its file replaces `path` when the block ends, and is removed if the block fails.
 
-    The folder is made if it does not exist. A kill -9 may leave the temporary file `<path>.new` behind; the next write
-    replaces it.
+    The folder is created if it does not exist. After a kill -9 the temporary file `<path>.new` may remain; the next
+    write replaces it.
 
     Example:
         >>> with write_atomically("report.json") as new:
@@ -32,10 +32,10 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 
 
 def json_text(content: Any, **options: Any) -> str:
-    """Return content as strict JSON, without NaN and infinity, which other languages cannot read; `json.dumps` does it.
+    """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
 
     Raises:
-        ValueError: if a number is not finite: pass the content through `finite`.
+        ValueError: if a number is not finite; pass the content through `finite` first.
     """
     return json.dumps(content, allow_nan=False, **options)
 
@@ -55,7 +55,7 @@ def write_json(content: Mapping[str, Any], path: str | Path) -> None:
     """Replace a JSON file, as `write_atomically` does.
 
     Raises:
-        ValueError: if a number is not finite, which JSON does not allow: pass the content through `finite`.
+        ValueError: if a number is not finite, which JSON does not allow; pass the content through `finite` first.
     """
     with write_atomically(path) as new:
         new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")

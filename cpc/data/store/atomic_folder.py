@@ -1,4 +1,4 @@
-"""Atomic folders: a reader, or a process killed while it writes, finds the whole folder or none."""
+"""Atomic folders: readers see either the complete folder or no folder, even if the writer is killed."""
 
 import fcntl
 import os
@@ -18,8 +18,8 @@ _ABANDONED_AFTER_SECONDS = 3600
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
     """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
 
-    If that process fails or is killed, the next one builds. On file systems without locks every process builds, so
-    `build` makes the folder by `build_atomically`.
+    If the building process fails or is killed, the next one builds. On file systems without locks every process builds,
+    so `build` must make the folder with `build_atomically`.
     """
     if not is_complete(folder):
         with _locked(folder):
@@ -50,13 +50,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
 
-    Several processes may build one folder at the same time: the first to end wins, and the others keep its folder
-    (`build_once` lets them wait instead). A kill -9 leaves `<folder>.partial-*` behind. A later call removes it if
-    nothing was written to it for an hour.
+    Several processes may build one folder at the same time. The folder of the process that ends first stays (with
+    `build_once` the others wait instead). After a kill -9 a folder `<folder>.partial-*` remains; a later call removes
+    it if nothing was written to it for an hour.
 
     Args:
         folder: the final folder; an existing incomplete one is replaced.
-        is_complete: whether a folder has everything that the block writes.
+        is_complete: returns whether a folder has everything that the block writes.
         option: the caller's option for another folder, for the error message.
 
     Raises:
@@ -66,7 +66,7 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
     try:
         unfinished.mkdir(parents=True)
     except OSError as error:
-        reason = f"{error.strerror}: nothing can be written here; name another place"
+        reason = f"{error.strerror}: this folder cannot be written; name another place"
         reason += f" with `{option}`" if option else ""
         raise OSError(error.errno, reason, str(folder.parent)) from error
     try:
@@ -81,18 +81,18 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         try:
             unfinished.rename(folder)
         except OSError:
-            if not is_complete(folder):  # if it is, another process was faster
+            if not is_complete(folder):  # if the folder is complete, another process was faster
                 raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left of this folder; a running process keeps writing to its own."""
+    """Remove temporary folders of killed processes; a running process still writes to its temporary folder."""
     for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
         try:
             last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
-        except FileNotFoundError:  # finished just now
+        except FileNotFoundError:  # another process has just finished
             continue
         if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -10,16 +10,16 @@ from pathlib import Path
 from cpc.data.store.splits import SPLITS
 
 NUM_NAMED = 4
-_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # of torchrun, Lightning and Slurm
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # environment variables of torchrun, Lightning and Slurm
 
 
 def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
-    """Print the number of units in each split of a source, and its classes; once in a process, on the first rank only.
+    """Print the number of units in each split of a source, and its classes; only once per process, on the first rank.
 
     Args:
         source: the source as the user names it.
         unit: noun for a unit, in the plural.
-        splits: split of every unit; "" if it has none.
+        splits: split of every unit; "" for a unit without a split.
         groups: names of classes or speakers, by the plural noun for them.
     """
     counts = Counter(splits)
@@ -35,6 +35,6 @@ def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups:
 
 @cache
 def say(line: str) -> None:
-    """Print a line on stderr, once in a process, on the first rank only."""
+    """Print a line on stderr, only once per process, on the first rank."""
     if all(os.environ.get(rank, "0") == "0" for rank in _RANKS):
         print(line, file=sys.stderr, flush=True)

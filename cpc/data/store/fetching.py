@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-NUM_ATTEMPTS = 10  # two minutes in all, enough for a server to restart
+NUM_ATTEMPTS = 10  # two minutes in total, enough for a server to restart
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
-TIMEOUT_SECONDS = 30.0  # without data from an HTTP server
+TIMEOUT_SECONDS = 30.0  # seconds without data from an HTTP server
 _BLOCK_BYTES = 2**20
 
 
@@ -21,12 +21,12 @@ def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
     Args:
         url: URL of any protocol that fsspec knows.
         most_bytes: largest legal size; a longer file is not read to its end.
-        check: raises a ValueError on truncated or damaged content, which is requested again.
+        check: raises a ValueError on truncated or damaged content, which is then requested again.
 
     Raises:
         ValueError: if the protocol is unknown, or needs a package that is not installed.
         FileNotFoundError: if the server reports that there is no such file.
-        ConnectionError: naming the URL, the number of attempts and the last error.
+        ConnectionError: if all attempts fail. The message names the URL, the number of attempts and the last error.
     """
     wait, started, reason = FIRST_WAIT_SECONDS, time.monotonic(), ""
     for attempt in range(NUM_ATTEMPTS):
@@ -41,11 +41,11 @@ def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
             return content
         except FileNotFoundError as error:
             raise FileNotFoundError(f"there is no {url}") from error
-        except Exception as error:  # every file system has its own errors
+        except Exception as error:  # every file system has its own error types
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
     raise ConnectionError(
         f"{url} could not be read: {NUM_ATTEMPTS} attempts in {time.monotonic() - started:.0f} s failed, the last one "
-        f"with {reason}. Go on from the last checkpoint when it can be reached again"
+        f"with {reason}. Resume from the last checkpoint when the URL can be reached again"
     )
 
 

@@ -20,8 +20,8 @@ _UNREADABLE = {
 def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
     """Return the files below a folder that have one of these suffixes: sorted posix paths, relative to `root`.
 
-    The case of suffixes is ignored. Names that begin with a dot are left out; links to folders are followed once. Files
-    in known formats that are not read are counted on stderr.
+    The case of suffixes is ignored. Names that begin with a dot are left out; links to folders are followed once. The
+    number of files in known formats that are not read is printed on stderr.
 
     Args:
         root: the folder.
@@ -53,18 +53,18 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
     unreadable = {suffix: others[suffix] for suffix in _UNREADABLE.get(kind, "").split() if others[suffix]}
     if files and unreadable:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in unreadable.items())
-        say(f"data: {root}: left out {counts}, formats that are not read: convert these files")
+        say(f"data: {root}: left out {counts}, because these formats are not read: convert these files")
     if not files:
         counts = ", ".join(f"{count} {suffix}" for suffix, count in others.most_common(5))
         raise ValueError(
-            f"no {kind} below {root} (there: {counts or 'nothing'}); files are known by their suffix: "
+            f"no {kind} below {root} (found: {counts or 'nothing'}); files are recognised by their suffix: "
             f"{' '.join(sorted(suffixes))}{hint}"
         )
     return sorted(files)
 
 
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
-    """Refuse one file under two names (`a.wav`, `./a.wav`, a link to it), which could be trained on and held out.
+    """Refuse two names of one file (`a.wav`, `./a.wav`, a link), since the file could be in training and held out.
 
     Names that differ only in Unicode's normal form count as one file: copying between file systems changes the form.
 
@@ -73,7 +73,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
         names: names of files.
 
     Raises:
-        ValueError: naming the first few.
+        ValueError: if there are such files. The message names the first few.
     """
     real = cache(os.path.realpath)
     name_of: dict[str, str] = {}
@@ -90,8 +90,8 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             )
     if duplicates:
         raise ValueError(
-            f"files of {root} have two names, of which one could be trained on, the other held out "
-            f"({len(duplicates)}):\n{name_a_few(duplicates)}\nkeep one name of each"
+            f"{len(duplicates)} files of {root} have two names, so they could be both in training and held "
+            f"out:\n{name_a_few(duplicates)}\nkeep one name of each"
         )
 
 
@@ -104,14 +104,15 @@ def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
 def require_file(path: Path) -> None:
     """Raise a ValueError if a file of a corpus is missing."""
     if not path.is_file():
-        raise ValueError(f"there is no {path}: the corpus's card says where it comes from")
+        raise ValueError(f"there is no {path}: see the card of the corpus for its source")
 
 
 def require_utf8(names: Iterable[str], where: str) -> None:
     """Refuse names that are not UTF-8, which the format `where` cannot hold.
 
     Raises:
-        ValueError: naming the first few, with a question mark for each byte that is not UTF-8.
+        ValueError: if there are such names. The message lists the first few, with a question mark for each byte that is
+            not UTF-8.
     """
     bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
     if bad:

@@ -1,9 +1,9 @@
 """Packs: rows of numbers, decoded once into one memory map, from which they are read.
 
-A row holds elements of one type and shape: the samples of an audio file, the one square of an image. A pack is a
-folder: `rows.bin` with the elements of all rows; `rows.npy`, `[num_rows, 2 + 2 C]` int64, with each row's offset and
-length in elements and its sums per channel (`bit_sums`, if the elements are floats); `index.json`. The folder's name
-is a hash of the input, so a pack is built once and reused until the input changes.
+A row holds elements of one type and shape: the samples of an audio file, or a single square for an image. A pack is a
+folder with three files. `rows.bin` holds the elements of all rows. `rows.npy`, `[num_rows, 2 + 2 C]` int64, holds each
+row's offset and length in elements and its sums per channel (`bit_sums` for floats). The third is `index.json`. The
+folder's name is a hash of the input, so a pack is built once and reused until the input changes.
 """
 
 import errno
@@ -29,15 +29,15 @@ from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, bit_sums, statistics_of, value_sums
 from cpc.data.store.untrusted import read_json
 
-FORMAT = 3  # raise it whenever the same input is written differently
-_BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # decoded by a thread at a time
+FORMAT = 3  # raise this version whenever the same input is written differently
+_BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # rows that a thread decodes at a time
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack. Pickling sends only the offsets of rows; another process opens the memory map again.
+    """The rows of a pack. Pickling copies only the offsets of rows; another process opens the memory map again.
 
     Args:
         folder: the pack's folder.
@@ -45,8 +45,8 @@ class PackedRows:
 
     Attributes:
         lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
-        shape: shape of an element; its last axis, if it has any, is the channels.
-        skipped: row -> why it was skipped.
+        shape: shape of an element; the last axis, if there is one, is the channels.
+        skipped: reason for each skipped row.
 
     Raises:
         ValueError: if the folder holds no complete pack.
@@ -60,7 +60,7 @@ class PackedRows:
             self._open(read_json(self.folder / "index.json"))
         except MemoryError:
             raise
-        except Exception as error:  # a damaged file breaks its reader in a dozen ways
+        except Exception as error:  # a damaged file can raise many types of errors
             raise ValueError(f"{self.folder} holds no complete pack: {error}") from error
 
     def __len__(self) -> int:
@@ -79,10 +79,12 @@ class PackedRows:
     def statistics_over(self, scale: int) -> ChannelStatistics:
         """Return the exact mean and standard deviation of each channel over all elements, divided by `scale`.
 
-        All rows count: take the `subset` of training rows first.
+        The statistics include all rows, so take the `subset` of training rows first.
         """
         if self._dtype.kind == "f":
-            raise ValueError(f"{self.folder} holds {self._dtype}, whose exact sums are not kept: average its elements")
+            raise ValueError(
+                f"{self.folder} holds {self._dtype}, for which exact sums are not stored: average its elements"
+            )
         sums = np.load(self.folder / "rows.npy")[self._rows, 2:].reshape(len(self), 2, -1)
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
@@ -199,7 +201,7 @@ def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
     """Refuse a pack that has skipped rows, or warn of these if `skip_bad`.
 
     Raises:
-        ValueError: naming the first few skipped rows, unless `skip_bad`; always if all rows are skipped.
+        ValueError: if rows were skipped without `skip_bad`, or all rows were skipped. The message names the first few.
     """
     if packed.skipped:
         problems = f"{len(packed.skipped)} of {len(packed)} {noun}s cannot be used:\n"
@@ -212,7 +214,7 @@ def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
 def _build(
     source: RowSource, folder: Path, is_complete: Callable[[Path], bool], num_workers: int, progress: bool
 ) -> None:
-    """Write the pack to a temporary folder and rename that when it is complete."""
+    """Write the pack to a temporary folder, and rename the folder when it is complete."""
     element_bytes = np.dtype(source.dtype).itemsize * math.prod(source.shape)
     sums_of = bit_sums if np.dtype(source.dtype).kind == "f" else value_sums  # sums of floats depend on their order
     num_channels = source.shape[-1] if source.shape else 1
@@ -275,7 +277,7 @@ def _build(
         free = shutil.disk_usage(folder.parent).free
         raise OSError(
             error.errno,
-            f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, {free / 1e9:.3f} GB are free; "
-            "make room, or name a folder on another disk with `cache_dir`",
+            f"{error.strerror}: the packed {source.noun}s take {num_bytes / 1e9:.3f} GB, but only {free / 1e9:.3f} GB "
+            "are free; make room, or name a folder on another disk with `cache_dir`",
             str(folder.parent),
         ) from error

@@ -1,4 +1,4 @@
-"""A thread pool that keeps the order and bounds the pending items (decoding and reading headers release the GIL)."""
+"""A thread pool that keeps the order and limits the pending items (decoding and reading headers release the GIL)."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_
         ValueError: if `num_workers` is less than 1.
     """
     if num_workers < 1:
-        raise ValueError(f"num_workers={num_workers}, but reading takes at least 1 thread; raise num_workers")
+        raise ValueError(f"num_workers={num_workers} must be at least 1")
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:
         try:

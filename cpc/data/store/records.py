@@ -1,4 +1,4 @@
-"""Records of a run: JSONL files, one JSON object a line (docs/records.md)."""
+"""Records of a run: JSONL files with one JSON object per line (docs/records.md)."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
     both would be lost.
 
     Raises:
-        OSError: if the disk takes only a part of the line, which then is torn.
+        OSError: if the disk accepts only a part of the line, which is then torn.
     """
     line = json_text(finite(record)).encode() + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -28,14 +28,15 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
     finally:
         os.close(file)
     if written < len(line):
-        raise OSError(f"{path} took {written} of a record's {len(line)} bytes: is the disk full?")
+        raise OSError(f"only {written} of a record's {len(line)} bytes were written to {path}: is the disk full?")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a JSONL file, none if there is no file; a torn last line is left out.
+    """Return the records of a JSONL file, or [] if there is no file; a torn last line is left out.
 
     Raises:
-        ValueError: naming file and line, if a whole line is not a JSON object; if the path is no regular file.
+        ValueError: if a complete line is not a JSON object, or the path is not a regular file. The message names file
+            and line.
     """
     if not path.exists():
         return []
@@ -45,10 +46,12 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {line_number}, is not JSON ({error}): mend or delete that line") from error
+            raise ValueError(
+                f"{path}, line {line_number}, is not JSON ({error}): repair or delete this line"
+            ) from error
         if not isinstance(record, dict):
             raise ValueError(
-                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: mend or delete that line"
+                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete this line"
             )
         records.append(record)
     return records

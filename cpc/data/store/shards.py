@@ -1,8 +1,8 @@
 """Packs in shards: the elements of a pack, cut into files of one size, in a folder or behind a URL.
 
-A sharded corpus is a folder: `rows-00000.bin`, `rows-00001.bin`, ..., which joined are a pack's `rows.bin`; the pack's
-other files and the table of the corpus; `shards.json` with the size and the SHA-256 of every file. Bytes are read by
-their offset in `rows.bin`, so the order of batches does not depend on the shards.
+A sharded corpus is a folder. It holds `rows-00000.bin`, `rows-00001.bin`, ..., which joined are the `rows.bin` of a
+pack; the other files of the pack and the table of the corpus; and `shards.json` with the size and the SHA-256 of every
+file. Bytes are read by their offset in `rows.bin`, so the order of batches does not depend on the shards.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ FORMAT = 1
 INDEX_NAME = "shards.json"
 _PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
-_MOST_CHECKED_BYTES = 2e11  # by one process, in two and a half minutes
+_MOST_CHECKED_BYTES = 2e11  # bytes that a process checks, in two and a half minutes
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -39,11 +39,11 @@ class Shards:
 
     Fetched shards stay in a cache that processes and runs share; the least recently read shards are removed to make
     room. A shard is checked when it is fetched. A local or cached shard is checked when a process first reads it, until
-    the process has checked 200 GB. Pickling sends no bytes of shards.
+    the process has checked 200 GB. Pickling does not copy the bytes of shards.
 
     Args:
         source: a folder that `write_shards` wrote, or its URL.
-        cache_dir: folder for fetched files; `$XDG_CACHE_HOME/cpc/shards` unless given.
+        cache_dir: folder for fetched files; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
 
     Attributes:
@@ -51,7 +51,7 @@ class Shards:
         num_bytes: size of all shards.
 
     Raises:
-        ValueError: if there is no sharded corpus, a file of it is damaged, or `cache_gb` is less than two shards.
+        ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
         ConnectionError: as `fetch`.
     """
 
@@ -72,8 +72,8 @@ class Shards:
             self._most_cached_bytes = cache_gb * 1e9
             if not self._most_cached_bytes >= 2 * index.shard_bytes:
                 raise ValueError(
-                    f"`cache_gb`={cache_gb} does not hold two shards of {self.source}, of {index.shard_bytes / 1e9:g} "
-                    "GB each: raise it"
+                    f"`cache_gb`={cache_gb} is too small for two shards of {self.source}, of "
+                    f"{index.shard_bytes / 1e9:g} GB each: raise `cache_gb`"
                 )
             self.folder = _cache(cache_dir) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class Shards:
                 stream.seek(offset)
                 if stream.readinto(out.data) == len(out):
                     if self._is_remote:
-                        with suppress(OSError):  # a read-only cache
+                        with suppress(OSError):  # the cache may be read-only
                             os.utime(stream.fileno())  # the least recently read shard is removed first
                     return
         out[:] = np.frombuffer(self._fetch(name), np.uint8)[offset : offset + len(out)]
@@ -149,11 +149,11 @@ class Shards:
                     with new.open("wb") as stream:
                         stream.write(content)
                         stream.flush()
-                        os.fsync(stream.fileno())  # else a loss of power may leave zeros of the right size
+                        os.fsync(stream.fileno())  # otherwise a loss of power may leave zeros of the right size
                     new.replace(self.folder / name)
                 finally:
                     new.unlink(missing_ok=True)
-        except FileNotFoundError:  # cleared again
+        except FileNotFoundError:  # the cache was cleared again
             pass
         except OSError as error:
             reason = f"{error.strerror}: lower `cache_gb`, or name a folder on another disk with `cache_dir`"
@@ -176,7 +176,7 @@ class Shards:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock of the folder itself, which ends with the process; without locks in the file system, just go on."""
+    """Hold a lock of the folder itself, which ends with the process. On file systems without locks, do nothing."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -213,10 +213,10 @@ class Seal:
         return Seal(len(content), hashlib.sha256(content).hexdigest())
 
     def check(self, content: bytes) -> None:
-        """Refuse other content.
+        """Raise an error on other content.
 
         Raises:
-            ValueError: naming the difference.
+            ValueError: if the content differs; the message names the difference.
         """
         if len(content) != self.num_bytes:
             raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
@@ -229,9 +229,9 @@ class Index:
     """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
 
     Attributes:
-        shard_bytes: size of every shard but the last.
+        shard_bytes: size of every shard except the last.
         num_bytes: size of all shards.
-        files: names of the files that are no shards.
+        files: names of the files that are not shards.
         seals: the seal of every file, by name.
     """
 
@@ -245,19 +245,19 @@ def parse_index(content: bytes) -> Index:
     """Parse and check a `shards.json`.
 
     Raises:
-        ValueError: if it is damaged, of a later version, or its sizes and counts do not fit together.
+        ValueError: if the file is damaged or of a later version, or its sizes and counts do not fit together.
     """
     try:
         entries = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{INDEX_NAME} is not JSON, cut off? {error}") from error
+        raise ValueError(f"{INDEX_NAME} is not JSON; was it cut off? {error}") from error
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ValueError(f"{INDEX_NAME} is not of format {FORMAT}: shard the corpus again, or upgrade cpc")
     shard_bytes = _integer(entries, "shard_bytes", 1, _MOST_SHARD_BYTES)
     num_bytes = _integer(entries, "num_bytes", 0, _MOST_BYTES)
     sums, files = entries.get("shards"), entries.get("files")
     if not isinstance(sums, list) or len(sums) != -(-num_bytes // shard_bytes):
-        raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum a shard")
+        raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum per shard")
     if not isinstance(files, dict) or not set(_PACK_FILES) < set(files) <= {*_PACK_FILES, *_TABLES}:
         raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_PACK_FILES)}, and some of {', '.join(_TABLES)}")
     seals = {
@@ -290,14 +290,14 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
         pack: folder of the pack.
         tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, or `images.json`.
         out: a new folder, which is written atomically.
-        element_bytes: size of an element; no shard divides an element.
+        element_bytes: size of an element; elements are not divided between shards.
         shard_bytes: largest size of a shard.
 
     Raises:
         ValueError: if `out` exists, or a shard is smaller than an element or larger than 2^30 bytes.
     """
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
-        raise ValueError(f"a shard of {shard_bytes} bytes is legal from {element_bytes} bytes to {_MOST_SHARD_BYTES}")
+        raise ValueError(f"a shard of {shard_bytes} bytes must have from {element_bytes} to {_MOST_SHARD_BYTES} bytes")
     shard_bytes -= shard_bytes % element_bytes
     contents = {name: (pack / name).read_bytes() for name in _PACK_FILES} | dict(tables)
     with build_atomically(out, lambda _: False, "out") as unfinished:
@@ -324,5 +324,5 @@ def _cache(cache_dir: str | Path | None) -> Path:
 def _integer(entries: Mapping[str, Any], name: str, lowest: int, highest: int, owner: str = "") -> int:
     value = entries.get(name)
     if type(value) is not int or not lowest <= value <= highest:
-        raise ValueError(f"{INDEX_NAME}: {name}{owner} is {str(value)[:40]}, but legal are {lowest} to {highest}")
+        raise ValueError(f"{INDEX_NAME}: {name}{owner} is {str(value)[:40]}, but must be from {lowest} to {highest}")
     return value

@@ -1,7 +1,7 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
-A random split of a file depends neither on the order of files nor on other files, so adding files moves no file to
-another split. Only if a corpus is so small that a split would be empty does the split depend on all files.
+The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
+file to another split. An exception is a corpus so small that a split would be empty: its splits depend on all files.
 """
 
 import hashlib
@@ -20,20 +20,22 @@ SPLIT_OF = {word: split for split, words in _WORDS.items() for word in words.spl
 
 
 def split_called(name: str) -> str | None:
-    """Return the split that a whole name stands for, such as `Validation`; None if it is no split."""
+    """Return the split that a whole name stands for, such as `Validation`; None if the name is not a split."""
     return SPLIT_OF.get(name.lower())
 
 
 def split_named(path: str) -> str | None:
-    """Return the split that a word in a path stands for: in the file name, or else in the innermost such folder.
+    """Return the split that a word in a path stands for. The file name is searched first, then the innermost folder.
 
     Raises:
-        ValueError: if one part names several splits.
+        ValueError: if a part of the path names several splits.
     """
     for part in reversed(PurePath(path).parts):
         if found := _splits_in(part):
             if len(found) > 1:
-                raise ValueError(f"{path} names the splits {', '.join(sorted(found))}: rename it, so that it names one")
+                raise ValueError(
+                    f"{path} names the splits {', '.join(sorted(found))}: rename it, so that it names one split"
+                )
             return found.pop()
     return None
 
@@ -62,23 +64,24 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
     Args:
         units: the unit of each file, which is not divided between splits: the file's path, or its speaker.
         valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
-        test_share: expected share of the units in `test`, likewise.
+        test_share: expected share of the units in `test`, with the same minimum.
         seed: seed of the hash.
 
     Raises:
-        ValueError: if the shares leave nothing for `train`, or there are fewer units than splits.
+        ValueError: if the shares leave no units for `train`, or there are fewer units than splits.
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise ValueError(
-            f"valid_share={valid_share} and test_share={test_share}: shares are not negative, and together less than "
+            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below "
             "1, since the rest is for training"
         )
     held_out = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share}
     hashes = {unit: _uniform_hash(unit, seed) for unit in units}
     if len(hashes) <= len(held_out):
         raise ValueError(
-            f"{', '.join(sorted(hashes))}: these {len(hashes)} are too few for one each in "
-            f"{', '.join(['train', *reversed(held_out)])}; add some, or set `valid_share` or `test_share` to 0"
+            f"{', '.join(sorted(hashes))}: these {len(hashes)} are too few, since "
+            f"{', '.join(['train', *reversed(held_out)])} need at least one each; add some, or set `valid_share` or "
+            "`test_share` to 0"
         )
     ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")

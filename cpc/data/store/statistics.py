@@ -23,7 +23,7 @@ def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
 def bit_sums(values: Shaped[np.ndarray, "n C"]) -> Int64[np.ndarray, "2 C"]:
     """Return the sums of the bit patterns of floating-point numbers and of their squares per channel, modulo 2**64.
 
-    Unlike sums of the numbers, they are the same for every division of the rows into blocks.
+    Unlike sums of the numbers, these sums are the same for every division of the rows into blocks.
     """
     bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
     return np.stack([bits.sum(axis=0), np.square(bits).sum(axis=0)]).view(np.int64)
@@ -31,7 +31,7 @@ def bit_sums(values: Shaped[np.ndarray, "n C"]) -> Int64[np.ndarray, "2 C"]:
 
 def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int) -> ChannelStatistics:
     """Return mean and standard deviation of all values, divided by `scale`; `num_values` counts them per channel."""
-    # Python's integers until the division: no overflow, and no cancellation.
+    # Python's integers until the division, to avoid overflow and cancellation.
     means, stds = [], []
     for channel in np.moveaxis(sums, 2, 0):
         total, total_of_squares = (sum(column.tolist()) for column in channel.T)

@@ -1,4 +1,4 @@
-"""Delimited tables: UTF-8 with a header, one row a line; commas between the cells, or tabs in a `.tsv`."""
+"""Delimited tables in UTF-8: a header and one row per line, with commas between the cells, or tabs in a `.tsv`."""
 
 import codecs
 import csv
@@ -23,22 +23,22 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
     an ordinary character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
 
     Args:
-        path: `.tsv` has tabs, every other suffix commas.
+        path: the table; with the suffix `.tsv` tabs separate cells, otherwise commas.
         errors: argument `errors` of `open`, for bytes that are not UTF-8.
 
     Returns:
-        The column names; the line number and the cells of each row, as many as there are columns.
+        The column names; and, for each row, its line number and its cells, as many as there are columns.
 
     Raises:
-        ValueError: naming the file and the line, if it cannot be read, is a FIFO or a device, is another format
-            (semicolons, UTF-16, JSON), a column has no name or two have one, a quote does not close in its line, or a
-            row has another number of cells.
+        ValueError: if the file cannot be read, is a FIFO or a device, or has another format (semicolons, UTF-16, JSON);
+            if a column has no name, two columns have one name, a quote does not close in its line, or a row has another
+            number of cells. The message names the file and the line.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
     line_number, names = next(rows, (1, []))
     if not names:
-        raise ValueError(f"{path} is empty; expected a header, and a row on each line after it")
+        raise ValueError(f"{path} is empty; expected a header, followed by one row per line")
     unfit = [name for name in names if not name or name != name.strip()]
     if unfit:
         raise ValueError(
@@ -74,7 +74,7 @@ def has_line_break(cell: str) -> bool:
 
 
 def require_utf8(path: Path, head: bytes, expected: str = "UTF-8") -> None:
-    """Raise a ValueError if the first bytes of a text file are UTF-16, or no text."""
+    """Raise a ValueError if the first bytes of a text file are UTF-16, or not text."""
     marked, _ = marked_encoding(head)
     found = "" if marked in (None, "UTF-8") else f"is {marked.removesuffix('LE').removesuffix('BE')}"
     found = found or ("holds NUL bytes, as UTF-16 and spreadsheets do" if b"\0" in head else "")
@@ -94,12 +94,12 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                     continue
                 if width not in (None, len(cells)):
                     raise ValueError(
-                        f"{path}, line {line_number}: {len(cells)} cells under {width} columns; write one row a line, "
+                        f"{path}, line {line_number}: {len(cells)} cells for {width} columns; write one row per line, "
                         f"with {_SEPARATORS[delimiter]} between its cells"
                     )
                 if any("\0" in cell for cell in cells):
                     raise ValueError(
-                        f"{path}, line {line_number}: holds a NUL, which no text holds; is the file damaged?"
+                        f"{path}, line {line_number}: holds a NUL, which text does not contain; is the file damaged?"
                     )
                 width = len(cells)
                 yield line_number, cells
@@ -133,13 +133,13 @@ def _comma_cells(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[s
     try:
         for cells in reader:
             if reader.line_num > line_number + 1:
-                raise csv.Error("a cell goes on in the next line")
+                raise csv.Error("a cell continues in the next line")
             line_number = reader.line_num
             yield line_number, cells
     except csv.Error as error:
         raise ValueError(
-            f"{path}, line {line_number + 1}: is not a row of a CSV ({error}); close every quote in its line, write a "
-            "quote inside a quoted cell twice, and no line break"
+            f"{path}, line {line_number + 1}: is not a row of a CSV ({error}); close every quote in its line, double "
+            "a quote inside a quoted cell, and remove line breaks"
         ) from error
 
 
@@ -152,7 +152,7 @@ def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         if '"' in line:
             try:
                 (unquoted,) = csv.reader([line], delimiter="\t", strict=True)
-            except csv.Error:  # a quote that is an ordinary character
+            except csv.Error:  # the quote is an ordinary character
                 unquoted = cells
             cells = unquoted if width in (None, len(unquoted)) else cells
         width = width or len(cells)

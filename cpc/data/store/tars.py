@@ -1,4 +1,4 @@
-"""Tars of WebDataset: members with the same name up to the first dot (`000012.flac`, `000012.json`) are a sample."""
+"""Tars of WebDataset: a sample is the members whose names agree up to the first dot (`000012.flac`, `000012.json`)."""
 
 import io
 import tarfile
@@ -30,28 +30,28 @@ def read_samples(tar: Path) -> Iterator[Sample]:
     """Yield the samples of a tar, in order; nothing is written to disk, and no name is used as a path.
 
     Raises:
-        ValueError: naming tar and member, if the file is no tar, is compressed, is truncated or holds several joined
-            tars; if it holds anything but files and folders; if a member is larger than 2^30 bytes or occurs twice; or
-            if members of a sample do not follow each other.
+        ValueError: if the file is not a tar, is compressed or truncated, holds several joined tars, or holds anything
+            except files and folders; if a member is larger than 2^30 bytes or occurs twice; or if members of a sample
+            do not follow each other. The message names tar and member.
     """
     seen: set[str] = set()
     sample: Sample | None = None
     num_bytes = tar.stat().st_size
-    with reading(tar, "is damaged, compressed or no tar"):
+    with reading(tar, "is damaged, compressed or not a tar"):
         with tarfile.open(tar, "r:") as archive:
             for member in archive:
                 if member.isdir():
                     continue
                 if not member.isreg():
-                    raise ValueError(f"{tar}: {member.name!r} is a link or a device; samples are files")
+                    raise ValueError(f"{tar}: {member.name!r} is a link or a device, but samples must be files")
                 if num_bytes >= member.size > MOST_MEMBER_BYTES:
                     raise ValueError(
-                        f"{tar}: {member.name!r} has {member.size} bytes; a member has at most {MOST_MEMBER_BYTES}: "
-                        "unpack it by `tar -x`"
+                        f"{tar}: {member.name!r} has {member.size} bytes, but the largest size is "
+                        f"{MOST_MEMBER_BYTES}: unpack the tar with `tar -x`"
                     )
                 if member.size > num_bytes:
                     raise ValueError(
-                        f"{tar}: {member.name!r} is said to have {member.size} bytes; the tar has {num_bytes}"
+                        f"{tar}: {member.name!r} should have {member.size} bytes, but the tar has only {num_bytes}"
                     )
                 key, kind = _key_and_kind(member.name)
                 if sample is None or key != sample.key:
@@ -62,7 +62,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
                     seen.add(key)
                     sample = Sample(tar, key, {})
                 if kind in sample.parts:
-                    raise ValueError(f"{tar}: {member.name!r} is there twice")
+                    raise ValueError(f"{tar}: {member.name!r} occurs twice")
                 stream = archive.extractfile(member)
                 assert stream is not None
                 content = stream.read()
@@ -76,7 +76,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
 
 
 def _check_end(tar: Path, end: int) -> None:
-    """Refuse a tar that does not end with zeros: `tarfile` treats damage or a missing end as the end of the tar."""
+    """Refuse a tar that does not end with zeros; `tarfile` accepts damage or a missing end as the end of the tar."""
     with tar.open("rb") as stream:
         stream.seek(end)
         if not (block := stream.read(_BLOCK_BYTES)):
@@ -84,8 +84,8 @@ def _check_end(tar: Path, end: int) -> None:
         while block:
             if any(block):
                 raise ValueError(
-                    f"{tar} goes on after byte {end}, where it is damaged or another tar was joined to it: name "
-                    "each tar by itself, or copy it again"
+                    f"{tar} goes on after byte {end}: it is damaged there, or another tar was joined to it. Name each "
+                    "tar separately, or copy the tar again"
                 )
             block = stream.read(_BLOCK_BYTES)
 
@@ -103,7 +103,7 @@ def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path,
                 archive = tarfile.open(folder / f"{num_tars:05}.tar", "w", format=tarfile.PAX_FORMAT)
                 num_tars += 1
             for kind, content in parts.items():
-                member = tarfile.TarInfo(f"{key}.{kind}")  # no time and no owner: equal corpora give equal tars
+                member = tarfile.TarInfo(f"{key}.{kind}")  # no time or owner: equal corpora give equal tars
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
             if archive.offset >= tar_bytes:

@@ -9,7 +9,8 @@ from cpc.data.store.untrusted import reading
 
 Encoding = Literal["UTF-8", "latin-1", "windows-1252"]
 
-# A byte-order mark overrides the declared encoding. UTF-32 comes before UTF-16, whose mark begins the same.
+# A byte-order mark overrides the declared encoding. UTF-32 comes before UTF-16, because its mark begins with that of
+# UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE",
     codecs.BOM_UTF32_BE: "UTF-32BE",
@@ -18,7 +19,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }
 _UTF8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-_CONTRADICTION = 0.9  # share of the bytes beyond ASCII that are UTF-8; in Latin-1 prose a few per cent, such as `É»`
+_CONTRADICTION = 0.9  # share of UTF-8 in the bytes beyond ASCII; in Latin-1 prose a few per cent, such as `É»`
 
 
 def marked_encoding(start: bytes) -> tuple[str | None, int]:
@@ -42,8 +43,8 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
         offset: offset of the bytes in the file. Only the start of a file can have a mark.
 
     Raises:
-        ValueError: naming the file and the first such byte, on bytes that are not in the encoding, on NUL, and if
-            `latin-1` or `windows-1252` is declared for UTF-8.
+        ValueError: on bytes that are not in the encoding, on NUL, and if `latin-1` or `windows-1252` is declared for
+            UTF-8. The message names the file and the first such byte.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)
     body = data[length:] if length else data
@@ -52,23 +53,23 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
     if not is_wide and (nul := body.find(0)) >= 0:
         guess = "UTF-16LE" if (offset + length + nul) % 2 else "UTF-16BE"
         raise ValueError(
-            f"{source}, byte {offset + length + nul}: a NUL, which no {used} text holds; of UTF-16 without a "
-            f"byte-order mark make UTF-8 (iconv -f {guess} -t UTF-8), of anything else take the file out"
+            f"{source}, byte {offset + length + nul}: a NUL, which {used} text does not contain. Convert UTF-16 "
+            f"without a byte-order mark to UTF-8 (iconv -f {guess} -t UTF-8); remove a file of another kind"
         )
     if used in ("latin-1", "windows-1252"):
         _refuse_utf8(body, source, used)
     try:
         text = body.decode(used)
     except UnicodeDecodeError as error:
-        advice = "convert the file to UTF-8, or take it out"
+        advice = "convert the file to UTF-8, or remove it"
         if encoding is not None and marked is None:
-            advice = "convert the file, take it out, or set `encoding`, of old files often latin-1"
+            advice = "convert the file, remove it, or set `encoding`, which is often latin-1 for old files"
         raise ValueError(
             f"{source}, byte {offset + length + error.start}: {body[error.start]:#04x} is not {used} "
             f"({error.reason}); {advice}"
         ) from error
     if is_wide and (nul := text.find("\0")) >= 0:
-        raise ValueError(f"{source}, character {nul}: a NUL, which no text holds; take the file out")
+        raise ValueError(f"{source}, character {nul}: a NUL, which text does not contain; remove the file")
     return text
 
 
@@ -80,6 +81,6 @@ def _refuse_utf8(data: bytes, source: Path | str, declared: str) -> None:
         first = found[0]
         raise ValueError(
             f"{source}, byte {first.start()}: {declared} is declared, but {num_bytes} of the {num_beyond_ascii} bytes "
-            f"beyond ASCII are UTF-8, the first {first[0].decode(errors='replace')!r}; set `encoding` to UTF-8, or "
-            "convert the file, so that all have one encoding"
+            f"beyond ASCII are UTF-8, first {first[0].decode(errors='replace')!r}; set `encoding` to UTF-8, or "
+            "convert the file, so that all files have one encoding"
         )

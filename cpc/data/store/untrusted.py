@@ -21,7 +21,7 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def require_regular(path: str | Path) -> None:
-    """Refuse a FIFO, a device or a socket, on which a library could wait for ever; a missing file and a folder pass.
+    """Refuse a FIFO, a device or a socket, on which a library could wait for ever. Missing files and folders pass.
 
     Raises:
         ValueError: naming the path.
@@ -52,13 +52,13 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
     """Return the content of a file.
 
     Raises:
-        ValueError: naming the path, if it is no regular file or has more than `most_bytes`.
+        ValueError: if the path is not a regular file or has more than `most_bytes`. The message names the path.
         OSError: as `open_regular`.
     """
     with BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
-            raise ValueError(f"{path} has {size} bytes; such a file has at most {most_bytes}")
+            raise ValueError(f"{path} has {size} bytes, but such a file has at most {most_bytes}")
         return file.read(size)
 
 
@@ -66,7 +66,8 @@ def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        ValueError: naming the path, if it is no regular file, too large, or no JSON in UTF-8.
+        ValueError: if the path is not a regular file, is too large, or is not JSON in UTF-8. The message names the
+            path.
         OSError: as `open_regular`.
     """
     content = read_bytes(path, MOST_JSON_BYTES)
@@ -75,48 +76,49 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON, cut off or edited? {error}") from error
+        raise ValueError(f"{path} is not JSON; was it cut off or edited? {error}") from error
 
 
 def read_limited_yaml(path: str | Path) -> Any:
     """Return the content of a YAML file, aliases written out.
 
     Raises:
-        ValueError: naming the path, if it is no regular file, too large, nested too deeply, or no YAML in UTF-8.
+        ValueError: if the path is not a regular file, is too large or nested too deeply, or is not YAML in UTF-8. The
+            message names the path.
         OSError: as `open_regular`.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if it is installed
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast as Python, if it is installed
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
         check_size(yaml.parse(content, loader))
         return yaml.load(content, loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: also impossible dates
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # impossible dates raise a ValueError
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as YAML: {reason}") from error
 
 
 def why_unreadable(path: Path) -> str:
-    """Return why a file cannot be read, regardless of its content; "" if it can."""
+    """Return the reason why a file cannot be read, regardless of its content; "" if it can be read."""
     try:
         with open_regular(path) as stream:
             return "" if stream.read(1) else "is empty (0 bytes)"
     except FileNotFoundError:
         return "there is no such file"
-    except OSError as error:  # a folder, not permitted, a broken disk ...
+    except OSError as error:  # it is a folder, access is not permitted, the disk is broken ...
         return f"cannot be read ({error.strerror})"
     except ValueError as error:
         return str(error).removeprefix(f"{path} ")
 
 
 @contextmanager
-def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of another kind") -> Iterator[None]:
-    """Turn every error of a file's reader into a ValueError that begins with the file's name.
+def reading(path: str | Path, damage: str = "cannot be read: it is damaged or of another kind") -> Iterator[None]:
+    """Convert every error of a file's reader to a ValueError that begins with the file's name.
 
-    A ValueError that has the name already passes unchanged, as does a MemoryError.
+    A ValueError that already has the name, and a MemoryError, pass unchanged.
 
     Args:
-        path: the file, which must be a regular one.
-        damage: message if the reader refuses the content; the reader's message follows.
+        path: the file, which must be a regular file.
+        damage: message if the reader raises an error on the content; the reader's message follows.
 
     Raises:
         ValueError: naming the path.
@@ -126,7 +128,7 @@ def reading(path: str | Path, damage: str = "cannot be read, it is damaged or of
         yield
     except MemoryError:
         raise
-    except Exception as error:  # a damaged file breaks its reader in a dozen ways
+    except Exception as error:  # a damaged file can raise many types of errors
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         words = str(getattr(error, "error_string", error)).strip(" .\n")  # soundfile's message without the file's name

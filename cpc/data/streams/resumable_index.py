@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-ENDLESS = 2**62  # batches
+ENDLESS = 2**62  # number of batches
 
 
 def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse to resume from the state of another stream, by the fingerprints of the state and of this stream.
+    """Raise an error if the fingerprint of a state differs from that of this stream.
 
     Raises:
-        ValueError: if the fingerprints differ, naming the entries.
+        ValueError: if the fingerprints differ; the message names the entries.
     """
     changes = [
         f"other {name}" if is_of_files(name) else f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
@@ -19,13 +19,13 @@ def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
     ]
     if changes:
         raise ValueError(
-            f"the run cannot be resumed with other batches than it began with: {', '.join(changes)}; restore these "
+            f"the run cannot be resumed, because its batches would change: {', '.join(changes)}; restore these "
             "options and files, or start a new run"
         )
 
 
 def is_of_files(name: str) -> bool:
-    """Return whether an entry is of files; older checkpoints lack these entries, which then are not compared."""
+    """Return whether an entry is about files. Older checkpoints lack such entries, which are then not compared."""
     return "paths of " in name or "content of " in name
 
 
@@ -33,7 +33,7 @@ class ResumableIndex:
     """The indices of batches 0, 1, 2, ... without end; resumes exactly.
 
     Args:
-        fingerprint: everything that the batches depend on, by option; a state must have the same.
+        fingerprint: everything that the batches depend on, by option; a state must have the same fingerprint.
     """
 
     def __init__(self, fingerprint: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ class ResumableIndex:
         return [index]
 
     def __len__(self) -> int:
-        return ENDLESS  # without a length, the loader reads one batch ahead, and its state is one batch late
+        return ENDLESS  # without a length, the loader reads one batch ahead, and its state is off by one batch
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -60,7 +60,7 @@ class ResumableIndex:
         """Continue from a state.
 
         Raises:
-            ValueError: if the state belongs to another stream, naming the differences.
+            ValueError: if the state belongs to another stream; the message names the differences.
         """
         check_same_batches(state["fingerprint"], self.fingerprint)
         self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds

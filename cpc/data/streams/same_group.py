@@ -14,17 +14,16 @@ _NUM_SWAPS = 20
 class SameGroupBatches(BatchStream):
     """Batches that hold `groups_per_batch` groups, with the same number of draws from each.
 
-    A batch here is the batch of all ranks together; each rank takes its share of the draws, of any group.
+    Here a batch is the batch of all ranks together. Each rank takes its share of the draws, from any group.
 
-    Each pass yields every slot of every item at least once. If the slots of a group do not fill its part of a batch,
-    some of them are repeated. If group sizes differ too much for batches of different groups, smaller groups are
-    repeated.
+    Each pass yields every slot of every item at least once. If a group has too few slots for its part of a batch, some
+    slots are repeated. If group sizes differ too much for batches of different groups, smaller groups are repeated.
 
     Args:
         group_ids: `[num_items]` the group of each item.
         groups_per_batch: different groups in a batch.
         require_distinct_items: require two items or more in a group's part of a batch. `same_speaker_excluding` needs
-            this: draws from one item share the sequence id, and would leave no negative.
+            this, because draws from one item share the sequence id and are not negatives of each other.
         group_names: names of the groups by id, for messages.
         nouns: nouns for a group and an item, for messages.
         stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
@@ -60,23 +59,23 @@ class SameGroupBatches(BatchStream):
         num_unknown = int((group_ids[self._items] < 0).sum())
         if num_unknown:
             raise ValueError(
-                f"{num_unknown} of {len(self._items)} {item}s have no {group}, which batches of the same {group} need; "
-                f"name their {group} (in the manifest's column), or choose uniform batches"
+                f"{num_unknown} of {len(self._items)} {item}s have no {group}, but batches of the same {group} need "
+                f"one; name their {group} (in the manifest's column), or choose uniform batches"
             )
         groups, self._group_of_item = np.unique(group_ids[self._items], return_inverse=True)
         self._num_items = np.bincount(self._group_of_item)
         if len(groups) < groups_per_batch:
             raise ValueError(
-                f"{option}={groups_per_batch}, but there are {len(groups)} {group}s; lower `{option}` to that"
+                f"{option}={groups_per_batch}, but there are only {len(groups)} {group}s; lower `{option}`"
             )
         single = groups[self._num_items == 1].tolist() if require_distinct_items else []
         if single:
             named = [str(i) if group_names is None else group_names[i] for i in single[:5]]
             more = f" and {len(single) - 5} more" if len(single) > 5 else ""
             raise ValueError(
-                f"{group}s with a single {item}: {', '.join(named)}{more}. Windows of one {item} are no negatives of "
-                f"each other under same_speaker_excluding: leave these {group}s out, cut their {item}s into several, "
-                "or choose another strategy (model.loss.init_args.negatives)"
+                f"{group}s with a single {item}: {', '.join(named)}{more}. With same_speaker_excluding, windows of "
+                f"one {item} are not negatives of each other: leave these {group}s out, cut their {item}s into "
+                "several, or choose another strategy (model.loss.init_args.negatives)"
             )
         self.groups_per_batch = groups_per_batch
         self._require_distinct_items = require_distinct_items
@@ -97,7 +96,7 @@ class SameGroupBatches(BatchStream):
         slots = self._num_slots[self._items]
         num_parts = -(-np.bincount(self._group_of_item, slots).astype(np.int64) // self._part)
         if self._require_distinct_items:
-            # If its slots are spread evenly, even the longest item leaves one draw in every part to another item.
+            # If the slots of the longest item are spread evenly, every part still has a draw of another item.
             longest = np.zeros_like(num_parts)
             np.maximum.at(longest, self._group_of_item, slots)
             num_parts = np.maximum(num_parts, -(-longest // (self._part - 1)))
@@ -109,7 +108,7 @@ class SameGroupBatches(BatchStream):
 
     def _draw_parts(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return the items of each part, `[num_parts, draws per part]`, and its group, `[num_parts]`, ascending."""
-        # Items by group, each group's in random order; from here on an item is its position in `order`.
+        # Items sorted by group, in random order within a group; from here on an item is its index in `order`.
         shuffled = rng.permutation(len(self._items))
         order = shuffled[np.argsort(self._group_of_item[shuffled], kind="stable")]
         first_item = _starts(self._num_items)
@@ -129,7 +128,7 @@ class SameGroupBatches(BatchStream):
         group = group_of_part[part]
         parts[part, column] = item_of_slot[first_slot[group] + rng.integers(0, num_slots[group])]
         if self._require_distinct_items:
-            # Parts of a single item end with a repeated slot, which is replaced by another item: no slot is lost.
+            # Parts of a single item end with a repeated slot; another item replaces this slot, so that no slot is lost.
             (single,) = np.nonzero((parts == parts[:, :1]).all(axis=1))
             group = group_of_part[single]
             step = rng.integers(1, self._num_items[group])

@@ -17,7 +17,7 @@ class SpreadBatches(UniformBatches):
     Args:
         sequence_ids: `[num_items]` equal for items of one sequence.
         noun: noun for an item, for messages.
-        stream: arguments of `BatchStream` but `num_slots`; the batch of all ranks is at most one pass.
+        stream: arguments of `BatchStream` except `num_slots`; the batch of all ranks is at most one pass.
 
     Raises:
         ValueError: if an item would occur twice in one step and be its own negative.
@@ -28,8 +28,8 @@ class SpreadBatches(UniformBatches):
         super().__init__(np.ones(num_items), **stream)
         if self.batch_size * self.world_size > num_items:
             raise ValueError(
-                f"batch_size={self.batch_size} on {self.world_size} processes is more than the {num_items} {noun}s "
-                "there are, so that one would come twice and be its own negative: lower `batch_size`"
+                f"batch_size={self.batch_size} on {self.world_size} processes exceeds the {num_items} {noun}s, so one "
+                "of them would come twice and be its own negative: lower `batch_size`"
             )
         _, self._sequence = np.unique(sequence_ids, return_inverse=True)
         self.fingerprint["sequences"] = digest(self._sequence)
@@ -38,13 +38,13 @@ class SpreadBatches(UniformBatches):
         """Draw the order of the items: the n items of a sequence at equal distances, from a random start."""
         order = super()._draw_items(rng)
         num_items = len(order)
-        position = np.empty(num_items, np.int64)  # of each item in `order`
+        position = np.empty(num_items, np.int64)  # sequence of each item in `order`
         position[order] = np.arange(num_items)
         _, first_items, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
         # Items sorted by sequence, and by `order` within a sequence; `turn` counts the items of each sequence from 0.
         sorted_items = order[np.argsort(self._sequence[order], kind="stable")]
         turn = np.empty(num_items, np.int64)
         turn[sorted_items] = np.arange(num_items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        start = position[first_items] / num_items  # uniform; keeps `order` for sequences of one item
+        start = position[first_items] / num_items  # uniform starts, which keep `order` for sequences of one item
         sort_key = (turn + start[self._sequence]) / sizes[self._sequence]
         return np.argsort(sort_key, kind="stable")

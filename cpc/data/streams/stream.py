@@ -21,7 +21,7 @@ Draw = tuple[int, int]
 
 @contextmanager
 def naming(split: str | None) -> Iterator[None]:
-    """Prefix the message of a ValueError with the split; None: all files."""
+    """Prefix the message of a ValueError with the split; None means all files."""
     try:
         yield
     except ValueError as error:
@@ -45,14 +45,14 @@ class BatchStream(ResumableIndex):
     """The stream and the position in it. Subclasses define the order of items.
 
     Args:
-        num_slots: `[num_items]` draws of each item in a pass; items with 0 are never drawn.
+        num_slots: `[num_items]` number of draws of each item in a pass; an item with 0 is never drawn.
         num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
         batch_size: draws per batch, on each rank.
         seed: seed of the whole stream, not negative.
-        rank: this process, 0..world_size - 1.
+        rank: index of this process, 0..world_size - 1.
         world_size: processes that share the stream.
-        made_from: properties of the items, by option: a state of other items is refused, and the message names these
-            options. A hash of `num_slots` and `num_starts` unless given.
+        made_from: properties of the items, by option. A state with other properties raises an error that names these
+            options. None: a hash of `num_slots` and `num_starts`.
 
     Attributes:
         num_slots: draws of all items in a pass.
@@ -82,7 +82,7 @@ class BatchStream(ResumableIndex):
         self._num_slots = np.asarray(num_slots, np.int64)
         self._num_starts = np.broadcast_to(np.asarray(num_starts, np.int64), self._num_slots.shape)
         if not self._num_slots.any():
-            raise ValueError(f"none of the {len(self._num_slots)} items has a slot, so there is nothing to draw")
+            raise ValueError(f"none of the {len(self._num_slots)} items has a slot, so items cannot be drawn")
         self.batch_size = batch_size
         self.seed = seed
         self.rank = rank
@@ -91,7 +91,7 @@ class BatchStream(ResumableIndex):
         self._passes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         if made_from is None:
             made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
-        # The number of ranks is missing, since any number may share a batch.
+        # The fingerprint lacks the number of ranks, since any number of ranks may share a batch.
         identity = {
             "sampler": type(self).__name__,
             "seed": seed,

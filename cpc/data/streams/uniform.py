@@ -6,7 +6,7 @@ import numpy as np
 
 from cpc.data.streams.stream import BatchStream
 
-# Runs that are shuffled together. Neighbours on disk are often of one speaker, who then has 1/16 of the draws.
+# Number of runs that are shuffled together. Neighbours on disk often share a speaker, who then has 1/16 of the draws.
 _NUM_RUNS = 16
 
 
@@ -14,7 +14,7 @@ class UniformBatches(BatchStream):
     """Batches drawn uniformly from all items, or from a part of them that changes during a pass.
 
     Args:
-        slots_at_once: number of slots that are shuffled together; all unless given. They come from sixteen random runs
+        slots_at_once: number of slots that are shuffled together; None: all. These slots come from sixteen random runs
             of neighbouring items, so that the data read at a time fit into a cache.
         stream, options: arguments of `BatchStream`.
 
@@ -34,7 +34,7 @@ class UniformBatches(BatchStream):
         slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)
         if self._slots_at_once is None:
             return rng.permutation(slots)
-        slots = np.roll(slots, rng.integers(len(slots)))  # another cut in each pass
+        slots = np.roll(slots, rng.integers(len(slots)))  # each pass is cut at other positions
         runs = np.array_split(slots, -(-len(slots) * _NUM_RUNS // self._slots_at_once))
         order = rng.permutation(len(runs))
         chunks = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))

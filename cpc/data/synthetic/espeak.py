@@ -31,7 +31,7 @@ _BUFFER_MS = 1000
 
 # At half of the default, no voice activates the library's gain control, which distorts.
 _VOLUME_PERCENT = 50
-# A command to the library: echo of strength 1/256, the lowest possible; some voices have up to 15/256.
+# A command to the library: echo of the lowest possible strength, 1/256; some voices have up to 15/256.
 _FAINTEST_ECHO = "\x011H"
 
 
@@ -113,8 +113,8 @@ class Espeak:
         if rate_hz != SAMPLE_RATE_HZ:
             self._folder.cleanup()
             raise RuntimeError(
-                f"espeak-ng does not start with its data in {self._data} (it answers {rate_hz}); a path of more than "
-                "about 150 characters is too long for it"
+                f"espeak-ng does not start with its data in {self._data} (it returned {rate_hz}); a path of more than "
+                "about 150 characters is too long"
             )
         self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []
@@ -145,12 +145,12 @@ class Espeak:
         Raises:
             ValueError: if the library has no such accent or variant.
         """
-        # The library accepts any variant, and replaces an unknown one by the plain voice of the accent.
+        # The library accepts any variant, and replaces an unknown variant by the plain voice of the accent.
         variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
         if voice.variant not in variants:
             raise ValueError(f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(variants)}")
         if self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
-            raise ValueError(f"espeak-ng has no accent {voice.accent!r}; those of English begin with 'en'")
+            raise ValueError(f"espeak-ng has no accent {voice.accent!r}; accents of English begin with 'en'")
         for parameter, value in (
             (_RATE, voice.words_per_minute),
             (_VOLUME, _VOLUME_PERCENT),

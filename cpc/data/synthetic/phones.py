@@ -6,10 +6,10 @@ from cpc.data.synthetic.espeak import Speech
 
 SILENCE = "sil"
 
-# The names are ARPAbet's, with the British "oh" (lot), "ia" (near), "ea" (square). A class is a phoneme of English, not
-# a sound: "oh" sounds like "aa" in American accents. LibriSpeech's labels likewise come from one dictionary for all
-# accents. Allophones are merged, and rare phonemes are merged with a similar one: "zh" with "sh" (as in TIMIT's 39
-# phones), the vowel of "cure" with "ao", the triphthong of "fire" with "ay".
+# The names are those of ARPAbet, with the British "oh" (lot), "ia" (near), "ea" (square). A class is a phoneme of
+# English, not a sound: "oh" sounds like "aa" in American accents. In the same way the labels of LibriSpeech come from
+# one dictionary for all accents. Allophones are merged, and rare phonemes are merged with similar phonemes: "zh" with
+# "sh" (as in TIMIT's 39 phones), the vowel of "cure" with "ao", the triphthong of "fire" with "ay".
 CLASS_OF_MNEMONIC = {phone: phone for phone in "bdfgklmnprsvwz"} | {
     mnemonic: phone
     for phone, mnemonics in {
@@ -70,7 +70,7 @@ def phone_class(mnemonic: str) -> str:
 def phone_segments(speech: Speech) -> list[tuple[int, int, str]]:
     """Return the phones from the first to the last sample as (start, end, class), without gaps.
 
-    The library reports a stop at its release, and a word after the pause that precedes it. Such a pause is added to the
+    The library reports a stop at its release, and a word after the preceding pause. Such a pause is added to the
     phone that follows, as phonetic transcriptions do with the closure of a stop. Phonemes without samples (an l that
     only changes its vowel) are left out.
     """

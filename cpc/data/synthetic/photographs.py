@@ -1,15 +1,15 @@
 """The embedded images: real photographs and digits from installed packages, which need no download.
 
-A folder with `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records how
-they were made.
+The folder holds `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records
+how the images were made.
 
 - photographs: grey crops of the photographs in scikit-image's wheel; the class of a crop is its photograph. Each
   photograph is cut into blocks, each block belongs to train, valid or test, and a crop lies in one block, so that no
   pixel of a held-out crop is used in training. Crops of a block overlap and are not independent: the array `sequence`
   holds the index of the block. Every class has equally many test crops, and at most `MOST_CROPS` training crops; small
   photographs have fewer.
-- digits: scikit-learn's 1797 handwritten digits, enlarged. Their order is that of the writers, and each split is a
-  contiguous part, so that training and test have hardly a writer in common.
+- digits: scikit-learn's 1797 handwritten digits, enlarged. They are ordered by writer, and each split is a contiguous
+part, so training and test have hardly a writer in common.
 
 h w sides of a photograph, n crops, S crop side.
 """
@@ -41,8 +41,8 @@ PHOTOGRAPHS = tuple(
         "rocket.jpg text.png"
     ).split()
 )
-LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show next to nothing
-BLOCK_SIZE = 96  # approximate: equal blocks fill the photograph
+LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show almost nothing
+BLOCK_SIZE = 96  # approximate side: equal blocks fill the photograph
 CROP_SIZE = 64
 CROP_STRIDE = 8
 BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # shares of each photograph's blocks; the rest is for training
@@ -58,7 +58,8 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
     """Write the embedded corpora, unless they exist already.
 
     Args:
-        out: folder to write. It appears when both corpora are complete: an interrupted run leaves nothing there.
+        out: folder to write. It appears when both corpora are complete, so an interrupted run does not leave a partial
+            folder.
         seed: seed of the choice of blocks and crops.
 
     Returns:
@@ -66,7 +67,7 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
 
     Raises:
         ValueError: if the extra `image` is not installed, or a photograph is missing or damaged.
-        ValueError: if `out` holds anything else than the corpora of this seed and these photographs.
+        ValueError: if `out` holds anything except the corpora of this seed and these photographs.
     """
     out = Path(out)
     sources = photograph_files()
@@ -103,13 +104,13 @@ def photograph_files() -> dict[str, Path]:
     """
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise ValueError(f"the photographs are scikit-image's: {install_hint('image')}")
+        raise ValueError(f"the photographs come from scikit-image: {install_hint('image')}")
     folder = Path(package.origin).parent / "data"
     missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
         raise ValueError(
-            f"{folder} has no {', '.join(missing)}: this scikit-image ships other pictures than 0.25 and 0.26 do; "
-            "install one of these"
+            f"{folder} has no {', '.join(missing)}: this version of scikit-image has other pictures than 0.25 and "
+            "0.26; install one of these versions"
         )
     return {re.split("[_.]", name)[0]: folder / name for name in PHOTOGRAPHS}
 

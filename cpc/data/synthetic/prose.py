@@ -1,8 +1,8 @@
 """English sentences from the language reference in `pydoc_data.topics`, a part of every Python installation.
 
-`cpc.data.synthetic.speech` synthesises them, so only prose is kept: markup, grammar, tables, code and version notes are
-removed, long sentences are divided at their clauses, and sentences with anything but words (an expression, a number, an
-abbreviation) are removed. A name that is made of words becomes these words: `IndexError` is "index error".
+`cpc.data.synthetic.speech` synthesises the sentences, so only prose is kept. Markup, grammar, tables, code and version
+notes are removed. So are sentences with anything except words (an expression, a number, an abbreviation). Long
+sentences are divided at their clauses. A name that is made of words becomes these words: `IndexError` is "index error".
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from functools import cache
 MIN_WORDS = 4
 MAX_WORDS = 16
 
-# Spelt out, also because their full stops would end a sentence.
+# These abbreviations are spelt out, also because their full stops would end a sentence.
 SPOKEN = {
     "e.g.": "for example",
     "i.e.": "that is",
@@ -38,7 +38,7 @@ WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
 
 @cache
 def sentences() -> tuple[str, ...]:
-    """Return the sentences of this Python's reference, in a fixed order, each once.
+    """Return the sentences of the reference of this Python version, in a fixed order, without duplicates.
 
     Returns:
         Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend only on the Python version; `digest` is their hash.
@@ -104,7 +104,7 @@ def spoken_code(match: re.Match[str]) -> str:
 
 
 def clauses(sentence: str) -> list[str]:
-    """Divide a sentence of more than `MAX_WORDS` words into as few pieces as its clauses allow."""
+    """Divide a sentence of more than `MAX_WORDS` words at its clauses, into as few pieces as possible."""
     pieces: list[str] = []
     for part in CLAUSE_END.split(sentence) if len(sentence.split()) > MAX_WORDS else [sentence]:
         if pieces and len(pieces[-1].split()) + len(part.split()) <= MAX_WORDS:

@@ -27,7 +27,7 @@ def make_once(
             description, and `versions` of packages other than cpc and numpy.
 
     Raises:
-        ValueError: if `out` holds anything else.
+        ValueError: if `out` holds anything except this corpus.
     """
     record = out / record_name
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -44,7 +44,7 @@ def make_once(
 
 def _check(out: Path, record: Path, parameters: Mapping[str, Any]) -> None:
     if not record.is_file():
-        raise ValueError(f"{out} holds other files and no finished corpus (no {record.name} in it): {REMEDY}")
+        raise ValueError(f"{out} holds other files, but not a finished corpus ({record.name} is missing): {REMEDY}")
     try:
         recorded = read_json(record)["parameters"]
         different = [

@@ -1,9 +1,9 @@
 """The embedded corpus: English prose, synthesised in the voices of many speakers, with exact phone alignments.
 
-A folder with `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and `corpus.json`,
-which records the provenance. Splits: `train`; `valid`, the training speakers with other sentences; `test`, other
-speakers with other sentences. Probes train on `train`. Phone probes are tested on `test`, speaker probes on `valid`,
-and the held-out bound is measured on `valid`.
+The folder holds `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and
+`corpus.json`, which records the provenance. Splits: `train`; `valid`, the training speakers with other sentences;
+`test`, other speakers with other sentences. Probes train on `train`. Phone probes are tested on `test`, speaker probes
+on `valid`, and the held-out bound is measured on `valid`.
 """
 
 import hashlib
@@ -84,7 +84,8 @@ def synthesize(
     `num_workers`.
 
     Args:
-        out: folder to write. It appears when the corpus is complete: an interrupted run leaves nothing there.
+        out: folder to write. It appears when the corpus is complete, so an interrupted run does not leave a partial
+            folder.
         num_speakers: number of speakers.
         minutes: minutes of speech in all splits together: 80 % train, 8 % valid, 12 % test.
         num_heldout_speakers: number of speakers that are only in the test split.
@@ -97,7 +98,7 @@ def synthesize(
 
     Raises:
         ValueError: if the extra `speech` is not installed.
-        ValueError: if `out` holds anything else than the corpus of these arguments, or an argument is out of range.
+        ValueError: if `out` holds anything except the corpus of these arguments, or an argument is out of range.
     """
     out = Path(out)
     sentences = prose.sentences()
@@ -142,7 +143,7 @@ def synthesize(
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
-    """Distribute the sentences: splits share none, and the speakers of a split start at different sentences."""
+    """Distribute the sentences. Splits do not share sentences, and the speakers of a split start at different ones."""
     order = np.random.default_rng([seed, num_sentences]).permutation(num_sentences).tolist()
     edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
     pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
@@ -160,7 +161,7 @@ def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: 
 
 
 def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
-    """Synthesise and write the utterances of a speaker: whole sentences, as near as possible to the seconds."""
+    """Synthesise and write the utterances of a speaker, in whole sentences that last about the given seconds."""
     speaker = script.speaker
     (folder / "audio" / speaker.name).mkdir(parents=True)
     utterances = []

@@ -411,7 +411,7 @@ def test_draws_give_no_gradient(name: str, path: str, has_autocast: bool, genera
 
 def test_squares_that_overflow_are_refused(generator: torch.Generator) -> None:
     sampler, classes, _ = ready("kmeans", generator)
-    with pytest.raises(ValueError, match="embeddings beyond 1e\\+16: the model has diverged"):
+    with pytest.raises(ValueError, match="embeddings exceed 1e\\+16: the model has diverged"):
         sampler.update(torch.tensor([3]), classes[:1] * 1e20)
     assert sampler.mass.sums.isfinite().all()
 
@@ -519,7 +519,9 @@ def test_draws_leave_the_global_generator_alone(generator: torch.Generator) -> N
 def test_kernels_of_unnormalised_embeddings(generator: torch.Generator) -> None:
     classes = 3 * unit_vectors(NUM_CLASSES, generator)
     for name in ("fourier", "features"):
-        with pytest.raises(ValueError, match=r"embeddings must have unit length for RandomFourier, one is off by 2"):
+        with pytest.raises(
+            ValueError, match=r"embeddings must have unit length for RandomFourier, but one length is off by 2"
+        ):
             SAMPLERS[name]().refresh(classes)
         sampler, _, queries = ready(name, generator)
         with pytest.raises(ValueError, match="queries must have unit length"):

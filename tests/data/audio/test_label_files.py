@@ -68,7 +68,7 @@ def test_tables_that_do_not_fit(tmp_path: Path, text: str, message: str) -> None
 
 
 def test_a_name_that_could_mean_two_files(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"1 names in .* are of files in several folders:\n  1.wav"):
+    with pytest.raises(ValueError, match=r"1 names in .* occur in several folders:\n  1.wav"):
         join_labels(["a/1.wav", "b/1.wav", "b/2.wav"], table(tmp_path, "path,word\n1.wav,one\n2.wav,two\n"), "path")
 
 

@@ -162,7 +162,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "text": (lambda path: path.write_text("words " * 100), "no audio"),
     "cut_off": (make_cut_off_mp3, "truncated"),
     "boastful_mp3": (make_boastful_mp3, r"is truncated, 107 of its 268435456 frames are there"),
-    "boastful_ogg": (make_boastful_ogg, r"says that it has 137438953472 samples, more than its \d+ bytes can hold"),
+    "boastful_ogg": (make_boastful_ogg, r"its header states 137438953472 samples, more than its \d+ bytes can hold"),
     "missing": (lambda path: None, "no such file"),
 }
 
