@@ -11,14 +11,14 @@ from einops import repeat
 from cpc.probes.results import Answers, answer_by_likelihood
 from cpc.probes.task import Examples
 
-_TEMPERATURE = 0.07  # of Wu et al. 2018
+_TEMPERATURE = 0.07  # temperature of Wu et al. 2018
 _BLOCK_ROWS = 1024
 
 
 def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
     """Predict the most frequent class of the training examples.
 
-    Counts start at one, so that a class without a training example has a likelihood above zero.
+    Counts start at one, so that the likelihood of a class without training examples is above zero.
     """
     counts = np.bincount(train.labels, minlength=num_classes)
     log_share = np.log((counts + 1) / (counts + 1).sum())
@@ -29,14 +29,14 @@ def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_
     """Predict classes by a weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
 
     Similarity is the cosine of features centred on the training mean. A neighbour votes with the weight
-    exp(similarity / 0.07). The likelihood of a class is its share of the votes, after one more vote of the weakest
-    neighbour is spread over all classes.
+    exp(similarity / 0.07). The likelihood of a class is its share of the votes, after a vote with the weight of the
+    weakest neighbour is spread evenly over all classes.
 
     Args:
         train: the training examples.
         test: the examples to classify.
         num_classes: Y.
-        num_neighbours: number of neighbours that vote; all if there are fewer.
+        num_neighbours: number of neighbours that vote; if there are fewer training examples, all vote.
     """
     values = train.values[train.rows]
     mean = torch.from_numpy(values.mean(0, dtype=np.float64)).float()

@@ -34,8 +34,8 @@ _HIDDEN_LAYER_DEFAULTS = {
 class ProbeProtocol:
     """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the defaults.
 
-    The linear probe is solved to its optimum. Its only setting is the penalty `l2`; all others except `hidden` are for
-    training with a hidden layer.
+    The linear probe is solved to its optimum. Its only setting is the penalty `l2`; all other settings except `hidden`
+    apply only to a hidden layer.
 
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
@@ -43,14 +43,15 @@ class ProbeProtocol:
             weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, it is chosen on
             held-out groups of the training part, and is 1 with a hidden layer.
         hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
-        num_seeds: probes with a hidden layer, with different initial weights and orders of examples; 3 if not given.
+        num_seeds: number of probes with a hidden layer, which differ in initial weights and order of examples; 3 if not
+            given.
         num_epochs: minimum passes over the training examples; 20 if not given.
-        min_steps: minimum steps: small training parts get more passes; 1000 if not given.
+        min_steps: minimum steps; small training parts get more passes. 1000 if not given.
         batch_size: examples per step; 1024 if not given.
         learning_rate: Adam's initial rate, which falls to zero along a cosine; 0.001 if not given.
 
     Raises:
-        ValueError: on values out of range, or if a setting of a hidden layer is given for the linear probe.
+        ValueError: if a value is out of range, or a setting of a hidden layer is given for the linear probe.
     """
 
     hidden: Annotated[int, Range(0, 1)] = 0
@@ -70,8 +71,8 @@ class ProbeProtocol:
                 object.__setattr__(self, name, default)
             elif not self.hidden and value is not None and name != "l2":
                 raise ValueError(
-                    f"{name}={value} is about a hidden layer, but the linear probe is solved, not trained: leave it "
-                    "out, or set `hidden` to 1"
+                    f"{name}={value} applies only to a hidden layer, because the linear probe is solved, not trained: "
+                    "leave it out, or set `hidden` to 1"
                 )
 
 
@@ -134,12 +135,12 @@ class Probe(nn.Module):
 
 
 def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
-    """Return mean and inverse deviation of the training examples; constant and sparse features keep their scale."""
+    """Return mean and inverse deviation of the training examples. Constant and sparse features keep their scale."""
     total = torch.zeros(train.values.shape[1], dtype=torch.float64)
     if not isinstance(train.values, np.ndarray):
         return total.float(), 1 + total.float()
     squares = torch.zeros_like(total)
-    shift = read(train, slice(0, 1))[0].double()  # sums of squares of shifted values lose no digits
+    shift = read(train, slice(0, 1))[0].double()  # sums of squares of shifted values keep all digits
     for start in range(0, len(train), BLOCK_ROWS):
         x = read(train, slice(start, start + BLOCK_ROWS)).double() - shift
         total += x.sum(0)

@@ -29,14 +29,14 @@ class Comparison:
     Attributes:
         probe_data: the corpus, as probes read it.
         tasks: the tasks with all training labels.
-        probed: the same tasks as probes are trained on them, which may have less training data.
+        probed: the same tasks for training probes, which may have less training data.
         protocol: how probes are trained.
         extraction: how features are computed and kept.
         shares: shares of the labels, for the curves.
         results: results by task and name.
         curves: `label_efficiency` of `probe.json` by task.
-        geometries: geometry of the features by name.
-        num_empty: number of observations without a vector by name.
+        geometries: geometry of each feature, by name.
+        num_empty: number of observations without a vector, by name of the feature.
     """
 
     probe_data: ProbeData
@@ -76,8 +76,8 @@ class Comparison:
             names: the names of the results by feature.
             extractors: one extractor, or several (untrained models of several seeds) whose answers are averaged.
             num_seeds: number of probes for each feature.
-            with_shares: train probes on shares of the labels too.
-            neighbour_feature: the feature for nearest neighbours; None for no neighbours.
+            with_shares: also train probes on shares of the labels.
+            neighbour_feature: the feature for nearest neighbours; None: no nearest neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in self.probed]))

@@ -17,13 +17,14 @@ from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
-MOST_WHITENED_DIMS = 4096  # an eigendecomposition of this size takes half a minute
+MOST_WHITENED_DIMS = 4096  # largest dimension whose spectrum is computed; the eigendecomposition takes half a minute
 _BLOCK_ROWS = 4096
-_KEPT_BYTES = 1_000_000_000  # standardised features that take more are standardised again in every pass
-_SPECTRUM_EXAMPLES = 20_000  # minimum, or eight for each dimension; the spectrum is only a preconditioner
+_KEPT_BYTES = 1_000_000_000  # larger standardised features are not kept, but standardised again in every pass
+_SPECTRUM_EXAMPLES = 20_000  # minimum number, or eight for each dimension; the spectrum is only a preconditioner
 _MOST_PASSES = 1000
 _MOST_PRODUCTS = 100  # products with the Hessian in one step
-_ROUNDING = 1e-7  # per example, in float32; the solver stops after a step that gains less and shrinks no gradient
+# Loss per example, in float32. The solver stops after a step that gains less and does not shrink the gradient.
+_ROUNDING = 1e-7
 
 
 @dataclass
@@ -45,9 +46,10 @@ class Coordinates:
     """Standardised features, in coordinates that make the problem small and well-conditioned.
 
     With fewer examples than dimensions the problem is solved in the row space of the features: x = s B with an
-    orthonormal B `[n, D]`, and s `[n, n]` replaces the features; the penalty is the same. Otherwise the coordinates
-    are the features. If the covariance has at most `MOST_WHITENED_DIMS` dimensions, its eigenvectors precondition the
-    solver. Sparse features (`FeatureExtractor.sparse`) are not transformed, and `columns` is their transpose.
+    orthonormal B `[n, D]`, where s `[n, n]` replaces the features and the penalty is the same. Otherwise the
+    coordinates are the features. If the covariance has at most `MOST_WHITENED_DIMS` dimensions, its eigenvectors
+    precondition the solver. Sparse features (`FeatureExtractor.sparse`) are not transformed, and `columns` is their
+    transpose.
 
     Args:
         x: features, standardised by `mean` and `scale` when read.
@@ -74,7 +76,7 @@ class Coordinates:
         num, dim = len(rows), x.shape[1]
         if not isinstance(x, np.ndarray):
             self._kept = x[rows].to(device)
-            self.columns = self._kept.t().to_sparse_csr()  # `score_grads.T @ x` takes fifty times as long without it
+            self.columns = self._kept.t().to_sparse_csr()  # without this `score_grads.T @ x` takes fifty times as long
         elif num < dim and num <= MOST_WHITENED_DIMS:
             self._change_to_row_space()
         elif 4 * num * dim <= _KEPT_BYTES:
@@ -135,7 +137,7 @@ class Coordinates:
 
     def _change_to_row_space(self) -> None:
         x = self._standardised(self._rows)
-        exact = x.double().cpu()  # rounding errors of float32 products would look like further directions
+        exact = x.double().cpu()  # rounding errors of float32 products would look like additional directions
         values, vectors = torch.linalg.eigh(exact @ exact.T)
         keep = values > values[-1] * 1e-9
         root, vectors = values[keep].sqrt(), vectors[:, keep]
@@ -155,16 +157,16 @@ def solve(
     start: Solution | None = None,
     tolerance: float = 1e-3,
 ) -> Solution:
-    """Minimise sum of cross-entropies + l2 / 2 |W|^2, where the softmax has one row of W for every class.
+    """Minimise the sum of cross-entropies + l2 / 2 |W|^2, where the softmax has one row of W for every class.
 
     This is the objective of scikit-learn's LogisticRegression with `C = 1 / l2`. For two classes it is `C = 2 / l2`:
     scikit-learn then penalises one vector, the difference of the two rows, and |W|^2 is half of its square.
 
     The solver is Newton's method. Each step is computed by conjugate gradients in coordinates whitened by an
     approximate diagonal of the Hessian. For class y the diagonal is h_y s + l2, where s are the eigenvalues of the
-    second moments and h_y is the sum of p (1 - p) over the examples. A gradient in these coordinates is about the
+    second moments and h_y is the sum of p (1 - p) over the examples. In these coordinates the gradient is about the
     distance to the optimum in standard errors of the weights, whether a class has five examples or a million. The
-    solver stops when this gradient is small. If the loss of all examples is below 1 nat, as it is for separable
+    solver stops when this gradient is small. If the total loss of all examples is below 1 nat, as for separable
     classes, the tolerance shrinks with the square root of the loss.
 
     Args:
@@ -187,7 +189,7 @@ def solve(
         if size <= tolerance * min(1.0, loss**0.5):
             break
         if objective.num_passes >= _MOST_PASSES:
-            if size <= tolerance:  # float32 gets no further if the loss is nearly zero
+            if size <= tolerance:  # float32 cannot improve further if the loss is nearly zero
                 break
             warnings.warn(
                 f"a linear probe of {num_classes} classes is not at its optimum after {objective.num_passes} passes "
@@ -200,7 +202,8 @@ def solve(
         fraction, before, size_before = 1.0, loss, size
         while True:
             loss, gradient = objective.set_step(flat + fraction * step)
-            # A convex function that still falls at the new point fell along the whole step, even if rounding hides it.
+            # A convex function that still falls at the new point fell along the whole step, even if rounding hides the
+            # fall.
             if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-6:
                 break
             fraction /= 2
@@ -223,7 +226,7 @@ def _newton_step(objective: "_Objective", gradient: Float[Tensor, "Y R_1"], scal
     hessian = LinearOperator((size, size), whitened, dtype=np.float64)
     whitened_step, _ = cg(hessian, right, rtol=0.1, maxiter=_MOST_PRODUCTS)
     step = torch.from_numpy(whitened_step).view_as(scale) * scale
-    step[:, 1:] -= step[:, 1:].mean(0)  # a change that all classes share costs a penalty and moves no probability
+    step[:, 1:] -= step[:, 1:].mean(0)  # a change that all classes share only raises the penalty
     return step
 
 

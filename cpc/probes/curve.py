@@ -27,7 +27,7 @@ def plot_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
     ticks = [f"{100 * share:g} %\n{num}" for share, num in zip(curve["shares"], curve["num_labels"], strict=True)]
     axes.set_xticks(curve["num_labels"], ticks)
     axes.minorticks_off()
-    axes.set(title=figure_text(title), xlabel="share and number of the labels trained on")
+    axes.set(title=figure_text(title), xlabel="share and number of training labels")
     axes.set_ylabel("accuracy on the test split, %")
     axes.grid(axis="y")
     figure.legend(loc="outside right upper")

@@ -1,4 +1,4 @@
-"""Features of files, one output per file, for whoever wants them elsewhere."""
+"""Features of files, written to one output per file, for use outside cpc."""
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -61,9 +61,9 @@ def embed(
         overwrite: replace existing outputs.
         device: device of the computation.
         precision: precision of the encoder's products.
-        num_ray_workers: number of worker processes in a Ray cluster (at RAY_ADDRESS; a local cluster is started if it
-            is not set), each with a CPU, and a GPU unless `device` is cpu; no cluster if not given. When a bad file
-            ends the command, other workers may still finish their files.
+        num_ray_workers: number of worker processes in a Ray cluster; no cluster if not given. The cluster is at
+            RAY_ADDRESS; if this variable is not set, a local cluster is started. A worker has a CPU, and a GPU unless
+            `device` is cpu. When a bad file ends the command, other workers may still finish their files.
         trusted_packages: packages whose classes the model and its data may name.
         progress: show a progress bar.
 
@@ -71,16 +71,16 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before a file is written: on a modality that cannot be probed, a missing path, a folder without
-            files of the modality, two inputs with the same output, or outputs that exist already. While writing,
-            without `skip_bad`: on a bad file, or one with features that are not finite. With `num_ray_workers`: see
+        ValueError: before files are written, if the modality cannot be probed, a path is missing, a folder has no files
+            of the modality, two inputs have the same output, or outputs exist already. While files are written, without
+            `skip_bad`: if a file is bad, or has features that are not finite. With `num_ray_workers`: see
             `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(legal)}")
     if num_ray_workers is not None and ":" in device:
-        raise ValueError(f"`device`={device}: each Ray worker has a GPU of its own; write {device.partition(':')[0]}")
+        raise ValueError(f"`device`={device}: each Ray worker has its own GPU; write {device.partition(':')[0]}")
     start = partial(_Embedding, model_folder, features, format, precision, tuple(trusted_packages))
     embedding = start(device if num_ray_workers is None else "cpu")
     targets = _targets(paths, Path(out), format, embedding.probe_data.find_files)
@@ -142,7 +142,7 @@ class _Embedding:
             with reading(path, "its features cannot be computed"):
                 values = self._extractor.file_features(path)
             if not np.isfinite(values).all():
-                raise ValueError(f"{path}: its features are not finite, the model's products overflow")
+                raise ValueError(f"{path}: its features are not finite, because products of the model overflow")
         except ValueError as error:
             return str(error)
         _write(target, values, {**self._sidecar, "source": str(path)}, self._format)
@@ -166,11 +166,11 @@ def _targets(
         if target in targets:
             other = targets[target]
             if other.resolve() == file.resolve():
-                raise ValueError(f"{file} is named twice, by itself or by a folder: name it once")
-            way = "rename one" if other.parent == file.parent else "name the folder above both in their place"
+                raise ValueError(f"{file} is named twice, directly or through a folder: name it once")
+            way = "rename one" if other.parent == file.parent else "name the folder above both instead"
             raise ValueError(
-                f"{other} and {file} would both be written to {target}: {way}, or embed each by a command of its own, "
-                "with another `out`"
+                f"{other} and {file} would both be written to {target}: {way}, or run one command for each, with "
+                "different `out`"
             )
         targets[target] = file
     return targets

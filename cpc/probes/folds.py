@@ -1,4 +1,4 @@
-"""Cross-validation: each fold of a task is answered by probes of the other folds, and all answers are judged together.
+"""Cross-validation: probes of the other folds answer each fold of a task, and all answers are judged together.
 
 n examples, D feature dim.
 """
@@ -42,7 +42,7 @@ def over_folds(
         task: the task.
         store: the features of all observations of the task.
         feature: a feature of the store; None to pass only labels.
-        answer: called with training examples, test examples and the number of classes; returns the answers of each
+        answer: function of training examples, test examples and the number of classes that returns the answers of each
             seed.
 
     Returns:

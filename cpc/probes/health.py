@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-NUM_FEATURES = 512  # maximum; the rank of more features takes as long as a training step of a small model
+NUM_FEATURES = 512  # maximum number of features; the rank of more takes as long as a training step of a small model
 LEAST_RELATIVE_VARIANCE = 1e-4
 LEAST_EFFECTIVE_RANK = 1.5
 
@@ -21,11 +21,12 @@ class Health(NamedTuple):
 
     Attributes:
         variance: mean over the dimensions of the variance over the features.
-        relative_variance: variance over all dimensions as a share of the features' mean square; 0 if all features are
-            equal.
-        effective_rank: number of dimensions filled, from 1 to min(n - 1, D); see the function `effective_rank`.
-        is_collapsed: `relative_variance` below 1e-4, `effective_rank` below 1.5 in more than two dimensions, or a
-            feature that is not finite.
+        relative_variance: variance over all dimensions divided by the mean square of the features; 0 if all features
+            are equal.
+        effective_rank: number of dimensions that the features fill, from 1 to min(n - 1, D); see the function
+            `effective_rank`.
+        is_collapsed: True if `relative_variance` is below 1e-4, `effective_rank` is below 1.5 in more than two
+            dimensions, or a feature is not finite.
     """
 
     variance: float
@@ -38,7 +39,7 @@ class Health(NamedTuple):
 def health(features: Float[Tensor, "n D"]) -> Health:
     """Return variance and effective rank of features, or of 512 evenly spaced ones if there are more.
 
-    The function draws no random numbers, so it does not change training.
+    The function does not draw random numbers, so it does not change training.
 
     Raises:
         ValueError: if there are fewer than two features.
@@ -65,7 +66,7 @@ def effective_rank(features: Float[Tensor, "n D"]) -> float:
 
     Definition 1 of Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality"; Garrido et al.
     2023 (arXiv:2210.02885) use it to find collapse without labels. The singular values come from the smaller Gram
-    matrix in float64. Singular values below 1e-8 of the largest are noise, and too small to change the result.
+    matrix in float64. Singular values below 1e-8 of the largest value are noise, but too small to change the result.
 
     Returns:
         The effective rank; 1 if all features are equal, since no rank below one is defined.

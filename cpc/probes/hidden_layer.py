@@ -91,7 +91,7 @@ def _minibatches(
 
 
 def _prefetch(values: np.ndarray, first: int, last: int) -> None:
-    """Have the disk read these rows of a memory-mapped array in one run, before they are read in random order."""
+    """Make the disk read these rows of a memory-mapped array in one run, before they are read in random order."""
     mapped = getattr(values, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
         start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE

@@ -9,7 +9,7 @@ from cpc.probes.hidden_layer import fit_hidden
 from cpc.probes.penalty import choose_l2
 from cpc.probes.task import Examples
 
-_TOLERANCE_CHOSEN = 0.01  # standard errors from the optimum, if the penalty was chosen on a coarse grid
+_TOLERANCE_CHOSEN = 0.01  # distance to the optimum in standard errors, if the penalty was chosen on a coarse grid
 _TOLERANCE_GIVEN = 0.001  # gives the weights of scikit-learn
 
 

@@ -26,8 +26,8 @@ _TENSORS = ("weight", "bias", "mean", "variance")
 class OnlineProbe(pl.Callback):
     """A linear softmax on detached features, trained on every training batch and tested on the held-out batches.
 
-    Features are standardised by running statistics. The probe has its own optimiser and draws no random numbers, so the
-    model trains bit for bit the same with and without the probe.
+    Features are standardised by running statistics. The probe has its own optimiser and does not draw random numbers,
+    so training of the model is bit for bit the same with and without the probe.
 
     Args:
         task: a task of the data. Audio has `speaker` and `phones` (needs `data.alignments`), for every frame; images
@@ -37,7 +37,7 @@ class OnlineProbe(pl.Callback):
         learning_rate: learning rate of Adam.
 
     Raises:
-        ValueError: on other features; before training, if the data lack the task or have fewer than two classes.
+        ValueError: if `features` is unknown. Before training: if the data lack the task or have fewer than two classes.
     """
 
     def __init__(self, task: str = "speaker", features: Literal["c", "z"] = "c", learning_rate: float = 1e-3) -> None:
@@ -66,8 +66,8 @@ class OnlineProbe(pl.Callback):
         self._labels_are_groups: bool = data.is_group_task(self.task)
         if len(self.classes) < 2:
             raise ValueError(
-                f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, at least 2 are needed: "
-                "name more of them in the data, or remove the probe from trainer.callbacks"
+                f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, but needs at least 2: "
+                "add data of other classes, or remove the probe from trainer.callbacks"
             )
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -76,7 +76,7 @@ class OnlineProbe(pl.Callback):
         self._encoder = model.encoder
         dim = model.context.dim if self.features == "c" else model.encoder.dim
         device = pl_module.device
-        # The problem is convex, so zeros will do, and they draw nothing from the random generators of training.
+        # The problem is convex, so weights can start at zero, which does not use the random generators of training.
         self.weight = torch.zeros(len(self.classes), dim, device=device, requires_grad=True)
         self.bias = torch.zeros(len(self.classes), device=device, requires_grad=True)
         self.mean = torch.zeros(dim, device=device)
@@ -125,8 +125,8 @@ class OnlineProbe(pl.Callback):
         """Return the result over the held-out batches since the last call, with log N - L of the same weights.
 
         Returns:
-            A line of `probe.jsonl`; measures are None if no held-out frame is labelled. H(Y) is the entropy of the
-            test labels, and H(Y) - CE a lower bound on the information of the features about the labels.
+            A line of `probe.jsonl`; measures are None if no held-out frame is labelled. H(Y) is the entropy of the test
+            labels, and H(Y) - CE is a lower bound on the information of the features about the labels.
         """
         totals = torch.stack([self._num_correct.double(), self._cross_entropy])
         counts = _sum_over_ranks(trainer, self._label_counts.double())
@@ -173,8 +173,8 @@ class OnlineProbe(pl.Callback):
         if state["classes"] != self.classes or state["weight"].shape != self.weight.shape:
             raise ValueError(
                 f"OnlineProbe: the checkpoint's probe of {self.task!r} has {len(state['classes'])} classes of "
-                f"{state['weight'].shape[1]} features, these data and this model have {len(self.classes)} and "
-                f"{self.weight.shape[1]}: continue with the data that the run began with"
+                f"{state['weight'].shape[1]} features, but data and model now have {len(self.classes)} and "
+                f"{self.weight.shape[1]}: continue with the data of the first start"
             )
         with torch.no_grad():
             for name in _TENSORS:
@@ -184,7 +184,7 @@ class OnlineProbe(pl.Callback):
         self._optimiser.load_state_dict(state["optimiser"])
 
     def _labelled(self, batch: Batch, x: Float[Tensor, "B ... D"]) -> tuple[Float[Tensor, "n D"], Int[Tensor, " n"]]:
-        """Return the labelled frames without padding, and their labels; a grid gives the mean over its patches."""
+        """Return the labelled frames without padding, and their labels; for a grid, the mean over its patches."""
         labels = (rearrange(batch.group_id, "b -> b 1") if self._labels_are_groups else batch.labels).cpu()
         num_valid = None if batch.num_valid is None else self._encoder.num_latents(batch.num_valid.cpu())
         if is_grid(x):

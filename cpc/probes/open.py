@@ -35,7 +35,7 @@ def open_probe_data(
         data_options: fields of the data that differ from the run's.
 
     Raises:
-        ValueError: if config.json does not say what the data were, they cannot be probed, or the source cannot be read.
+        ValueError: if config.json does not describe the data, the data cannot be probed, or the source cannot be read.
     """
     extraction = extraction or Extraction()
     cache_dir = None if extraction.cache_dir is None else str(extraction.cache_dir)
@@ -69,8 +69,8 @@ def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None
     """Check that an option names only legal values.
 
     Raises:
-        ValueError: naming the option and the legal values.
+        ValueError: if a value is not legal. The message names the option and the legal values.
     """
     unknown = [name for name in names if name not in legal]
     if unknown or isinstance(names, str):
-        raise ValueError(f"{option}={names!r}: legal are {', '.join(legal)}")
+        raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")

@@ -23,7 +23,7 @@ class Plan:
     """The measurements of a report; `cpc.probes.report.probe` describes the options.
 
     Raises:
-        ValueError: on an unknown name, or on neighbours without a feature of the model.
+        ValueError: if a name is unknown, or neighbours are chosen without a feature of the model.
     """
 
     probe_data: ProbeData
@@ -53,19 +53,19 @@ class Plan:
         """Check that every task has neighbours and subsets of its labels, if the plan includes them.
 
         Raises:
-            ValueError: naming the task and the option.
+            ValueError: if a task lacks them. The message names the task and the option.
         """
         for task in tasks:
             if task.pool == "frames" and "neighbours" in self.baselines:
                 raise ValueError(
-                    f"baselines: neighbours are of whole {self.probe_data.unit}s, but task {task.name!r} labels every "
-                    "frame: set `pool` to mean, or leave them out"
+                    f"baselines: neighbours are whole {self.probe_data.unit}s, but task {task.name!r} labels every "
+                    "frame: set `pool` to mean, or leave neighbours out"
                 )
             for share in self.label_shares or ():
                 task.subset(share)
 
     def measure(self, comparison: Comparison, model: CPC, build_model: Callable[[int], CPC]) -> dict[str, float]:
-        """Extract the features, train all probes and networks, and return the seconds that each of them took.
+        """Extract the features, train all probes and networks, and return the seconds of each stage.
 
         Args:
             comparison: collects the results.

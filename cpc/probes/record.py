@@ -54,6 +54,6 @@ def read_report(path: str | Path, sha256: str) -> dict[str, Any]:
     try:
         report = read_json(path)
     except ValueError as error:
-        raise ValueError(f"{error}; it is no report: delete it, or name another file with `out`") from error
+        raise ValueError(f"{error}; the file is not a report: delete it, or name another file with `out`") from error
     is_report = isinstance(report, dict) and isinstance(report.get("model"), dict)
     return report if is_report and report["model"].get("sha256") == sha256 else {}

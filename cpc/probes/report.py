@@ -60,21 +60,22 @@ def probe(
     Args:
         model_folder: a model folder, or a run folder that holds one.
         data: manifest CSV, or the folder that holds it; for images a folder, npz or NAME:ROOT.
-        task: phones, speaker, or label columns of the manifest; class for images; or a name for a family of tasks.
-        features: features of the model (c, z; for images z_grid and c_grid too) and hand-made ones; if not given,
-            c z mfcc, and for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
+        task: phones, speaker, or label columns of the manifest; class for images; or the name of a family of tasks.
+        features: features of the model (c, z; for images also z_grid and c_grid) and hand-made features; if not given,
+            c z mfcc, or for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
         baselines: majority, random (the architecture untrained), supervised (the architecture trained for the task),
             fine_tuned (the same, from the model's weights), neighbours (by the first feature; not for frames), and
-            hand-made features (mfcc, logmel; pixels, hog); none with an empty list; if not given, majority random
-            supervised, and for images pixels too.
+            hand-made features (mfcc, logmel; pixels, hog). An empty list for no baselines. If not given, majority
+            random supervised, and for images also pixels.
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
         pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
             the task if not given.
         train_split: split for training probes, and for the statistics and data initialisation of baselines; train if
             not given.
         test_split: split for testing; valid for speaker, else test, if not given.
-        folds: cross-validation in place of two splits: a column, such as speaker, whose groups are distributed over
-            the folds in their order. Each fold is tested by probes of the others; intervals are over the groups.
+        folds: column for cross-validation instead of two splits, such as speaker; the groups of the column are
+            distributed over the folds in their order. Each fold is tested by probes of the other folds; intervals are
+            over the groups.
         num_folds: number of folds; 4, or the modality's default, if not given.
         train_minutes: train probes on this much random audio of the split; networks are trained on all of it.
         protocol: how probes are trained.
@@ -94,15 +95,15 @@ def probe(
         feature; `bound` has the held-out records; the rest is the protocol. docs/records.md lists the keys.
 
     Raises:
-        ValueError: before anything is computed, on unknown names, options that the modality does not have, or tasks
-            that the corpus cannot be probed for.
+        ValueError: before anything is computed, if a name is unknown, the modality does not have an option, or the
+            corpus cannot be probed for a task.
     """
     for share in label_shares or ():
         check_share(share)
     if folds is None:
         train_split = train_split or "train"
     elif train_split is not None or test_split is not None:
-        raise ValueError(f"`folds` {folds} tests on every fold in turn: leave `train_split` and `test_split` out")
+        raise ValueError(f"`folds` {folds} replaces the splits: leave `train_split` and `test_split` out")
     extraction, trusted_packages = extraction or Extraction(), tuple(trusted_packages)
     out = place_of_results(model_folder, REPORT_NAME, out)
     config = read_config(model_folder)
@@ -150,7 +151,7 @@ def probe(
     )
     table = format_report(report)
     _draw_curves(report, out)
-    write_json(report, out)  # last: an earlier failure leaves the previous report in place
+    write_json(report, out)  # written last, so that an earlier failure keeps the previous report
     print(f"{table}\nwritten to {out}")
     return report
 
@@ -181,12 +182,12 @@ def _family_means(families: Mapping[str, Sequence[str]], results: Mapping[str, M
 
 
 def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) -> list[Task]:
-    """Return the tasks with at most this many minutes of training observations, chosen at random, at least one."""
+    """Return the tasks with at most this many minutes of training observations, and at least one, chosen at random."""
     rows = np.unique(np.concatenate([task.train for task in tasks]))
     durations = probe_data.minutes(rows)
     if durations is None:
         raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
-    rows, durations = rows[durations > 0], durations[durations > 0]  # observations that were left out last 0
+    rows, durations = rows[durations > 0], durations[durations > 0]  # a skipped observation has the duration 0
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
     return [task.trained_on(chosen) for task in tasks]

@@ -37,7 +37,7 @@ class ProbeResult:
 
     Labels unseen in training count as errors; entropies are over the examples whose label was seen. The label
     information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), apart from the error of
-    estimating H(Y) from a sample. It is negative if the probe is worse than answering the label frequencies.
+    estimating H(Y) from a sample. It is negative if the probe is worse than predicting the label frequencies.
 
     Attributes:
         accuracy_percent: top-1, mean over the seeds.
@@ -46,17 +46,17 @@ class ProbeResult:
         label_entropy_nats: H(Y) of the test labels' frequencies.
         cross_entropy_nats: CE, mean over examples and seeds of -log q(y | features).
         label_information_nats: H(Y) - CE.
-        label_information_interval_nats: as for accuracy.
-        num_train: training examples; the mean over the folds.
-        num_test: test examples.
-        num_unseen: test examples whose label the training part does not have.
-        num_clusters: independent units of the test part.
+        label_information_interval_nats: interval of the label information, as for accuracy.
+        num_train: number of training examples; with folds, the mean over them.
+        num_test: number of test examples.
+        num_unseen: number of test examples whose label the training part lacks.
+        num_clusters: number of independent units of the test part.
         f1_percent: F1 of the classes, weighted by their test examples; over all seeds.
         macro_f1_percent: mean F1 of the classes that have test examples; over all seeds.
         class_accuracy_percent: recall of each class; None for a class without test examples.
         confusion: number of examples by `[true class][predicted class]`, summed over the seeds.
-        l2: weight of each probe's penalty, chosen on the training part unless given.
-        num_network_steps: steps of a network trained for the labels within its budget; None for probes.
+        l2: weight of each probe's penalty, which is chosen on the training part unless given.
+        num_network_steps: number of steps of a supervised network within its budget; None for probes.
     """
 
     accuracy_percent: float
@@ -79,7 +79,7 @@ class ProbeResult:
 
 
 def answer_by_likelihood(log_probabilities: np.ndarray, labels: np.ndarray) -> Answers:
-    """Return the most probable class of each example, and its true class's log-probability, from `[n, Y]` of them."""
+    """Return the most probable class, and the log-probability of the true class, from log-probabilities `[n, Y]`."""
     log_likelihood = log_probabilities[np.arange(len(labels)), labels].astype(np.float64)
     return Answers(log_probabilities.argmax(1), np.where(labels == UNSEEN, np.nan, log_likelihood))
 

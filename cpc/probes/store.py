@@ -27,14 +27,14 @@ class Extraction:
         device: device of the computation.
         precision: precision of the encoder's products.
         max_ram_gb: larger features go to temporary files, which are deleted when the process ends.
-        scratch_dir: folder of the temporary files; the system's if not given.
-        dtype: stored type; float32, and float16 for grids, if not given. `float16` has three decimal digits.
+        scratch_dir: folder of the temporary files; the folder of the system if not given.
+        dtype: type of stored features; float32, or float16 for grids, if not given. `float16` has three decimal digits.
         cache_dir: folder of packed data; .cpc_cache next to the data if not given.
         skip_bad: leave out files that cannot be used, and count them.
         progress: show progress bars.
 
     Raises:
-        ValueError: if `scratch_dir` is not a folder, or `max_ram_gb` negative.
+        ValueError: if `scratch_dir` is not a folder, or `max_ram_gb` is negative.
     """
 
     device: str = "cpu"
@@ -49,7 +49,9 @@ class Extraction:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
-            raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is not a folder: make it, or name another one")
+            raise ValueError(
+                f"scratch_dir={str(self.scratch_dir)!r} is not a folder: create it, or name another folder"
+            )
 
     def record(self) -> dict[str, Any]:
         """Return the settings that `probe.json` records."""
@@ -122,7 +124,7 @@ class FeatureStore:
 
         def extract_group(group: np.ndarray) -> int:
             if num_workers > 1:
-                torch.set_num_threads(1)  # in this worker
+                torch.set_num_threads(1)  # of this worker
             num_filled = dict.fromkeys(group.tolist(), 0)
             for row, vectors_of in extractor.read(group):
                 start = store.span(row).start + num_filled[row]
@@ -131,15 +133,15 @@ class FeatureStore:
                         vectors = vectors.astype(dtypes[feature], copy=False)
                     if not np.isfinite(vectors).all():
                         raise ValueError(
-                            f"{name(row)}: features {feature!r} are not finite in {dtypes[feature]}: a broken file, "
-                            "or a model whose training diverged"
+                            f"{name(row)}: features {feature!r} are not finite in {dtypes[feature]}: the file is "
+                            "broken, or the training of the model diverged"
                         )
                     values[feature][start : start + len(vectors)] = vectors
                 num_filled[row] += len(vectors)
             assert num_filled == {row: store.span(row).stop - store.span(row).start for row in num_filled}
             return len(group)
 
-        groups = extractor.groups(rows[num_vectors > 0]) if extractor.dims else []  # no dims if all features are sparse
+        groups = extractor.groups(rows[num_vectors > 0]) if extractor.dims else []  # sparse features have no dims
         try:
             with tqdm(total=sum(map(len, groups)), desc=f"features {title}", disable=not extraction.progress) as bar:
                 for num_done in map_in_order(extract_group, groups, num_workers):
@@ -173,5 +175,5 @@ def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
 def _allocate(shape: tuple[int, int], dtype: np.dtype, folder: Path | None) -> np.ndarray:
     if folder is None:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # unlinked: a kill leaves no file
+    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # unlinked: removed even after a kill
         return np.memmap(file, dtype, "w+", shape=shape)

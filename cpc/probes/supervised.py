@@ -25,7 +25,7 @@ from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
 DEFAULT_SECONDS = 75.0
-_PRETRAINED_RATE = 0.1  # share of the softmax's learning rate
+_PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, as a share of that of the softmax
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SupervisedProtocol:
         num_steps: budget in steps; None for no limit.
         num_epochs: budget in passes over the labelled observations; None for no limit.
         min_steps: minimum number of steps with the budget `num_epochs`. Few observations get more passes.
-        batch_size: observations, or parts of long ones, per step.
+        batch_size: number of observations, or of parts of long observations, per step.
         window_latents: number of vectors in a part of a long observation.
         learning_rate: peak rate of AdamW; pretrained weights have a tenth of it.
         weight_decay: decoupled weight decay.

@@ -24,7 +24,7 @@ def format_report(report: Mapping[str, Any]) -> str:
         for result in list(results.values())[:1]:
             lines.append(
                 f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
-                f"{result['num_unseen']} of them errors by a label unseen in training; intervals over "
+                f"{result['num_unseen']} of them with a label unseen in training, which are errors; intervals over "
                 f"{result['num_clusters']} {protocol['clusters']}s"
             )
         lines.append("")

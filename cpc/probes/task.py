@@ -14,7 +14,7 @@ from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.probes.store import FeatureStore
 
-UNSEEN = -1  # code of a test label that no training example has
+UNSEEN = -1  # code of a test label that does not occur in training
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Examples:
         values: `[R, D]` feature vectors with and without labels; an array, or a result of `FeatureExtractor.sparse`.
         rows: `[n]` indices of the examples among the vectors, ascending.
         labels: `[n]` int64 class of each example; `UNSEEN` if the training part lacks the class.
-        clusters: `[n]` int64 independent unit of each example: its file or speaker.
+        clusters: `[n]` int64 independent unit of each example, such as its file or speaker.
         groups: `[n]` int64 group of each example; a group is held out as a whole when a penalty is chosen.
     """
 
@@ -50,9 +50,9 @@ class Task:
             an observation has one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
-        folds: column for cross-validation, in place of the two splits: the groups of the column are distributed over
-            the folds in their order, and each fold is tested by probes of the others. The modality's default if neither
-            `folds` nor `test_split` is given.
+        folds: column for cross-validation instead of the two splits: the groups of the column are distributed over the
+            folds in their order, and each fold is tested by probes of the other folds. The modality's default if
+            neither `folds` nor `test_split` is given.
         num_folds: number of folds; 4, or the modality's default, if not given.
 
     Attributes:
@@ -63,8 +63,8 @@ class Task:
         clusters: the unit of the confidence interval.
 
     Raises:
-        ValueError: if a split or the labels are missing, there are fewer than two classes, or the parts have no label
-            in common.
+        ValueError: if a split or the labels are missing, there are fewer than two classes, or the two parts have no
+            label in common.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Task:
         if pool is not None:
             check_pool(pool)
         if pool is not None and not probe_data.several_vectors:
-            raise ValueError(f"`pool` is {pool!r}, but each {probe_data.unit} gives a single vector: leave it out")
+            raise ValueError(f"`pool` is {pool!r}, but each {probe_data.unit} has only one vector: leave `pool` out")
         self.name = name
         self.probe_data = probe_data
         self.pool: str | None = (pool or probe_data.default_pool(name)) if probe_data.several_vectors else None
@@ -95,12 +95,13 @@ class Task:
             self.test_split = test_split or probe_data.default_test_split(name)
             if self.train_split == self.test_split:
                 raise ValueError(
-                    f"train_split and test_split are both {self.train_split!r}: a probe is tested on other data"
+                    f"train_split and test_split are both {self.train_split!r}, but a probe must be tested on other "
+                    "data"
                 )
             parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
         self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool != "frames":
-            raise ValueError(f"{name} change within a {probe_data.unit}: pool='frames' is the only way to probe them")
+            raise ValueError(f"{name} change within a {probe_data.unit}, so they can only be probed with pool='frames'")
         labelled = {
             part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
         }
@@ -129,7 +130,7 @@ class Task:
 
     @property
     def folds(self) -> list["Task"]:
-        """One task per fold, trained on the other folds and tested on the fold; only this task if it has splits."""
+        """One task per fold, trained on the other folds and tested on the fold; with splits, only this task."""
         if self._fold_of_row is None:
             return [self]
         folds = []
@@ -164,15 +165,15 @@ class Task:
         Larger shares contain the smaller ones.
 
         Raises:
-            ValueError: on a share outside 0 < share <= 1, if the task has folds, or if it labels every frame.
+            ValueError: if the share is not above 0 and at most 1, the task has folds, or it labels every frame.
         """
         check_share(share)
         if self.column is not None:
-            raise ValueError(f"`label_shares` are of a training split, but `folds` is {self.column!r}: leave one out")
+            raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
             raise ValueError(
-                f"`label_shares` are of whole {self.probe_data.unit}s, but task {self.name!r} labels every frame: set "
-                "`pool` to mean, or leave them out"
+                f"`label_shares` need labels of whole {self.probe_data.unit}s, but task {self.name!r} labels every "
+                "frame: set `pool` to mean, or leave `label_shares` out"
             )
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
@@ -260,7 +261,7 @@ class Task:
         """Return the `[num_rows]` group ids of a column, and the `[num_rows]` folds; -1 for rows without a label."""
         if column == self.name:
             raise ValueError(
-                f"`folds` {column} is the task itself: its classes would be new in each fold; name another column"
+                f"`folds` {column} is the task itself, so each fold would have only new classes; name another column"
             )
         try:
             group_names = self.probe_data.labels(column, self.rows).of_row
@@ -276,7 +277,8 @@ class Task:
         group_ids = {name: index for index, name in enumerate(names)}
         if not 2 <= num_folds <= len(names):
             raise ValueError(
-                f"`num_folds`={num_folds} must be at least 2 and at most the groups, {len(names)} of {column!r}"
+                f"`num_folds`={num_folds} must be at least 2 and at most {len(names)}, the number of groups of "
+                f"{column!r}"
             )
         fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
         groups = np.full(len(self.probe_data.splits), -1)
@@ -302,16 +304,16 @@ class Task:
                 )
         if len(train_labels) < 2:
             raise ValueError(
-                f"task {self.name!r} has a single class in split {self.train_split!r}, {self.classes[0]!r}: there is "
-                "nothing to tell apart; name another task or `train_split`"
+                f"task {self.name!r} has only the class {self.classes[0]!r} in split {self.train_split!r}, but needs "
+                "two; name another task or `train_split`"
             )
         if not train_labels & test_labels:
             others = sorted(self._splits_with(train_labels) - set(self._splits.values()))
             advice = f"`test_split` {others[0]}" if others else "another `train_split` or `test_split`"
             raise ValueError(
                 f"task {self.name!r}: splits {self.train_split!r} ({len(train_labels)} labels, such as "
-                f"{self.classes[0]!r}) and {self.test_split!r} ({len(test_labels)}, such as {min(test_labels)!r}) have "
-                f"none in common, so every answer would be wrong; try {advice}"
+                f"{self.classes[0]!r}) and {self.test_split!r} ({len(test_labels)}, such as {min(test_labels)!r}) "
+                f"have no label in common, so every answer would be wrong; try {advice}"
             )
 
     def _splits_with(self, names: set[str]) -> set[str]:
@@ -325,10 +327,10 @@ def check_share(share: float) -> None:
     """Check that a share of the labels is above 0 and at most 1.
 
     Raises:
-        ValueError: naming the share.
+        ValueError: if the share is out of range. The message names the share.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"label_shares: a share of labels, {share}, must lie above 0 and at most at 1")
+        raise ValueError(f"label_shares: the share {share} must be above 0 and at most 1")
 
 
 def _numeric_key(label: str) -> tuple[float, str]:

@@ -30,7 +30,7 @@ class Tracker(pl.Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trained_seconds = 0.0  # in earlier processes of the run
+        self.trained_seconds = 0.0  # seconds in earlier processes of the run
         self._started: float | None = None
         self._collapsed: set[str] = set()
         self._learning_rate = math.nan
@@ -44,14 +44,14 @@ class Tracker(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the seconds and norms of the checkpoint."""
         self.trained_seconds = state_dict["trained_seconds"]
-        self._former_norms = state_dict.get("gradient_norms", [])  # older checkpoints lack them
+        self._former_norms = state_dict.get("gradient_norms", [])  # older checkpoints lack these entries
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clocks."""
         self._started = self._since = time.monotonic()
 
     def restart_clock(self) -> None:
-        """Leave the time since the last step out of the speed."""
+        """Exclude the time since the last step from the speed."""
         self._since = time.monotonic()
 
     def on_before_optimizer_step(
@@ -59,7 +59,7 @@ class Tracker(pl.Callback):
     ) -> None:
         """Measure the gradient before it is clipped, without waiting for an accelerator, and save the learning rate.
 
-        After the step the schedule has already set the learning rate of the next step.
+        The learning rate is saved here, because after the step the schedule has already set that of the next step.
         """
         self._learning_rate = optimizer.param_groups[0]["lr"]
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -87,7 +87,7 @@ class Tracker(pl.Callback):
             batch: the last batch.
 
         Returns:
-            A line of `health.jsonl`; values that are not finite, or have too few features, are None.
+            A line of `health.jsonl`; a value is None if it is not finite, or if there are too few features for it.
         """
         norms = self._norms_so_far() or [math.nan]
         measures: dict[str, float] = {
@@ -112,7 +112,7 @@ class Tracker(pl.Callback):
                 if name not in self._collapsed and trainer.is_global_zero:
                     print(
                         f"\nstep {step}: {name} has collapsed (variance {sample.variance:.3g}, effective rank "
-                        f"{sample.effective_rank:.2f} of {x.shape[1]}): it hardly depends on the input any more; lower "
+                        f"{sample.effective_rank:.2f} of {x.shape[1]}): it hardly depends on the input; lower "
                         "model.learning_rate, or try data initialisation or another norm",
                         file=sys.stderr,
                     )

@@ -107,7 +107,7 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("bank.json", b'{"format_version": 1, "num', r"bank\.json is not JSON, cut off"),
+        ("bank.json", b'{"format_version": 1, "num', r"bank\.json is not JSON; was it cut off"),
         ("bank.json", b"\xff\xfe", r"bank\.json is not JSON"),
         ("bank.json", b"[1, 2]", r"bank\.json holds no JSON object"),
         ("bank.json", b'{"format_version": 1}', r"bank\.json lacks num_latents"),

@@ -174,7 +174,7 @@ def below(path: str) -> list[tuple[str, bytes]]:
         ([("1.wav", b"")], {"kind": tarfile.CHRTYPE}, "is a link or a device"),
         ([("1.json", b"{}")], {}, "needs one file of audio, or one image"),
         ([("1.wav", wav(1)), ("1.png", png(1))], {}, "needs one file of audio, or one image"),
-        ([("1.wav", wav(1)), ("1.wav", wav(2))], {}, "is there twice"),
+        ([("1.wav", wav(1)), ("1.wav", wav(2))], {}, "occurs twice"),
         ([("1.wav", wav(1)), ("2.wav", wav(2)), ("1.json", b"{}")], {}, "do not follow each other"),
         ([("1.wav", wav(1)), ("1.json", b"[1]")], {}, "no object of names and values"),
         ([("1.wav", wav(1)), ("1.json", b"{")], {}, "the JSON of sample '1' is damaged"),

@@ -284,7 +284,7 @@ COUNTS = torch.zeros(2)
             r"ids \(3, 4\) and log_count_sampled \(3, 4\) do not fit 2 queries: they are \[m\] or \[2, m\]",
         ),
         (ONE, Draw(ONE, COUNTS, torch.zeros(3)), {"objective": "nce"}, r"log_count_targets has the shape \(3,\)"),
-        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9; they number the 9 classes from 0 to 8"),
+        (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes have the numbers 0 to 8"),
         (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),

@@ -200,11 +200,11 @@ def test_scores_are_float32_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positives": torch.tensor([0, 9])}, "positives run from 0 to 9; they number the 4 candidates from 0 to 3"),
+        ({"positives": torch.tensor([0, 9])}, "positives run from 0 to 9, but the 4 candidates have the numbers 0 to 3"),
         ({"num_negatives": 0}, "num_negatives=0 must be a whole number of at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
-        ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7; they number the 4 candidates"),
+        ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7, but the 4 candidates"),
         ({"compute": "fp8"}, "compute='fp8' is not one of float32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),

@@ -128,7 +128,7 @@ def test_probe_reads_the_state(
 def test_what_cannot_be_probed(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for task, message in (
         ("lives", "is not one of state, agent_localisation"),
-        ("other_localisation", "none of its variables changes enough"),
+        ("other_localisation", "no variable of the category changes enough"),
     ):
         with pytest.raises(SystemExit):
             main(["probe", str(run_dir), "--data", str(source), "--task", task])

@@ -342,7 +342,7 @@ def test_a_folder_of_photographs_is_enough(
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (
             ["--model.encoder.init_args.trunk=cpc.encoders.GradientTrunk"],
-            "data.augmentation='v1' puts a frame of the mean colour around patches, whose edge GradientTrunk would",
+            "data.augmentation='v1' puts a frame of the mean colour around patches, and GradientTrunk would",
         ),
         (
             ["--model.loss.negatives=same_speaker"],
@@ -388,7 +388,7 @@ def test_mistakes_end_before_training_with_their_name(
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([-1] * 6, "an online probe of classes learns from labels, and split 'train' of"),
+        ([-1] * 6, "an online probe of classes needs labels, but split 'train' of"),
         ([0] * 6, "task 'class' has the classes ['0'] in these data, at least 2 are needed"),
     ],
 )
@@ -414,7 +414,7 @@ def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., 
 
 def test_one_held_out_image_has_no_other_images(refused: Callable[..., str], tmp_path: Path) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"])
-    assert "split 'valid' has one sequence only" in refused(f"--data.source={path}")
+    assert "split 'valid' has only one sequence" in refused(f"--data.source={path}")
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_another_text_is_no_continuation(folder: Path, tmp_path: Path) -> None:
     other.mkdir()
     for split in ("train", "valid"):
         (other / f"{split}.txt").write_text((folder / f"{split}.txt").read_text().replace("w1 ", "w2 "))
-    with pytest.raises(ValueError, match=r"cannot be resumed with other batches.*text and vocabulary"):
+    with pytest.raises(ValueError, match=r"cannot be resumed, because its batches would change.*text and vocabulary"):
         pretrain(config(other, tmp_path / "run", trainer__max_steps=4, ckpt_path="last"))
 
 
@@ -272,7 +272,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         with pytest.raises(ValueError, match=match):
             pretrain(config(folder, tmp_path / "refused", **change))
 
-    refused("data of text are predicted as classes: choose ClassTableLoss", model__loss=None)
+    refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
     refused(
         "num_tokens=29, the class table num_classes=31",
         model__loss__init_args__table__num_classes=31,
@@ -294,7 +294,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}],
     )
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
-    refused(r"its state would grow with every chunk; set model\.context\.init_args\.window", model__context=transformer)
+    refused(r"its state would grow with every chunk of text: set model\.context\.init_args\.window", model__context=transformer)
     transformer = {"class_path": "cpc.predictors.TransformerPredictor", "init_args": {"num_steps": 1, "num_heads": 2}}
     refused("TransformerPredictor, which reads past contexts, but batches of text", model__predictor=transformer)
     assert not (tmp_path / "refused").exists()

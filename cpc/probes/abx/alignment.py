@@ -14,16 +14,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-_BATCH_VALUES = 2**20  # frames and angles of a batch, which then fit in the processor's cache
-# Angles are rounded to multiples of 2^-20: equal frames have distance 0 instead of 1e-8, sums are exact, and ties stay.
+_BATCH_VALUES = 2**20  # frames and angles of a batch, few enough for the processor's cache
+# Angles are rounded to multiples of 2^-20. So equal frames have distance 0 instead of 1e-8, sums are exact, and ties
+# are kept.
 _GRID = 2**20
 
 
 def angles(x: Float[Tensor, "P S D"], y: Float[Tensor, "P T D"]) -> Float[Tensor, "P S T"]:
     """Return arccos(cosine) / pi of every frame of x and every frame of y, rounded to 2^-20.
 
-    It is 0 for equal directions, 0.5 for orthogonal and 1 for opposite ones. A frame of zeros has no direction: as in
-    libri-light its distance is 0 to another frame of zeros and 1 to all other frames.
+    The value is 0 for equal directions, 0.5 for orthogonal and 1 for opposite directions. A frame of zeros has no
+    direction; as in libri-light, its distance is 0 to another frame of zeros and 1 to all other frames.
     """
     norms = [frames.norm(dim=2, keepdim=True) for frames in (x, y)]
     x, y = (frames / norm.where(norm > 0, 1) for frames, norm in zip((x, y), norms, strict=True))
@@ -39,8 +40,8 @@ def mean_along_alignment(
     """Return the cost of the cheapest path from the first frames to the last, divided by its length.
 
     This is dynamic time warping as in libri-light's `dtw.pyx`. A step of a path advances one frame of x, of y, or of
-    both. Paths of equal cost may differ in length, so ties between predecessors have an order: a step of both comes
-    first, then a step of y.
+    both. Paths of equal cost may differ in length, so ties between predecessors have an order: first a step of both,
+    then a step of y.
 
     Args:
         distances: distances between frames, padded at the ends.

@@ -14,7 +14,7 @@ from cpc.data.audio.item_files import Items
 
 
 class Groups(NamedTuple):
-    """Groups of items with equal context (the phones before and after, or any), speaker and phone.
+    """Groups of items with equal context (the phones before and after, or any context), speaker and phone.
 
     Attributes:
         contexts: `[g]` int64, ascending.
@@ -30,7 +30,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, items: Items, is_any_context: bool, max_size: int, rng: np.random.Generator) -> "Groups":
-        """Group items; a larger group keeps `max_size` random items, since the work grows with the cube of its size."""
+        """Group items. A larger group keeps `max_size` random items, since the work grows with the cube of its size."""
         contexts: Sequence[Any] = list(zip(items.previous, items.following, strict=True))
         columns = ([""] * len(items) if is_any_context else contexts, items.speakers, items.phones)
         codes = np.stack([_codes(column) for column in columns])
@@ -49,7 +49,7 @@ class Groups(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Triples of groups; every A, B and X of their items is a triplet, unless X is A itself.
+    """Triples of groups. Each choice of items A, B and X from the three groups is a triplet, unless X is A itself.
 
     Attributes:
         a: `[m]` int64 group of A.
@@ -68,7 +68,7 @@ def cells_within(groups: Groups) -> Cells:
 
 
 def cells_across(groups: Groups, max_speakers: int, rng: np.random.Generator) -> Cells:
-    """Return the cells across speakers: X is of another speaker than A and B, of at most `max_speakers` random ones."""
+    """Return the cells across speakers: X has another speaker than A and B, of at most `max_speakers` random ones."""
     groups_of_phone = defaultdict(list)
     keys = list(zip(groups.contexts.tolist(), groups.phones.tolist(), strict=True))
     for group, key in enumerate(keys):

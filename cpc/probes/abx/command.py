@@ -47,17 +47,17 @@ def abx(
 ) -> dict[str, Any]:
     """`cpc abx`: print how often features confuse two phones, and add the errors to probe.json.
 
-    A, B and X are items of one context. A and X are the same phone, B is another one. X is confused if it is closer to
-    B than to A. Within speakers all three have one speaker; across speakers X has another speaker than A and B.
-    Recordings are encoded whole. Distance, alignment and averages are those of libri-light and ZeroSpeech 2021 (Kahn et
-    al. 2020, arXiv:1912.07875), except for the last frame of an item (see `cpc.probes.abx.spans`).
+    A, B and X are items of one context. A and X are the same phone, and B is another phone. X is confused if it is
+    closer to B than to A. Within speakers, A, B and X have the same speaker; across speakers, X has another speaker
+    than A and B. Recordings are encoded whole. Distance, alignment and averages are those of libri-light and ZeroSpeech
+    2021 (Kahn et al. 2020, arXiv:1912.07875), except for the last frame of an item (see `cpc.probes.abx.spans`).
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
         items: item file of `cpc data items`, libri-light or ZeroSpeech.
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
-        features: features of the model (c, z) and hand-made ones (mfcc, logmel); c z mfcc if not given.
-        baselines: random (the architecture untrained) and hand-made features; none with an empty list.
+        features: features of the model (c, z) and hand-made features (mfcc, logmel); c z mfcc if not given.
+        baselines: random (the architecture untrained) and hand-made features; an empty list for no baselines.
         train_split: split for the statistics of hand-made features and untrained models; all files if not given.
         protocol: the choice of triplets.
         extraction: how features are computed and kept.
@@ -66,13 +66,13 @@ def abx(
 
     Returns:
         The whole report. `abx[NAME]["results"]` has the records of `ABXError` by feature, `within` and `across`; a
-        record is None without a triplet. NAME is the stem of the item file with the settings that differ from the
+        record is None if there is no triplet. NAME is the stem of the item file with the settings that differ from the
         default protocol, such as `dev` or `dev, context any`.
 
     Raises:
-        ValueError: before features are computed, if the item file is damaged, names files that the data lack, or has
-            no triplet; on unknown names; if an item begins or ends after its file's end; if the report has errors of
-            other items under the same name.
+        ValueError: if the item file is damaged, names files that the data lack, or has no triplet; if a name is
+            unknown; if an item begins or ends after the end of its file; if the report has errors of other items under
+            the same name. These errors come before features are computed.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -80,7 +80,7 @@ def abx(
     listed, config = read_items(items), read_config(model_folder)
     kind = data_class(config, trusted)
     if not issubclass(kind, Audio):
-        raise ValueError(f"{model_folder} is a model of {kind.name}: items are phones of audio")
+        raise ValueError(f"{model_folder} is a model of {kind.name}, but ABX items are phones of audio")
     _check_triplets(listed, items, protocol)
     report = read_report(out, config["sha256"]) or {
         **heading(model_folder, config),
@@ -105,7 +105,7 @@ def abx(
     check_names("features", features, [*probe_data.features, *probe_data.hand_made])
     check_names("baselines", baselines, [*BASELINES, *probe_data.hand_made])
     if not (features or baselines):
-        raise ValueError("`features` and `baselines` are empty: name something to measure")
+        raise ValueError("`features` and `baselines` are empty: name at least one feature or baseline")
     num_listed = len(listed)
     listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
     learnt = [name for name in features if name in probe_data.features]
@@ -182,12 +182,12 @@ def format_abx(record: Mapping[str, Any]) -> str:
     too_short = {name: result["num_without_frames"] for name, result in record["results"].items()}
     if any(too_short.values()):
         counts = ", ".join(f"{name} {count}" for name, count in too_short.items())
-        lines.append(f"  items left out, as too short for a frame: {counts}")
+        lines.append(f"  items left out, because they are too short for a frame: {counts}")
     for name, words in {
-        "num_left_out": "items left out, as without a recording there",
+        "num_left_out": "items left out, because the data lack their recording",
         "num_cut": "items that end after their recording, and are cut at its end",
     }.items():
-        if record["items"].get(name):  # older records count neither
+        if record["items"].get(name):  # older records lack both numbers
             lines.append(f"  {words}: {record['items'][name]}")
     return "\n".join(lines)
 
@@ -203,6 +203,6 @@ def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:
     _, cells = protocol.cells(items)
     if not any(len(mode_cells.a) for mode_cells in cells.values()):
         raise ValueError(
-            f"{path}: its {len(items)} items make no triplet: A and B are two phones of one speaker between the same "
-            "neighbours, and X is A's phone there again; list the items of more speech"
+            f"{path}: its {len(items)} items do not form a triplet. A and B must be two phones of one speaker between "
+            "the same neighbours, and X the phone of A between these neighbours; list the items of more speech"
         )

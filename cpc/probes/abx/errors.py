@@ -20,11 +20,12 @@ class ABXError:
     """The result of an ABX test.
 
     Attributes:
-        error_percent: share of triplets whose X is closer to B than to A; a tie counts half; 50 by chance. It is the
-            mean over contexts (and speakers of X), then over speakers of A and B, then over ordered pairs of phones.
-        interval_percent: 95 % interval by bootstrap over the speakers of A and B; None with a single speaker. It is too
-            narrow for few speakers: with 4 or 6 it covered the truth 9 times in 10 within speakers, and 3 times in 4
-            across speakers, where all speakers share their X.
+        error_percent: share of triplets whose X is closer to B than to A, where a tie counts half; 50 by chance. The
+            share is averaged over contexts (and speakers of X), then over speakers of A and B, then over ordered pairs
+            of phones.
+        interval_percent: 95 % interval by bootstrap over the speakers of A and B; None with a single speaker. The
+            interval is too narrow for few speakers. With 4 or 6 speakers it covered the truth 9 times in 10 within
+            speakers, and 3 times in 4 across speakers, where all speakers share their X.
         num_triplets: number of triplets.
         num_cells: number of cells: triplets with equal context, speaker (or two speakers) and pair of phones.
         num_phone_pairs: Q.
@@ -40,7 +41,7 @@ class ABXError:
 
 
 def abx_error(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
-    """Return the error over all triplets of the cells; None without a cell.
+    """Return the error over all triplets of the cells; None if there is no cell.
 
     Args:
         groups: the groups of the items.
@@ -110,7 +111,7 @@ class _DistanceTable:
         x, other = np.divmod(np.arange(counts.sum()) - self._starts[pair], sizes[others[pair]])
         item_pairs = _pairs(items[begins[xs[pair]] + x], items[begins[others[pair]] + other])
         is_within = xs[pair] == others[pair]
-        item_pairs[is_within] = np.sort(item_pairs[is_within], 1)  # within a group (i, j) and (j, i) are one pair
+        item_pairs[is_within] = np.sort(item_pairs[is_within], 1)  # within a group, (i, j) and (j, i) are the same pair
         num_items = 1 + int(item_pairs.max())
         keys, index = np.unique(item_pairs @ (num_items, 1), return_inverse=True)
         item_pairs = _pairs(*np.divmod(keys, num_items))
@@ -134,7 +135,7 @@ def _pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _interval_percent(means: np.ndarray, is_present: np.ndarray) -> tuple[float, float]:
-    """Return the interval of `[G, Q]` mean errors, of which only those with `is_present` count."""
+    """Return the interval of `[G, Q]` mean errors; only errors with `is_present` count."""
     sums, counts = np.split(resample(np.concatenate([means, is_present], 1)), 2, axis=1)
     pair_means = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
     return interval(100 * np.nanmean(pair_means, 1), len(means))

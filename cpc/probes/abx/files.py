@@ -16,7 +16,8 @@ from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
 
-_ROUNDING_SECONDS = 1e-3  # times are rounded: an item that ends after its recording by less is not counted as cut
+# Times are rounded, so an item that ends later than its recording by less than this is not counted as cut.
+_ROUNDING_SECONDS = 1e-3
 
 
 def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
@@ -29,11 +30,12 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
         skip_bad: leave out items without a recording, and warn how many.
 
     Returns:
-        The items with a recording, the `[n]` row of each, and how many of them end up to 50 ms after their recording.
+        The items with a recording, their rows `[n]`, and the number of items that end up to 50 ms after their
+        recording.
 
     Raises:
-        ValueError: if recordings are missing or ambiguous, or an item begins after its recording's end, or ends more
-            than 50 ms after it.
+        ValueError: if recordings are missing or ambiguous, or an item begins after the end of its recording, or ends
+            more than 50 ms after this end.
     """
     manifest = probe_data.corpus.manifest
     row_of = rows_of_names(items.files, manifest.paths)
@@ -62,7 +64,7 @@ def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return the row of the path of each name: the same path, or the only path that ends with the name.
+    """Return the row of the path of each name: the path that equals the name, or the only path that ends with it.
 
     File suffixes are ignored. Names without a path are left out.
 

@@ -71,13 +71,13 @@ def abx_errors(
         progress: show progress bars.
 
     Returns:
-        The errors `within` and `across` speakers; None without a triplet.
+        The errors `within` and `across` speakers; None if there is no triplet.
 
     Raises:
         ValueError: if there is not one span for each item, or a span has frames that do not exist or are not finite.
     """
     if not len(spans.starts) == len(spans.lengths) == len(items):
-        raise ValueError(f"{len(spans.starts)} spans are not one for each of {len(items)} items")
+        raise ValueError(f"there are {len(spans.starts)} spans for {len(items)} items: give one span per item")
     for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
         if not 0 <= start <= start + length <= len(vectors):
             raise ValueError(f"item {row} has the frames {start} to {start + length}, but there are {len(vectors)}")

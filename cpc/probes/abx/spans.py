@@ -22,10 +22,10 @@ class Spans(NamedTuple):
 
 
 def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Spans:
-    """Return the frames of each item, those with onset <= centre < offset.
+    """Return the frames of each item: the frames with onset <= centre < offset.
 
-    An item that ends after its observation gets the frames up to the observation's end; `cpc abx` counts such items.
-    libri-light drops the last of these frames by mistake, and so do published results that use it.
+    An item that ends after its observation gets the frames up to the end of the observation; `cpc abx` counts such
+    items. libri-light, and published results that use it, drop the last of these frames by mistake.
 
     Args:
         items: n items.
@@ -41,7 +41,7 @@ def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Span
 
 
 def _frames_before(seconds: np.ndarray, times: FrameTimes) -> np.ndarray:
-    """Return how many frames of a file have their centre before each time."""
+    """Return, for each time, the number of frames of a file whose centre is before this time."""
     hops = (seconds * times.sample_rate_hz - times.first_centre_samples) / times.hop_samples
     # Decimal times may differ from a centre by a rounding error of 1e-9.
     return np.maximum(np.ceil(hops.round(6)), 0).astype(np.int64)

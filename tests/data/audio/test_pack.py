@@ -159,7 +159,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "level": (lambda path: soundfile.write(path, np.full(1000, 0.25), 16000), "each of its 1000 samples is 0.25"),
     "nan": (make_nan, "NaN"),
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
-    "text": (lambda path: path.write_text("words " * 100), "no audio"),
+    "text": (lambda path: path.write_text("words " * 100), "not audio"),
     "cut_off": (make_cut_off_mp3, "truncated"),
     "boastful_mp3": (make_boastful_mp3, r"is truncated, 107 of its 268435456 frames are there"),
     "boastful_ogg": (make_boastful_ogg, r"its header states 137438953472 samples, more than its \d+ bytes can hold"),

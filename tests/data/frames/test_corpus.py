@@ -77,7 +77,7 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="episodes have no speakers"):
         FrameCorpus(source, 10, 1).check("train", needs_speakers=True)
     for options in ({"cache_dir": str(tmp_path)}, {"skip_bad": True}):
-        with pytest.raises(ValueError, match="a recording is read where it lies"):
+        with pytest.raises(ValueError, match="recordings are not packed"):
             Frames(source=source, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`stack`=0 must be at least 1"):
         Frames(source=source, stack=0)

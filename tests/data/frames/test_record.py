@@ -86,7 +86,7 @@ def test_what_cannot_be_recorded(
     assert "environment 'ALE/Nothing-v5' cannot be made" in refused(capsys, "ALE/Nothing-v5", folder)
     assert "No module named 'no_such_module'" in refused(capsys, "no_such_module:Game-v0", folder)
     assert "one picture of bytes" in refused(capsys, "CartPole-v1", folder)
-    assert "--shrink 5 does not divide frames of 24 x 16" in refused(capsys, NAME, folder, "--shrink", "5")
+    assert "--shrink 5 must divide both sides of frames of 24 x 16" in refused(capsys, NAME, folder, "--shrink", "5")
     assert "--policy 'small_pong.Nobody'" in refused(capsys, NAME, folder, "--policy", "small_pong.Nobody")
     assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Silent")
     assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
@@ -108,7 +108,7 @@ def test_a_recording_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_folder_without_episodes(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no recorded episodes: write some with `cpc data record ENV"):
+    with pytest.raises(ValueError, match=r"holds no recorded episodes: write episodes with `cpc data record ENV"):
         Recording(tmp_path)
 
 

@@ -216,7 +216,7 @@ def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None
     state = corpus.batches(windows, "uniform", 5, 0).state_dict()
     alone = windows.subset(np.arange(30))
     alone.sequence_ids = np.arange(30)
-    with pytest.raises(ValueError, match="cannot be resumed with other batches than it began with: sequences"):
+    with pytest.raises(ValueError, match="cannot be resumed, because its batches would change: sequences"):
         corpus.batches(alone, "uniform", 5, 0).load_state_dict(state)
     starts = []
     for seed in range(300):
@@ -252,10 +252,10 @@ def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
     corpus = open_corpus()
     train = corpus.windows("train")
     others = corpus.batches(train.subset(np.arange(1, len(train.rows))), "uniform", 6, seed=0)
-    with pytest.raises(ValueError, match=r"cannot be resumed with other batches than it began with: images '\w+' -> "):
+    with pytest.raises(ValueError, match=r"cannot be resumed, because its batches would change: images '\w+' -> "):
         others.load_state_dict(state)
     renamed = corpus.batches(train.subset(np.arange(len(train.rows))[::-1]), "uniform", 6, seed=0)
-    with pytest.raises(ValueError, match="cannot be resumed with other batches"):
+    with pytest.raises(ValueError, match="cannot be resumed, because its batches would change"):
         renamed.load_state_dict(state)
 
 
@@ -263,7 +263,7 @@ def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:
     """Unchanged by chance, it would be its own negative."""
     corpus = open_corpus()
     windows = corpus.windows("train")
-    with pytest.raises(ValueError, match="batch_size=21 on 1 processes is more than the 20 images there are"):
+    with pytest.raises(ValueError, match="batch_size=21 on 1 processes exceeds the 20 images"):
         corpus.batches(windows, "uniform", 21, seed=0)
     assert corpus.held_out_batch_size(windows, 32, 1) == 20
     assert corpus.held_out_batch_size(windows, 32, 3) == 20
@@ -356,8 +356,8 @@ def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None
             {"augmentation": "v1"},
             "augmentation='v1' changes patches one by one, but the encoder has fully_convolutional=True",
         ),
-        (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "`cache_dir` and `skip_bad` are about packed images"),
-        (PATCHES, 12, {"packed": False, "skip_bad": True}, "`cache_dir` and `skip_bad` are about packed images"),
+        (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "`cache_dir` and `skip_bad` apply only to packed images"),
+        (PATCHES, 12, {"packed": False, "skip_bad": True}, "`cache_dir` and `skip_bad` apply only to packed images"),
         (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8: raise `image_size`"),
         (
             PATCHES,
@@ -412,7 +412,7 @@ def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 12)).save(tmp_path / f"{name}.png")
     corpus = open_source(tmp_path, PATCHES, 12)
-    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes is more than the 3 images"):
+    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes exceeds the 3 images"):
         corpus.batches(corpus.windows("train"), "uniform", 4, 0)
     with pytest.raises(ValueError, match=r"^split 'valid': 1 held-out images are too few"):
         corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)

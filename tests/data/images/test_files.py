@@ -49,7 +49,7 @@ def test_statistics_of_few_images_are_exact_and_of_many_those_of_a_fixed_draw(
     assert estimated.mean.tolist() == again.mean.tolist() != exact.mean.tolist()
     # Four images of 256 independent pixels.
     np.testing.assert_allclose(estimated.mean, exact.mean, atol=0.05)
-    with pytest.raises(ValueError, match="no image is chosen"):
+    with pytest.raises(ValueError, match="there are no images to compute statistics"):
         files.statistics([])
 
 

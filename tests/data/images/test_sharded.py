@@ -76,7 +76,7 @@ def test_batches_and_statistics_are_those_of_the_images(source: Path, sharded: P
 def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     with pytest.raises(ValueError, match=r"squares of 14 pixels in 3 channels, but 12 pixels .* set `load_size` to 14"):
         open_source(sharded, load_size=None).images  # noqa: B018
-    with pytest.raises(ValueError, match="no files to decode: set `packed` to true"):
+    with pytest.raises(ValueError, match="not files to decode: set `packed` to true"):
         open_source(sharded, packed=False)
     with pytest.raises(ValueError, match="is sharded already"):
         shard_corpus(sharded, sharded.parent / "twice", image_size=14)
@@ -85,9 +85,9 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "give images an `image_size`, or write the manifest of audio"),
-        ({"image_size": 8, "sample_rate_hz": 8000}, "`sample_rate_hz`=8000 is no option of images"),
-        ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes is legal from 192 bytes"),
+        ({}, "give `image_size` for images, or write a manifest of audio"),
+        ({"image_size": 8, "sample_rate_hz": 8000}, "`sample_rate_hz`=8000 does not apply to images"),
+        ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
         ({"image_size": 0}, "image_size"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),
         ({"image_size": 8, "shard_mb": float("inf")}, "`shard_mb`=inf must be a finite number"),
@@ -104,7 +104,7 @@ def test_options_of_another_kind_are_refused(
 
 def test_options_of_images_are_none_of_audio(tmp_path: Path) -> None:
     (tmp_path / "manifest.csv").write_text("path\na.wav\n")
-    with pytest.raises(ValueError, match="`num_channels`=1 is no option of audio"):
+    with pytest.raises(ValueError, match="`num_channels`=1 does not apply to audio"):
         shard_corpus(tmp_path, tmp_path / "out", num_channels=1)
 
 

@@ -83,5 +83,5 @@ def test_books_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_too_few_books_to_hold_some_out(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text(TWO)
-    with pytest.raises(ValueError, match="too few for one each in train, valid, test"):
+    with pytest.raises(ValueError, match="too few, since train, valid, test"):
         Books(tmp_path, **SHARES)

@@ -156,7 +156,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
         ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are known by their suffix"),
-        ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few for one each in train, valid"),
+        ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few, since train, valid"),
         ({"a.csv": "x\n1\n"}, {"sample_rate_hz": -1}, r"`sample_rate_hz`=-1.* must be positive"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
     bits = [[int(pattern) for pattern in channel.view(np.uint32)] for channel in values.T.copy()]
     sums = [sum(channel) for channel in bits] + [sum(bit * bit for bit in channel) for channel in bits]
     assert first.content([0]).astype(np.uint64).tolist() == [[1000, *(total % 2**64 for total in sums)]]
-    with pytest.raises(ValueError, match="holds float32, whose exact sums are not kept"):
+    with pytest.raises(ValueError, match="holds float32, for which exact sums are not stored"):
         first.statistics_over(1)
 
 

@@ -121,7 +121,7 @@ def test_faults_of_a_server_change_nothing(local: Path, url: str, tmp_path: Path
 def test_the_cache_keeps_its_bound(local: Path, url: str, tmp_path: Path) -> None:
     assert batches(url, cache_dir=tmp_path / "cache", cache_gb=5e-5) == batches(local)
     assert 2e4 < sum(path.stat().st_size for path in (tmp_path / "cache").rglob("rows-*")) <= 5e4
-    with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 does not hold two shards"):
+    with pytest.raises(ValueError, match=r"`cache_gb`=1e-06 is too small for two shards"):
         Shards(url, tmp_path / "cache", cache_gb=1e-6)
 
 
@@ -263,7 +263,7 @@ def test_damage_is_named(sharded: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"rows\.npy is missing or damaged"):
         Shards(sharded)
     (sharded / INDEX_NAME).write_text("{")
-    with pytest.raises(ValueError, match=rf"^{sharded}/shards\.json is not JSON, cut off\?"):
+    with pytest.raises(ValueError, match=rf"^{sharded}/shards\.json is not JSON; was it cut off\?"):
         Shards(sharded)
 
 

@@ -148,7 +148,7 @@ def test_json_has_limits(tmp_path: Path) -> None:
         read_json(path)
     with path.open("wb") as file:
         file.truncate(2**40)  # takes no disk
-    with pytest.raises(ValueError, match=r"a\.json has 1099511627776 bytes; such a file has at most 67108864"):
+    with pytest.raises(ValueError, match=r"a\.json has 1099511627776 bytes, but such a file has at most 67108864"):
         read_json(path)
 
 

@@ -315,7 +315,7 @@ def test_a_stream_needs_no_modality() -> None:
     with pytest.raises(ValueError, match="none of the 2 items has a slot"):
         UniformBatches(np.zeros(2), 1, **options)
     options = {"num_starts": 1, "batch_size": 2, "seed": 0}
-    with pytest.raises(ValueError, match="2 of 3 items have no group, which batches of the same group need"):
+    with pytest.raises(ValueError, match="2 of 3 items have no group, but batches of the same group need one"):
         SameGroupBatches(np.array([0, -1, -1]), num_slots=np.ones(3), **options)
-    with pytest.raises(ValueError, match="batch_size=2 on 2 processes is more than the 3 items"):
+    with pytest.raises(ValueError, match="batch_size=2 on 2 processes exceeds the 3 items"):
         SpreadBatches(np.arange(3), world_size=2, **options)

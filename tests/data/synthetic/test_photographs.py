@@ -145,7 +145,7 @@ def test_what_is_there_is_used_again_and_the_same_seed_gives_the_same(tmp_path: 
 @pytest.mark.usefixtures("few")
 def test_other_contents_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds other files and no finished corpus \(no images.json"):
+    with pytest.raises(ValueError, match=r"holds other files, but not a finished corpus \(images.json is missing"):
         write_image_corpora(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
     with pytest.raises(ValueError, match="holds other files"):

@@ -93,8 +93,8 @@ def test_probe_without_options() -> None:
         (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),
         (["--device", "nowhere"], "device='nowhere' cannot be used"),
-        (["--task", "speaker"], "task='speaker': images are probed for their class: set --task to class"),
-        (["--task", "class", "size"], "task='size': images are probed for their class"),
+        (["--task", "speaker"], "task='speaker' is unknown for images: set --task to class"),
+        (["--task", "class", "size"], "task='size' is unknown for images"),
     ],
 )
 def test_probe_refuses(

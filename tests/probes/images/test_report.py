@@ -234,7 +234,7 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
         ({"alignments": "there.csv"}, "`alignments`: this is a model of image"),
         ({"pool": "mean"}, "`pool` is 'mean', but each image gives a single vector"),
         ({"train_minutes": 3.0}, "`train_minutes` is 3, but images have no duration"),
-        ({"task": ("class", "size")}, "task='size': images are probed for their class"),
+        ({"task": ("class", "size")}, "task='size' is unknown for images"),
         ({"test_split": "train"}, "train_split and test_split are both 'train'"),
         ({"label_shares": (0.5, 2.0)}, "`label_shares`=2.0 must be positive and at most 1"),
         ({"test_split": "dev"}, "needs split 'dev', but the data has only .*`test_split`"),
