@@ -20,16 +20,16 @@ from cpc.native.allocator import keep_freed_memory
 COMMANDS = {
     "quickstart": (
         "cpc.quickstart:quickstart",
-        "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, of text one",
+        "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, for text one minute",
     ),
     "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
     "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
-    "probe": ("cpc.probes.report:probe", "measure features with linear probes, next to baselines and the bound"),
+    "probe": ("cpc.probes.report:probe", "measure features with linear probes, together with baselines and the bound"),
     "abx": ("cpc.probes.abx.command:abx", "measure how often features confuse two phones, within and across speakers"),
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, with their positions in the input"),
-    "export": ("cpc.interop.export:export", "write a model as ONNX graphs, checked"),
-    "import": ("cpc.interop.cpc_audio:import_checkpoint", "read a checkpoint of CPC_audio as a model"),
+    "export": ("cpc.interop.export:export", "write a model as ONNX graphs, and check them"),
+    "import": ("cpc.interop.cpc_audio:import_checkpoint", "convert a checkpoint of CPC_audio to a model"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "figures": (
         "cpc.probes.figures:write_figures",
@@ -38,7 +38,7 @@ COMMANDS = {
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
     "data": ("", "index, pack, shard, tar, download, list items of, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
-    "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, as training does by itself"),
+    "data pack": ("cpc.data.audio.command:pack_corpus", "decode a corpus once, before training does"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
     "data tar": ("cpc.interop.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
     "data untar": ("cpc.interop.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
@@ -47,7 +47,7 @@ COMMANDS = {
         "cpc.interop.hub_datasets:download_dataset",
         "write the audio or images of a dataset of the Hugging Face Hub as files",
     ),
-    "data record": ("cpc.data.frames.record:record", "play episodes of an environment and write them down"),
+    "data record": ("cpc.data.frames.record:record", "play episodes of an environment and record them"),
     "data synthesize": ("cpc.data.synthetic.speech:synthesize", "make speech with exact phone alignments (espeak-ng)"),
     "agent": (
         "cpc.agents.comparison:train_agents",
@@ -62,13 +62,13 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; a user's mistake ends with a message and exit status 2, without a traceback.
+    """Run a command. A user's mistake ends with a message and exit status 2, without a traceback.
 
     The library's messages mark arguments with backticks, as in `skip_bad`; here they become command-line options.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     keep_freed_memory()
     warnings.formatwarning = _format_warning
     typed: dict[str, str] = {}
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _message(error: Exception) -> str:
-    """Return the text of an error; for an error of the operating system the file and the reason, without its number."""
+    """Return the text of an error; for an error of the operating system, its file and reason, without its number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -172,7 +172,7 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
         options.add_fields(modality, modality.probe_options)
     else:
         options.add_fields(modality, modality.held_out_options, "; as in the model's run if not given")
-    return f"; {model} is a model of {modality.name}, whose data have no such option"
+    return f"; it is not an option of the data of {model}, {modality.name}"
 
 
 def _pretrain(arguments: list[str]) -> None:

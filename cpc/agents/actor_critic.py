@@ -45,7 +45,7 @@ class ActorCritic(nn.Module):
         num_actions: A.
 
     Raises:
-        ValueError: if the state of the context has no bounded size, which acting step by step needs.
+        ValueError: if the state of the context does not have a bounded size, which acting step by step requires.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
@@ -58,7 +58,7 @@ class ActorCritic(nn.Module):
         self.model = model
         self.policy = nn.Linear(model.context.dim, num_actions)
         self.value = nn.Linear(model.context.dim, 1)
-        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # at first all actions are about equally likely
+        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # at first actions are about equally likely
         nn.init.orthogonal_(self.value.weight)
         for head in (self.policy, self.value):
             nn.init.zeros_(head.bias)

@@ -20,7 +20,7 @@ from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
-FINAL_SHARE = 0.1  # last share of the steps, whose mean return is the final return
+FINAL_SHARE = 0.1  # share of the last steps, whose mean return is the final return
 SMOOTHED_RECORDS = 5  # consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
 
@@ -46,7 +46,7 @@ def train_agents(
         num_seeds: number of seeds for each weight.
         cpc_weights: weights of the CPC loss; 0 and the config's weight if not given.
         num_steps: steps of each run, in all its environments together; the config's number if not given.
-        threshold: a return; the steps until it is reached are compared too.
+        threshold: a return; the numbers of steps until it is reached are also compared.
         trusted_packages: packages whose classes the config may name.
 
     Returns:
@@ -54,8 +54,8 @@ def train_agents(
         seed, their means and intervals, and their differences from the first weight.
 
     Raises:
-        ValueError: if the config cannot be used, the folder holds runs of other settings, or another process trains
-            there.
+        ValueError: if the config cannot be used, the folder holds runs with other settings, or another process trains
+            in it.
     """
     run_dir, (architecture, environment, a2c) = Path(run_dir), read_config(Path(config))
     a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
@@ -164,7 +164,7 @@ def _difference(seed_differences: np.ndarray) -> dict[str, Any]:
 
 
 def _censored_steps(summary: dict[str, Any], num_steps: int) -> list[int]:
-    """Return the steps to the threshold, `num_steps` if it was never reached: their mean is then a lower limit."""
+    """Return the steps to the threshold; `num_steps` if it was never reached, so that the mean is a lower limit."""
     return [num_steps if steps is None else steps for steps in summary["steps_to_threshold"]]
 
 
@@ -217,7 +217,7 @@ def _table(comparison: dict[str, Any]) -> str:
             }[difference["is_resolved"]]
             form = "+.2f" if name == "final_return" else "+.0f"
             lines.append(
-                f"{name.replace('_', ' ')}, weight {weight} less weight {first}: {difference['mean']:{form}} "
+                f"{name.replace('_', ' ')}, weight {weight} minus weight {first}: {difference['mean']:{form}} "
                 f"({_range(difference['interval'], form)}): {verdict}"
             )
     return "\n".join(lines)

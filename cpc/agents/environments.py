@@ -1,4 +1,4 @@
-"""A batch of environments, whose episodes can be replayed, so that an interrupted run continues exactly.
+"""A batch of environments. Episodes can be replayed, so that an interrupted run continues exactly.
 
 N environments, S H W frames of an observation, their rows and columns.
 """
@@ -20,7 +20,7 @@ class Transition(NamedTuple):
     Attributes:
         rewards: `[N]` float32 rewards.
         is_end: `[N]` True if the step ended the episode; the next observation is then the first of a new episode.
-        last: last observation of each truncated episode, which ended only because of a time limit, by environment.
+        last: by environment, the last observation of a truncated episode, which ended only because of a time limit.
         returns: sums of the rewards of the episodes that ended.
     """
 
@@ -62,7 +62,7 @@ class Environment:
         environment = open_environment(self.name, **self.options)
         if type(environment.action_space).__name__ != "Discrete":
             raise ValueError(
-                f"environment.name={self.name!r} has actions {environment.action_space}: Discrete ones are needed"
+                f"environment.name={self.name!r} has actions {environment.action_space}, but actions must be Discrete"
             )
         if not _is_vector(environment.observation_space):
             picture_key(environment.observation_space)
@@ -93,8 +93,8 @@ def _is_vector(space: Any) -> bool:
 class Environments:
     """N environments, each of which begins a new episode when one has ended.
 
-    Episode n of environment i is a function of (seed, i, n) and of the actions. The state is therefore the indices n
-    and the actions of the unfinished episodes, which are replayed when the state is loaded.
+    Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
+    and the actions of unfinished episodes, which are replayed when the state is loaded.
 
     Args:
         environment: the environment and its options.

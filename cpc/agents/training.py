@@ -31,7 +31,7 @@ _MAY_CHANGE = ("num_steps", "save_every_updates")  # settings that a resumed run
 
 @dataclass(kw_only=True)
 class A2C:
-    """Options of advantage actor-critic; defaults are those of Stable-Baselines3's A2C except the rollout's length.
+    """Options of advantage actor-critic; defaults are those of Stable-Baselines3's A2C, except the rollout's length.
 
     Args:
         num_environments: number of environments that are played in parallel.
@@ -41,8 +41,8 @@ class A2C:
         epsilon: epsilon of RMSProp.
         decay: decay of RMSProp's mean of squares.
         discount: discount of future rewards.
-        reward_scale: factor of rewards in the losses, but not in the records: with returns of about 1, policy and value
-            can share a network and a clipped gradient.
+        reward_scale: factor of rewards in the losses, but not in the records. With scaled returns of about 1, policy
+            and value can share a network and a clipped gradient.
         value_weight: weight of the value loss.
         entropy_weight: weight of the policy's entropy.
         cpc_weight: weight of the CPC loss; if 0, the loss is not computed.
@@ -128,11 +128,13 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
         if values[name] != settings[section].get(name) and name not in _MAY_CHANGE
     ]
     if changed:
-        raise ValueError(f"{path} was trained with another {', '.join(changed)}: restore it, or name another folder")
+        raise ValueError(
+            f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
+        )
     if saved["update"] > num_updates:
         raise ValueError(
-            f"{path} is of update {saved['update']}, beyond the {num_updates} that a2c.num_steps="
-            f"{settings['a2c']['num_steps']} asks for: raise it, or name another folder"
+            f"{path} is of update {saved['update']}, but a2c.num_steps="
+            f"{settings['a2c']['num_steps']} ends at update {num_updates}: raise it, or name another folder"
         )
     return saved
 
@@ -159,7 +161,7 @@ class AgentRun:
         self.optimiser = torch.optim.RMSprop(
             self.agent.parameters(), a2c.learning_rate, alpha=a2c.decay, eps=a2c.epsilon
         )
-        self.generator = torch.Generator().manual_seed(seed)  # of actions and negatives
+        self.generator = torch.Generator().manual_seed(seed)  # generator of actions and negatives
         self.update = 0
         self.state: tuple[Tensor, ...] | None = None  # state of the context
         self.begins = torch.ones(a2c.num_environments, dtype=torch.bool)
@@ -202,7 +204,7 @@ class AgentRun:
                 rate = (self.num_steps - steps_before) / (time.perf_counter() - since)
                 self._record(rate)
                 since, steps_before = time.perf_counter(), self.num_steps
-            if is_last:  # before the last checkpoint, which marks the run as finished
+            if is_last:  # records come before the last checkpoint, which marks the run as finished
                 provenance = {"step": self.num_steps, "seed": self.seed}
                 save_pretrained(self.agent.model, self.folder / "model", provenance=provenance)
             if self.update % a2c.save_every_updates == 0 or is_last:
@@ -218,7 +220,7 @@ class AgentRun:
         a2c, first_state = self.a2c, self.state
         x, actions, rewards, is_end, begins = [], [], [], [], [self.begins]
         for _ in range(a2c.rollout_steps):
-            # A copy in torch's memory, since matrix products depend on the alignment of the memory.
+            # A copy in torch's memory, because matrix products depend on the alignment of memory.
             x.append(torch.tensor(self.environments.observations))
             with torch.no_grad():
                 step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)

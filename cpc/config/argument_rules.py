@@ -1,4 +1,4 @@
-"""Rules for arguments, written as annotations: the range of a number, and the file or folder of results.
+"""Rules for arguments, written as annotations: ranges of numbers, and files or folders for results.
 
 `checked` makes a function check its arguments before it runs, and a dataclass calls `check_fields`; the same rules
 serve Python, the command line and configs. Every number must be finite, and no text may be empty.
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers from `least` to `most`, both included; `is_open` excludes `least`, which must then be 0."""
+    """A range of numbers from `least` to `most`, including both; `is_open` excludes `least`, which must then be 0."""
 
     least: int | float = -math.inf
     most: int | float = math.inf
@@ -46,15 +46,15 @@ class Writable:
         """Check, before any work is done, that the path can be written.
 
         Raises:
-            ValueError: if the path exists, but is a folder instead of a file or the other way round.
-            OSError: if the system refuses; the message has its reason and the folder.
+            ValueError: if the path is a folder instead of a file, or a file instead of a folder.
+            OSError: if the system does not allow it; the message has the reason and the folder.
         """
         path = Path(value)
         if path.exists() and not (path.is_file() if self.is_folder is False else path.is_dir()):
             if self.is_folder is not None or not path.is_file():
-                actual = "a folder" if path.is_dir() else "a file" if path.is_file() else "no regular file"
+                actual = "a folder" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
                 wanted = "a folder" if self.is_folder else "a file"
-                raise ValueError(f"`{name}`={path} is {actual}, but {wanted} is written here: name another place")
+                raise ValueError(f"`{name}`={path} is {actual}, but must be {wanted}: name another place")
         folder = path if path.is_dir() else next(parent for parent in path.absolute().parents if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=folder):

@@ -1,6 +1,6 @@
 """Conversion of a part of a model to plain data (its class and arguments, as in YAML configs) and back.
 
-Descriptions may come from untrusted files, so only classes of trusted packages are built, and of cpc only parts of
+Descriptions may come from untrusted files. So only classes of trusted packages are built, and from cpc only parts of
 models (docs/records.md).
 """
 
@@ -39,8 +39,8 @@ def describe(module: nn.Module) -> dict[str, Any]:
         attribute = f"{name}_part" if hasattr(module, f"{name}_part") else name
         if not hasattr(module, attribute):
             raise ValueError(
-                f"{cls.__name__} keeps no attribute {name!r} of its argument, so that a saved model could not "
-                "be built again: give it one, or wrap the module in a class of yours that takes and keeps its arguments"
+                f"{cls.__name__} does not store its argument {name!r} in an attribute of this name, so a saved model "
+                "could not be built again: add the attribute, or wrap the module in a class that stores its arguments"
             )
         value = getattr(module, attribute)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else value
@@ -60,7 +60,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     """
     path = description.get("class_path")
     if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
-        raise ValueError(f"{str(description)[:80]} does not describe a part: it needs a class_path and its init_args")
+        raise ValueError(f"{str(description)[:80]} does not describe a part: it needs class_path and init_args")
     cls = class_of(path, trusted_packages=trusted_packages, kind=kind)
     arguments = {
         name: build(value, trusted_packages=trusted_packages) if _is_description(value) else _lists_as_tuples(value)
@@ -79,15 +79,15 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """Return the class of a path if its package is trusted; of cpc only parts of models, which open no files.
+    """Return the class of a path if its package is trusted; from cpc only parts of models, which do not open files.
 
     Raises:
-        ValueError: if the class is unknown, outside the trusted packages, or no subclass of `kind`.
+        ValueError: if the class is unknown, outside the trusted packages, or not a subclass of `kind`.
     """
     module_name, _, class_name = path.rpartition(".")
     package, *inner = module_name.split(".")
     if package == "cpc" and inner[:1] not in [[part] for part in _PARTS]:
-        raise ValueError(f"{path} is no part of a model: those are in cpc.{', cpc.'.join(_PARTS)}")
+        raise ValueError(f"{path} is not a part of a model: parts are in cpc.{', cpc.'.join(_PARTS)}")
     if package not in trusted_packages:
         raise ValueError(
             f"the model names the class {path}, outside the trusted packages {', '.join(trusted_packages)}; if you "

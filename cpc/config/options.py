@@ -1,8 +1,8 @@
 """Options of a command, derived from the signature and the docstring of the function that the command calls.
 
-Type and default of a parameter are those of the option, and its entry under `Args:` is the help text. A parameter
-without a default is positional, or a required option if it is keyword-only or in `NAMED`; the first parameter without a
-default is always positional.
+An option has the type and the default of its parameter; the entry under `Args:` is the help text. A parameter without a
+default is positional, or a required option if it is keyword-only or in `NAMED`. The first parameter without a default
+is always positional.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import yaml
 
 from cpc.config.yaml_rules import check_yaml
 
-COMMAND = "command"  # a parameter of this name takes all remaining arguments, options included
+COMMAND = "command"  # a parameter of this name takes all remaining arguments, including options
 NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
@@ -75,7 +75,7 @@ class Options:
             self._add(name, kinds[name], f"{(texts.get(name) or '').rstrip('.')}{note or ''}", default)
 
     def parse_alone(self, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Parse only the options added so far; return them and the remaining arguments."""
+        """Parse only the options that were added so far; return their values and the remaining arguments."""
         try:
             return self._known.parse_known_args(arguments)
         except argparse.ArgumentError as error:
@@ -102,7 +102,7 @@ class Options:
         text = re.sub(r"`(\w+)`", lambda match: self.typed.get(match[1], match[0]), text or "")
         if "nargs" in settings and "choices" in settings:
             settings["metavar"] = "NAME"
-            text = f"{text.rstrip('.')}; any of {', '.join(settings['choices'])}"
+            text = f"{text.rstrip('.')}; one or more of {', '.join(settings['choices'])}"
         if default is not None and "type" in settings:
             text = f"{text.rstrip('.')} (default: {default if _is_one(default) else ' '.join(map(str, default))})"
         self.typed[name] = f"--{name}"
@@ -128,7 +128,7 @@ def number(text: str) -> float:
 
 
 def filled(text: str) -> str:
-    """Return a text that is not empty: an empty `--out "$UNSET"` would mean the current folder."""
+    """Return a text that is not empty, since an empty `--out "$UNSET"` would mean the current folder."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give a value (is a variable of the shell unset?), or leave it out")
     return text
@@ -159,7 +159,7 @@ def mapping(text: str) -> dict[str, Any]:
     except yaml.YAMLError:
         value = None
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise argparse.ArgumentTypeError(f"{text!r} is no mapping of names to values, such as '{{name: 1}}'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a mapping of names to values, such as '{{name: 1}}'")
     return value
 
 

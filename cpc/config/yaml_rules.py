@@ -1,4 +1,4 @@
-"""Rules for YAML: no repeated keys, which readers would silently drop, finite numbers, and a limited size.
+"""Rules for YAML: no repeated keys (readers silently drop them), finite numbers, and a limited size.
 
 The size is limited with aliases expanded, because a few hundred bytes of aliases can expand to gigabytes.
 """
@@ -34,7 +34,7 @@ def check_yaml(text: str) -> None:
             for key, value in node.value:
                 name, line = str(key.value), key.start_mark.line + 1
                 if name in lines:
-                    raise ValueError(f"line {line}: {name!r} is there again, after line {lines[name]}: leave one out")
+                    raise ValueError(f"line {line}: {name!r} repeats line {lines[name]}: leave one out")
                 lines[name] = line
                 waiting.append(value)
         elif isinstance(node, yaml.SequenceNode):
@@ -51,7 +51,7 @@ def check_size(events: Iterator[yaml.Event]) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             inner.append((event.anchor, 1))
             if len(inner) > MOST_YAML_DEPTH:
-                raise ValueError(f"it is nested more than {MOST_YAML_DEPTH} deep")
+                raise ValueError(f"it is nested more than {MOST_YAML_DEPTH} levels deep")
             continue
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, size = inner.pop()
@@ -59,7 +59,7 @@ def check_size(events: Iterator[yaml.Event]) -> None:
             anchor, size = event.anchor, 1 + len(event.value)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise ValueError(f"the alias *{event.anchor} has no anchor before it, or lies within its own")
+                raise ValueError(f"the alias *{event.anchor} has no anchor before it, or lies within its own anchor")
             anchor, size = None, sizes[event.anchor]
         else:  # start or end of the stream or a document
             continue
@@ -69,7 +69,7 @@ def check_size(events: Iterator[yaml.Event]) -> None:
             inner[-1] = inner[-1][0], inner[-1][1] + size
             size = inner[-1][1]
         if size > MOST_YAML_BYTES:
-            raise ValueError(f"with its aliases written out it has more than {MOST_YAML_BYTES} characters")
+            raise ValueError(f"with expanded aliases it has more than {MOST_YAML_BYTES} characters")
 
 
 def read_yaml(path: Path) -> Any:

@@ -19,7 +19,7 @@ from cpc.losses.output import concatenate_directions
 from cpc.losses.rows import rows_mask, rows_of
 from cpc.model import CPC
 
-_HELD_OUT = "mixed_excluding"  # its batches are uniform, like those of the bank
+_HELD_OUT = "mixed_excluding"  # batches of this strategy are uniform, like those of the bank
 
 
 @torch.no_grad()
@@ -28,21 +28,22 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
 
     Args:
         model: the encoder, in eval mode.
-        corpus: also the source of the held-out batches, since sequence ids of rows and bank are compared.
+        corpus: the corpus, which must also be the source of the held-out batches, since sequence ids of rows and bank
+            are compared.
         split: the part of the data.
         num_latents: largest number of latents of the bank.
         batch_size: windows encoded at a time.
         seed: seed of the window sampler.
 
     Raises:
-        ValueError: if no latent is asked for, or the corpus has no windows to draw.
+        ValueError: if `num_latents` is below 1, or the corpus has no windows to draw.
     """
     if num_latents < 1:
         raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
     if not isinstance(corpus, MapStyleCorpus):
         raise ValueError(
-            f"bank={split!r}: a bank is filled with windows drawn from a split, and {type(corpus).__name__} draws none "
-            "(it is no cpc.data.map_style.MapStyleCorpus): leave --bank out"
+            f"bank={split!r}: a bank is filled with windows drawn from a split, and a {type(corpus).__name__} cannot "
+            "draw windows (it is not a cpc.data.map_style.MapStyleCorpus): leave --bank out"
         )
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
@@ -66,10 +67,11 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
 def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundTally:
     """Return the tally of this rank's held-out rows against the bank without the row's own sequence.
 
-    The standard error of the bound is over batches. It covers only the choice of rows, since all use the same bank.
+    The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
+    bank.
 
     Raises:
-        ValueError: if the bank holds only a row's own sequence.
+        ValueError: if the bank holds only latents of a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):

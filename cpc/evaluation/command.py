@@ -54,12 +54,11 @@ def evaluate(
         data: the source, as in the `data` section of the run's config: a manifest CSV or its folder; a folder of
             images, npz or NAME:ROOT; a text file, a folder or 'embedded'.
         negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
-        num_negatives: negatives sampled per row, N = R + 1, or all (None in Python); several numbers are evaluated one
-            by one; as in training if not given.
-        estimators: further estimators next to info_nce, which is always measured: nwj, tuba, interpolated, dv, js,
-            smile.
+        num_negatives: number R of negatives sampled per row (N = R + 1), or all (None in Python). Several numbers are
+            evaluated one by one. As in training if not given.
+        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile); info_nce is always measured.
         split: split of the data; the split that the run held out if not given.
-        num_batches: maximum number of batches, within one pass over the split; 64 if not given; text is read whole.
+        num_batches: maximum number of batches, within one pass over the split; 64 if not given. Text is read whole.
         bank: also measure the bound against a bank of latents of this split, which raises the ceiling. It costs a pass
             over the bank for every 1024 rows.
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
@@ -75,8 +74,8 @@ def evaluate(
         the record of every other estimator.
 
     Raises:
-        ValueError: naming an unknown strategy, estimator, split or speaker column; if the model's config.json does not
-            describe its data; on options that the data do not have; if a loss is not finite.
+        ValueError: if a strategy, estimator, split or speaker column is unknown (the message names it), the model's
+            config.json does not describe its data, the data do not have an option, or a loss is not finite.
     """
     path = place_of_results(model_folder, "bound.json", out)
     config, trusted_packages = read_config(model_folder), tuple(trusted_packages)
@@ -94,7 +93,7 @@ def evaluate(
     modality.check_encoder(model.encoder)
     if modality.is_continuous:
         _refuse_options(
-            f"{model_folder} is a model of {modality.name}, which is read from end to end against all classes",
+            f"{model_folder} is a model of {modality.name}, which is always read whole and against all classes",
             negatives=negatives,
             num_negatives=num_negatives,
             estimators=others or None,
@@ -108,7 +107,7 @@ def evaluate(
     strategies = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None and bank_latents is not None:
-        raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split to take them from")
+        raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split of the bank")
     if isinstance(modality, MapStyleModality) and data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, own):
             raise ValueError(error_message)
@@ -200,8 +199,8 @@ def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
     if sampler is not None and own not in strategies:
         raise ValueError(
-            f"`sampler` {sampler} is for the batches of the model's own strategy, {own!r}, but the bound is measured "
-            f"with {', '.join(strategies)}: leave it out"
+            f"`sampler` {sampler} applies only to the model's own strategy, {own!r}, but the bound is measured with "
+            f"{', '.join(strategies)}: leave `sampler` out"
         )
     return strategies
 
@@ -212,8 +211,8 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
         broken = [str(k) for k, loss, num_rows in steps if loss is None and num_rows > 0]
         if broken:
             raise ValueError(
-                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}: the "
-                "model's products overflow; nothing is written"
+                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}, because "
+                "products of the model overflow; nothing is written"
             )
 
 

@@ -31,9 +31,9 @@ def measured_tallies(
     on_batch: OnBatch | None = None,
     on_protocol: OnProtocol | None = None,
 ) -> dict[EvalProtocol, BoundTally]:
-    """Measure the held-out batches of this rank; protocols that share batches share their encoding.
+    """Measure the held-out batches of this rank. Protocols that share batches also share their encoding.
 
-    The model is in eval mode meanwhile. Each call samples the same negatives, from generators of its own.
+    During the measurement the model is in eval mode. Each call samples the same negatives, from its own generators.
 
     Args:
         model: the model.
@@ -90,7 +90,7 @@ def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
     if num_bytes > memory_bytes():
         raise ValueError(
             f"`num_negatives`={num_negatives} for each of {num_rows} rows of a batch takes {num_bytes / 1e9:.0f} GB, "
-            f"and this machine has {memory_bytes() / 1e9:.0f}: lower it, or `batch_size`"
+            f"but this machine has {memory_bytes() / 1e9:.0f}: lower it, or `batch_size`"
         )
 
 

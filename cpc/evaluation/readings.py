@@ -21,7 +21,7 @@ from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
-# mine has the same value as dv; leave_one_out needs p(z | c) itself
+# all except mine, which has the value of dv, and leave_one_out, which needs p(z | c)
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
 
 
@@ -29,7 +29,7 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
     """Check that estimators work with a model's scores and with the strategies.
 
     Raises:
-        ValueError: naming the estimator.
+        ValueError: if an estimator does not work with them. The message names the estimator.
     """
     strategies = tuple(strategies)
     for name in estimators:
@@ -37,8 +37,8 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
             raise ValueError(f"estimators names {name!r}: choose from {', '.join(READABLE)}")
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(
-                f"estimators names {name!r}, whose baseline takes half of the sequences that candidates come from, but "
-                "negatives=sequence_only has a single sequence: leave out the estimator or the strategy"
+                f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "
+                "negatives=sequence_only there is only one sequence: leave out the estimator or the strategy"
             )
 
 
@@ -47,7 +47,7 @@ class HeldOutReadings:
 
     Every estimator uses the model's scores. InfoNCE determines scores only up to a constant per row. TUBA and I_alpha
     estimate this constant from half of the sequences that negatives come from, and use the other half for the estimate.
-    All other estimators use the raw scores, and most of their estimates come out low.
+    All other estimators use the raw scores, so most of their estimates are too low.
 
     Args:
         model: the model whose queries score.

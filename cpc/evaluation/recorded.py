@@ -13,7 +13,7 @@ def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("
     """Return the modality of a model's data.
 
     Raises:
-        ValueError: if config.json does not name the modality, or names a class that is no modality or not trusted.
+        ValueError: if config.json does not name the modality, or names a class that is not a modality or not trusted.
     """
     return class_of(_saved_settings(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
 
@@ -30,7 +30,7 @@ def recorded_data(
         options: fields to replace; fields that are None stay as in the run.
 
     Raises:
-        ValueError: as `data_class`; on an option that the data do not have.
+        ValueError: as `data_class`; also if the data do not have an option.
     """
     settings, modality = _saved_settings(config), data_class(config, trusted_packages)
     changes = {
@@ -39,9 +39,7 @@ def recorded_data(
     legal = [field.name for field in fields(modality)]
     unknown = [name for name in changes if name not in legal]
     if unknown:
-        raise ValueError(
-            f"`{'`, `'.join(unknown)}`: this is a model of {modality.name}, whose data have no such option"
-        )
+        raise ValueError(f"`{'`, `'.join(unknown)}` is not an option of the data of this model, {modality.name}")
     run_args = {name: value for name, value in settings["init_args"].items() if name not in modality.local_options}
     init_args = {**run_args, modality.source_option: str(source), **changes}
     return build({**settings, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)

@@ -37,7 +37,7 @@ class Graph(NamedTuple):
     """A module to export, with its inputs.
 
     Attributes:
-        module: the module, whose inputs and outputs are tensors.
+        module: the module; its inputs and outputs are tensors.
         inputs: example inputs by name.
         axes: for each input and output, the axes of variable length and their names.
         draw: function that returns random inputs of other lengths, for checks.
@@ -62,19 +62,21 @@ def export(
 ) -> list[Path]:
     """`cpc export`: write `encoder.onnx`, x -> z, and `context.onnx`, z and state -> c and the next state.
 
-    Batch and time have variable length; for images batch, rows and columns have. Standardisation is part of the graph.
-    The metadata holds sample rate, hop and other facts about the inputs. Audio shorter than `shortest_samples` is
-    refused by the model, but not by the graph, which returns a latent of padding. A stream begins with a state of zeros
-    and continues with the returned state. Each graph is compared with the model on 20 inputs of random shapes.
+    Batch and time have variable length; for images, batch, rows and columns have variable length. Standardisation is
+    part of the graph. The metadata holds sample rate, hop and other facts about the inputs. Audio shorter than
+    `shortest_samples` is an error for the model, but not for the graph, which returns a latent of padding. A stream
+    begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
+    inputs of random shapes.
 
-    A context that is no GRU, LSTM, PixelCNN or identity is left out, with a message, since its state has no fixed size.
+    Contexts other than GRU, LSTM, PixelCNN and identity are left out, with a message, since their state has no fixed
+    size.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
         out: folder to write; it must not exist yet.
         format: onnx (`uv sync --extra onnx`). For other formats, call `torch.export.export(model.encoder, ...)`, which
             accepts encoders with dynamic axes.
-        opset: ONNX opset, at least 18; null: the exporter's default.
+        opset: ONNX opset, at least 18; null for the exporter's default.
         trusted_packages: packages whose classes the model may name.
 
     Returns:
@@ -138,7 +140,7 @@ def encoder_graph(model: CPC) -> Graph:
 def context_graph(model: CPC) -> Graph:
     """Return the graph of the context: z, state -> c, next state.
 
-    The state is one tensor `[B, L, C]` for a GRU, two for an LSTM, none for other contexts.
+    The state is one tensor `[B, L, C]` for a GRU, two tensors for an LSTM, and empty for other contexts.
     """
     context = model.context
     num_states = {GRU: 1, LSTM: 2}.get(type(context), 0)
@@ -212,7 +214,7 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
     for key, value in (graph.metadata | {"cpc": __version__}).items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = f"cpc.{key}", json_text(value)
-    # A recurrence is traced at one length, which the exporter would declare as the only one.
+    # A recurrence is traced at one length, which the exporter would declare as the only length.
     del proto.graph.value_info[:]
     for tensor in (*proto.graph.input, *proto.graph.output):
         for axis, name in graph.axes[tensor.name].items():
@@ -251,6 +253,6 @@ def _check(name: str, graph: Graph, run: Callable[..., list[Tensor]]) -> None:
             difference = float((actual - wanted).abs().max()) if actual.shape == wanted.shape else math.inf
             if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # also true for NaN
                 raise ValueError(
-                    f"{name} computes something else than the model: {difference:.1e} away on an input "
-                    f"{tuple(inputs[0].shape)}; nothing is written"
+                    f"{name} differs from the model: by {difference:.1e} on an input {tuple(inputs[0].shape)}; "
+                    "nothing is written"
                 )

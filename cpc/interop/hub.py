@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub, fetched by name: two files per model, neither of which holds code."""
+"""Models on the Hugging Face Hub, fetched by name. A model is two files without code."""
 
 import re
 from functools import cache
@@ -32,9 +32,9 @@ def fetch_model(model: str, revision: str | None = None) -> Path:
     """
     named = _NAME.fullmatch(model)
     if named is None:
-        raise ValueError(f"{model!r} is no name of the Hub: write ORG/NAME or ORG/NAME@REVISION")
+        raise ValueError(f"{model!r} is not a name of the Hub: write ORG/NAME or ORG/NAME@REVISION")
     if revision is not None and named["revision"] not in (None, revision):
-        raise ValueError(f"{model!r} names another revision than revision={revision!r}: leave one of them out")
+        raise ValueError(f"{model!r} and revision={revision!r} name different revisions: leave one out")
     return _fetch(named["repository"], revision or named["revision"])
 
 
@@ -62,18 +62,19 @@ def _fetch(repository: str, revision: str | None) -> Path:
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))
     except errors.HFValidationError as error:
-        raise ValueError(f"there is no folder {repository}, and it is no name of the Hub: {error}") from error
+        raise ValueError(f"there is no folder {repository}, and it is not a name of the Hub: {error}") from error
     except errors.GatedRepoError as error:
-        raise ValueError(f"{name}: its owner has to grant access; then log in by `hf auth login`") from error
+        raise ValueError(f"{name}: ask its owner for access; then log in with `hf auth login`") from error
     except errors.RepositoryNotFoundError as error:
         raise ValueError(
-            f"there is no folder {repository}, and the Hub has no such model, or a private one: `hf auth login`"
+            f"there is no folder {repository}, and the Hub has no such model, or it is private: log in with `hf auth "
+            "login`"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise ValueError(f"{repository} has no revision {revision!r}: name a branch, tag or commit") from error
     except errors.LocalEntryNotFoundError as error:
         raise ConnectionError(
-            f"{no_folder} is not in the Hub's cache, and the Hub cannot be reached (HF_HUB_OFFLINE=1 asks for that)"
+            f"{no_folder} is not in the Hub's cache, and the Hub is not used because of HF_HUB_OFFLINE=1"
         ) from error
     except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -11,7 +11,7 @@ from cpc.checkpoint import load_pretrained
 class UpstreamExpert(nn.Module):
     """A model of audio with the interface of s3prl's upstreams: from 16 kHz waveforms to features by name.
 
-    Each waveform is encoded separately, so that its features do not depend on the lengths of others in the batch.
+    Each waveform is encoded separately, so that its features do not depend on the lengths of other waveforms.
 
     Args:
         ckpt: a run folder, a model folder, or a model of the Hub.
@@ -20,7 +20,7 @@ class UpstreamExpert(nn.Module):
         given: other arguments that s3prl passes to every upstream; unused.
 
     Raises:
-        ValueError: if no model is named, `cpc.load_pretrained` refuses it, or it is no model of audio at 16 kHz, the
+        ValueError: if no model is named, `cpc.load_pretrained` raises one, or the model is not of audio at 16 kHz, the
             only sample rate of s3prl.
     """
 
@@ -34,7 +34,7 @@ class UpstreamExpert(nn.Module):
     ) -> None:
         super().__init__()
         if ckpt is None:
-            raise ValueError("ckpt is None: name a run, a model folder or ORG/NAME of the Hub, to s3prl by -k")
+            raise ValueError("ckpt is None: name a run, a model folder or ORG/NAME of the Hub, in s3prl with -k")
         self.model = load_pretrained(ckpt, trusted_packages=trusted_packages)
         encoder = self.model.encoder
         if encoder.modality != "audio" or encoder.sample_rate_hz != 16000:

@@ -25,7 +25,7 @@ from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.tables import format_report
 
 CARD_NAME = "README.md"
-_PATH_OPTIONS = ("source", "init_from")  # options that hold a path, whatever its form
+_PATH_OPTIONS = ("source", "init_from")  # options that hold a path in any form
 _PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also in NAME:ROOT
 
 
@@ -43,13 +43,13 @@ def share(
     """Write a model and its card to a folder, or upload them to the Hub, or both.
 
     The card holds data, recipe, bound, the tables of `probe.json` of the run or model folder, and the licence. Absolute
-    paths, and paths of sources and of the initial model, are not shared: only the last part of a path is, or the name
-    of NAME:ROOT.
+    paths, and paths of sources and of the initial model, are not shared. Only the last part of such a path is written,
+    or the name of NAME:ROOT.
 
     Args:
         model_folder: a run folder, or a model folder.
-        license: licence of the weights by its name on the Hub, such as apache-2.0 or cc-by-nc-4.0; the data's licence
-            may require one.
+        license: licence of the weights by its name on the Hub, such as apache-2.0 or cc-by-nc-4.0. The licence of the
+            data may require a certain licence.
         to: ORG/NAME on the Hub, which is created if it does not exist. Log in first with `hf auth login`, or set
             HF_TOKEN.
         out: a new folder for the files.
@@ -61,20 +61,22 @@ def share(
         The address of the upload, or the folder.
 
     Raises:
-        ValueError: before anything is written or sent, if neither `to` nor `out` is given, `out` exists, or the model
-            cannot be loaded; or if the Hub does not know the licence.
-        ConnectionError: if the Hub cannot be reached, or refuses the upload.
+        ValueError: if neither `to` nor `out` is given, `out` exists, or the model cannot be loaded (before anything is
+            written or sent); or if the licence is unknown to the Hub.
+        ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
     if to is None and out is None:
-        raise ValueError("name where the model goes: `to` ORG/NAME on the Hub, or `out`, a new folder to look at first")
+        raise ValueError("name a target: `to`, an ORG/NAME on the Hub, or `out`, a new folder to look at first")
     if out is not None and Path(out).exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     if private and to is None:
-        raise ValueError("`private` is for a repository on the Hub: name one with `to`, or leave it out")
+        raise ValueError(
+            "`private` applies only to a repository on the Hub: name a repository with `to`, or leave `private` out"
+        )
     if to is not None:
         hub()  # if the package is missing, fail before the work
     trusted = tuple(trusted_packages)
-    model = load_pretrained(model_folder, trusted_packages=trusted)  # refuses a damaged one
+    model = load_pretrained(model_folder, trusted_packages=trusted)  # raises an error if the model is damaged
     config = read_config(model_folder)
     config["provenance"] = provenance = _shorten_paths(config["provenance"])
     if recorded := provenance.get("data"):
@@ -119,17 +121,19 @@ def _upload(folder: Path, to: str, private: bool) -> str:
     except package.errors.HFValidationError as error:
         raise ValueError(f"`to`={to!r}: {error}") from error
     except ValueError as error:  # the Hub checks the header of the card
-        raise ValueError(f"{to}: the Hub refuses the card: {error}; is `license` a name that it knows?") from error
+        raise ValueError(
+            f"{to}: the Hub rejects the card: {error}; is `license` a name of a licence on the Hub?"
+        ) from error
     except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(
-            f"{to} cannot be written: {reason}; logged in by `hf auth login`, as its owner?"
+            f"{to} cannot be written: {reason}; are you logged in as its owner (`hf auth login`)?"
         ) from error
     return str(done.commit_url)
 
 
 def _shorten_paths(value: Any, name: str = "") -> Any:
-    """Replace each path by its last part, since a path may show who works where."""
+    """Replace each path by its last part, since a path may reveal persons and places."""
     if isinstance(value, dict):
         return {name: _shorten_paths(entry, name) for name, entry in value.items()}
     if isinstance(value, list):
@@ -140,7 +144,7 @@ def _shorten_paths(value: Any, name: str = "") -> Any:
 
 def _last_part(path: str) -> str:
     """Return the last part of a path, or NAME of NAME:ROOT."""
-    named = re.match(r"(\w{2,}):(?!//)", path)  # neither a Windows drive nor a URL
+    named = re.match(r"(\w{2,}):(?!//)", path)  # not a Windows drive or a URL
     return named[1] if named else re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 

@@ -22,7 +22,7 @@ from cpc.data.store.tars import Sample, read_samples, write_samples
 from cpc.data.store.text_files import decode
 
 LABELS_NAME = "labels.csv"
-_TEXT_PARTS = ("cls", "txt")  # parts of a sample that hold one label each
+_TEXT_PARTS = ("cls", "txt")  # parts of a sample that hold a single label
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _SUFFIXES = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
 # Errors for file names that are too long or below another file.
@@ -43,7 +43,7 @@ def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) ->
     """
     data, out = Path(data), Path(out)
     if out.exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     samples = list(_manifest_samples(data) if is_manifest(data) else _image_samples(data))
     require_utf8((text for _, labels in samples for text in labels.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
@@ -73,13 +73,13 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
         skip_bad: leave out samples without audio or image, and the rest of damaged tars, and warn how many.
 
     Raises:
-        ValueError: before `out` exists: if `read_samples` refuses a tar; if the name of a file leads out of the folder,
-            repeats, is too long or lies below another file; if a sample has no audio or image, or several; if a JSON is
-            damaged; or if audio and images are mixed.
+        ValueError: if `read_samples` raises one; if the name of a file leads out of the folder, repeats, is too long or
+            lies below another file; if a sample has no audio or image, or several; if a JSON is damaged; or if audio
+            and images are mixed. Nothing is written to `out` then.
     """
     out = Path(out)
     if out.exists():
-        raise ValueError(f"`out`={out} is there already: name a new folder, or remove it")
+        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     files = [file for path in tars for file in _find_tars(Path(path))]
     rows: dict[str, dict[str, str]] = {}
     media: set[str] = set()
@@ -92,7 +92,7 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
                         medium, suffix = _medium(sample)
                         path, labels = _path_and_labels(sample, medium, suffix)
                         if path in rows:
-                            raise ValueError(f"{tar}: sample {sample.key!r} is {path}, which is there already")
+                            raise ValueError(f"{tar}: sample {sample.key!r} is {path}, which exists already")
                         _write(sample, suffix, folder, path)
                     except ValueError as error:
                         if not skip_bad:
@@ -101,7 +101,9 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
                         continue
                     media.add(medium)
                     if len(media) > 1:
-                        raise ValueError(f"{tar}: sample {sample.key!r} is of {medium}, others are not: separate them")
+                        raise ValueError(
+                            f"{tar}: sample {sample.key!r} is of {medium}, but others are not: separate them"
+                        )
                     rows[path] = labels
             except ValueError as error:
                 if not skip_bad or len(media) > 1:
@@ -126,7 +128,7 @@ def _manifest_samples(data: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     for row, file in enumerate(manifest.files):
         labels = {name: values[row] for name, values in columns.items()}
         if PurePosixPath(labels["path"]).is_absolute() or ".." in PurePosixPath(labels["path"]).parts:
-            del labels["path"]  # a path outside the corpus means nothing on another machine
+            del labels["path"]  # a path outside the corpus is useless on another machine
         yield file, labels
 
 
@@ -148,7 +150,7 @@ def _medium(sample: Sample) -> tuple[str, str]:
     ]
     if len(files) != 1:
         raise ValueError(
-            f"{sample.tar}: sample {sample.key!r} has {', '.join(sample.parts) or 'nothing'}: it needs one file of "
+            f"{sample.tar}: sample {sample.key!r} has {', '.join(sample.parts) or 'no parts'}, but needs one file of "
             "audio, or one image"
         )
     return files[0]
@@ -162,17 +164,19 @@ def _path_and_labels(sample: Sample, medium: str, suffix: str) -> tuple[str, dic
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is damaged: {error}") from error
         if not isinstance(values, dict):
-            raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is no object of names and values")
+            raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} is not an object of names and values")
         labels |= {str(name): _cell(value) for name, value in values.items() if not isinstance(value, dict | list)}
     bad_names = [name for name in labels if not name or name != name.strip() or has_line_break(name)]
     if bad_names:
         raise ValueError(
-            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {bad_names[0]!r}: no column can have it"
+            f"{sample.tar}: the JSON of sample {sample.key!r} has the name {bad_names[0]!r}, which a column cannot have"
         )
     try:
         "".join([*labels, *labels.values()]).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{sample.tar}: the JSON of sample {sample.key!r} holds half a character: {error}") from error
+        raise ValueError(
+            f"{sample.tar}: the JSON of sample {sample.key!r} holds an incomplete character: {error}"
+        ) from error
     path = labels.pop("path", "")
     if not path:
         name = f"{sample.key}.{suffix}"
@@ -191,7 +195,7 @@ def _path_and_labels(sample: Sample, medium: str, suffix: str) -> tuple[str, dic
 
 
 def _image_path(tar: Path, name: str, class_name: str | None) -> str:
-    """Return the path of an image; without a class, a `/` in the key becomes `-`, since folders are classes."""
+    """Return the path of an image. Without a class, a `/` in the key becomes `-`, since folders are classes."""
     split, name = split_named(tar.stem), f"{tar.stem}-{name}"
     if class_name:
         return f"{split}/{class_name}/{name}" if split else f"{class_name}/{name}"
@@ -207,8 +211,8 @@ def _move_classes_to_train(rows: dict[str, dict[str, str]], folder: Path) -> dic
         return rows
     if splits != {"unlabelled"}:
         raise ValueError(
-            f"some tars say a split by their name ({', '.join(sorted(splits))}), others hold the classes "
-            f"{', '.join(sorted(classes)[:5])} and say none: rename these, or untar them by themselves"
+            f"some tars name a split ({', '.join(sorted(splits))}), but tars with the classes "
+            f"{', '.join(sorted(classes)[:5])} do not: rename these tars, or untar them separately"
         )
     (folder / "train").mkdir()
     for name in classes:

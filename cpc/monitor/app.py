@@ -30,7 +30,7 @@ from cpc.pages.html import Node, node, scroll, table
 TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
 MAX_CONFIGS = 12  # configurations that are compared side by side
-MUCH_BYTES = 16 << 20  # unread bytes from which on the page shows how much is left to read
+MUCH_BYTES = 16 << 20  # with more unread bytes than this, the page shows how much is left to read
 HEIGHT = "340px"
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
@@ -47,7 +47,7 @@ STORES: dict[str, dict[str, Any]] = {  # Dash stores and their initial values
     "theme-now": {},
     "show-asked": {},  # the run whose button was pressed, and the count of presses
     "sort-asked": {},  # the column whose button was pressed, and the count of presses
-    "markup-of-runs": {},  # for `markup.js`: nodes by the id of their parent
+    "markup-of-runs": {},  # nodes for `markup.js`, by the id of their parent
     "markup-of-charts": {},
     "answered": {},  # time of the server's last answer
 }
@@ -76,7 +76,7 @@ def build_app(library: Library) -> Dash:
 
 
 def _reject_invalid_requests(app: Dash) -> None:
-    """Answer 404 or 400 to unknown paths, unknown callbacks and unusable values, where Dash would answer 500."""
+    """Answer 404 or 400 to unknown paths, unknown callbacks and invalid values; Dash would answer 500."""
     app.server.register_error_handler(DependencyException, lambda _: flask.Response("404: no such file\n", 404))
 
     @app.server.before_request
@@ -85,7 +85,7 @@ def _reject_invalid_requests(app: Dash) -> None:
             return None
         call = flask.request.get_json(silent=True)
         is_known = isinstance(call, dict) and str(call.get("output")) in app.callback_map
-        return None if is_known else flask.Response("400: no callback; load the page again\n", 400)
+        return None if is_known else flask.Response("400: unknown callback; load the page again\n", 400)
 
     @app.server.errorhandler(Exception)
     def reject_unusable_values(error: Exception) -> flask.Response | HTTPException:
@@ -95,7 +95,7 @@ def _reject_invalid_requests(app: Dash) -> None:
             raise error
         reason = replace_surrogates(f"{type(error).__name__}: {error}").splitlines()[0]
         print(f"cpc monitor: a call of the page could not be answered: {reason}", file=sys.stderr)
-        return flask.Response("400: values that no page sends; load the page again\n", 400)
+        return flask.Response("400: invalid values; load the page again\n", 400)
 
 
 def _page() -> html.Div:
@@ -204,7 +204,7 @@ def _add_run_list(app: Dash, library: Library) -> None:
     )
     def list_runs(_: int | None, search: str | None, sort: list[Any], hidden: list[str], unit: Any, listed: Any) -> Any:
         with library.lock:
-            # The time updates the table at least every five seconds: ages grow, and a run can become stale.
+            # The clock updates the table at least every five seconds, because ages grow, and a run can become stale.
             inputs = [library.revision, int(time.time() / 5), search, sort, hidden, unit]
             if inputs == listed:
                 return (*(no_update,) * 6, time.time())
@@ -282,7 +282,7 @@ def _add_charts(app: Dash, library: Library) -> None:
         inputs = json_text(finite((hidden, zoom, settings, now)))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
-            # A browser needs a sixth of a second for a chart of a hundred runs: charts off the screen come later.
+            # A browser needs a sixth of a second for a chart of a hundred runs, so charts off the screen come later.
             outdated = [name for name in NAMES if (name in in_view or len(runs) <= MANY) and states.get(name) != inputs]
             if not outdated:
                 return nothing
@@ -302,7 +302,7 @@ def _notice(library: Library, rows: Sequence[Row]) -> str:
     if library.has_stopped:
         sentences.append("The monitor has stopped reading runs: start it again to see new records.")
     elif (backlog := sum(run.backlog_bytes for run in library.runs.values())) > MUCH_BYTES:
-        sentences.append(f"Reading: {backlog / 1e6:.1f} MB are still to come.")
+        sentences.append(f"Reading: {backlog / 1e6:.1f} MB are left to read.")
     if not rows:
         roots = replace_surrogates(", ".join(map(str, library.roots)))
         sentences.append(f"No run below {roots} yet: a run is a folder with bound.jsonl. New runs will appear here.")

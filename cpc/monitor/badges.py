@@ -11,10 +11,10 @@ from cpc.monitor.table import Table
 
 SATURATION_NATS = 0.3
 STALLED_NATS = 0.01
-STALLED_RECORDS = 40  # with fewer records, a slow start would be called stalled
+STALLED_RECORDS = 40  # with fewer records, a slow start would count as stalled
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
-SLOW_START_SECONDS = 600.0  # without a record, after which a run is stale if its usual interval is not known yet
+SLOW_START_SECONDS = 600.0  # without a record; limit for stale runs whose usual interval is unknown
 
 
 class Badge(NamedTuple):
@@ -30,11 +30,12 @@ NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed"
 def badges(run: Run, now_seconds: float) -> list[Badge]:
     """Return the badges of a run, the worst first.
 
-    - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped on NaN.
+    - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped because of
+    NaN.
     - collapsed: the last record of health.jsonl flags z or c.
     - failed, interrupted, finished, deleted: how the run ended.
-    - stale: the run has not ended, and nothing was written for two minutes and five times its usual interval, or for
-      ten minutes while health.jsonl has fewer than two records, so that the interval is not known.
+    - stale: the run has not ended, and nothing was written for two minutes and for five times its usual interval. If
+    health.jsonl has fewer than two records, the interval is not known, and the limit is ten minutes.
     - stalled: see `why_stalled`.
     - saturated, biased: the last record flags some steps k.
 
@@ -44,7 +45,7 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
     event, message = last_event.get("event", ""), last_event.get("message", "")
     found = []
     if run.is_deleted:
-        found.append(Badge("deleted", "the folder was deleted; records that had been read are still shown, in part"))
+        found.append(Badge("deleted", "the folder was deleted; some records that were read before are still shown"))
     found += [Badge("NaN", reason) for reason in ([message] if event == "not_finite" else _non_finite_values(run))]
     if event == "failed":
         found.append(Badge("failed", message))
@@ -56,7 +57,7 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
         limit = SLOW_START_SECONDS if interval is None else max(STALE_SECONDS, STALE_INTERVALS * interval)
         if silence > limit:
             slow = "; its usual interval is not known yet" if interval is None else ""
-            found.append(Badge("stale", f"no record for {format_seconds(silence)}, and no event of an end{slow}"))
+            found.append(Badge("stale", f"no record for {format_seconds(silence)}, and no record of an end{slow}"))
     tables = run.current_tables()
     reasons = [why_stalled(table) for table in tables if table.key.names[0] == "train"]
     found += [Badge("stalled", reason) for reason in reasons if reason]
@@ -66,7 +67,7 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
     ):
         flagged = [f"{' '.join(t.key.names)} at {', '.join(steps)}" for t in tables if (steps := _flagged(t, name))]
         if flagged:
-            advice = "more candidates (batch size, num_negatives) would show more"
+            advice = "raise the number of candidates (batch size, num_negatives)"
             found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
     if event in ("interrupted", "finished"):
         found.append(Badge(event, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
@@ -76,9 +77,9 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
 def why_stalled(table: Table) -> str:
     """Return why log N - L of training is stalled; empty if it is not, or if there are fewer than 40 records.
 
-    Stalled: from the third to the last quarter of the records the mean over k rose by less than 0.01 nats, or by less
-    than two standard errors of the difference, and it is more than 0.3 nats below the ceiling.
-    A run that has converged is stalled too: more training of the same kind will not change much.
+    A run is stalled if, from the third to the last quarter of the records, the mean over k rose by less than 0.01 nats
+    or by less than two standard errors of the difference, and is more than 0.3 nats below the ceiling. A converged run
+    is also stalled: more training of the same kind will not change much.
     """
     bound = table.means["mi_bound_nats"]
     if len(bound) < STALLED_RECORDS:

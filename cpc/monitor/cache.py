@@ -1,7 +1,7 @@
 """A cache of parsed records in the user's cache folder, so that the next monitor does not parse them again.
 
 One file per run: checksum, length of the header, a JSON header, the columns of every table as little-endian bytes.
-There are no locks: a file is replaced atomically, the file of the last monitor is kept, and the header has the offset
+Locks are not needed: a file is replaced atomically, and the file of the last monitor stays. The header has the offset
 up to which each file of records was read.
 """
 
@@ -22,7 +22,7 @@ from cpc.monitor.run import RecordsFile, Run
 from cpc.monitor.table import Key, Table
 from cpc.monitor.text import replace_surrogates
 
-# The number is raised with changes of this file or of parse.py; the record types determine the columns.
+# Raise the number with every change of this file or of parse.py; the record types determine the columns.
 _FORMAT = f"2 {RECORD_TYPES}"
 _HEAD = struct.Struct("<II")
 
@@ -45,9 +45,9 @@ def save(run: Run) -> None:
 
 
 def load(run: Run) -> bool:
-    """Load a run's tables from the cache; return False and change nothing without a valid cache.
+    """Load a run's tables from the cache. Without a valid cache, change nothing and return False.
 
-    Files that have changed since are read again.
+    Files that have changed since then are read again.
     """
     try:
         content = _path(run).read_bytes()
@@ -122,6 +122,6 @@ def _columns(record_type: RecordType, key: Key) -> list[tuple[str, str, int]]:
 def _path(run: Run) -> Path:
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as error:  # a user without a home
+    except RuntimeError as error:  # the user may have no home folder
         raise OSError(str(error)) from error
     return Path(cache, "cpc", "monitor", hashlib.sha256(os.fsencode(run.folder.resolve())).hexdigest()[:32])

@@ -32,8 +32,8 @@ class ChartSpec(NamedTuple):
     fields: dict[str, str]  # fields to plot, with the text that follows the run's name
     reference: tuple[str, str] | None = None  # a field that is plotted in grey, and its label; `{}` is its last value
     error: str = ""  # a field that is plotted as a band
-    may_be_log: bool = False  # whether all values are positive
-    from_zero: bool = True  # whether a linear axis begins at zero
+    may_be_log: bool = False  # True if all values are positive
+    from_zero: bool = True  # True if a linear axis begins at zero
 
 
 def _health_spec(name: str, title: str, axis: str, caption: str, **fields: str) -> ChartSpec:
@@ -45,8 +45,8 @@ CHART_SPECS = (
         "bound",
         "log N - L, mean over the steps k",
         "log N - L ({unit})",
-        "{how_to_read} Dashed: the ceiling log N, which no critic exceeds. Bands (if there are few curves, and no "
-        "smoothing): one standard error, as if the errors of all k were equal.",
+        "{how_to_read} Dashed: the ceiling log N, which no critic exceeds. Bands (with few curves and without "
+        "smoothing): one standard error, computed as if the errors of all k were equal.",
         BOUND,
         {"mi_bound_nats": ""},
         _CEILING,
@@ -56,7 +56,7 @@ CHART_SPECS = (
         "loss",
         "Loss",
         "L ({unit})",
-        "InfoNCE loss L, mean over the steps k. It grows with N, up to log N for an untrained model: losses of "
+        "InfoNCE loss L, mean over the steps k. It grows with N, up to log N for an untrained model, so losses of "
         "different N are not comparable.",
         BOUND,
         {"loss_nats": ""},
@@ -67,7 +67,8 @@ CHART_SPECS = (
         "accuracy",
         "Accuracy",
         "accuracy (%)",
-        "Share of rows in which no negative scores higher than the positive, ties shared; mean over the steps k. "
+        "Share of rows in which no negative scores higher than the positive; ties count in part. Mean over the steps "
+        "k. "
         "Dashed: chance, 1/N, the accuracy of a collapsed encoder.",
         BOUND,
         {"accuracy": ""},
@@ -106,7 +107,7 @@ CHART_SPECS = (
         "variance",
         "Variance of z and c",
         "variance",
-        "Over one batch, mean over the dimensions.",
+        "Variance over one batch, mean over the dimensions.",
         z_variance=": z",
         c_variance=": c",
     ),
@@ -114,7 +115,7 @@ CHART_SPECS = (
         "gradient",
         "Norm of the gradient",
         "gradient norm",
-        "Before clipping: mean and largest since the previous record.",
+        "Norm before clipping: mean and largest value since the previous record.",
         gradient_norm=": mean",
         gradient_norm_max=": largest",
     ),
@@ -125,7 +126,7 @@ CHART_SPECS = (
         "Training examples per second, on all ranks, without evaluation and saving.",
         windows_per_second="",
     ),
-    _health_spec("rate", "Learning rate", "learning rate", "Of the optimiser's last step.", learning_rate=""),
+    _health_spec("rate", "Learning rate", "learning rate", "At the optimiser's last step.", learning_rate=""),
     ChartSpec(
         "return",
         "Return",
@@ -153,7 +154,7 @@ def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
     record_type, series = spec.record_type, []
     tables = {run: [run.bound(view)] if record_type is BOUND else run.tables(record_type) for run in runs}
     curves = [(run, table) for run in runs for table in tables[run] if table]
-    # With several strategies, one curve may be a bound and another may not be a bound.
+    # With several strategies, only some curves may be bounds.
     has_suffix = record_type is PROBE or (record_type is BOUND and len({table.key.names for _, table in curves}) > 1)
     for run, run_curves in itertools.groupby(curves, key=lambda curve: curve[0]):
         dashes = itertools.cycle(_DASHES)
@@ -200,7 +201,7 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
 
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:
-    """Return grey lines of ceilings or chances: of all lines that end at the same value, only the longest."""
+    """Return grey lines of ceilings or chances; only the longest of all lines that end at the same value."""
     lines_by_value: dict[str, Series] = {}
     for table in tables:
         steps, values = table.means["step"], view.factor(field) * table.means[field]

@@ -26,10 +26,10 @@ def monitor(
 
     Args:
         runs: run folders, or folders that contain runs.
-        host: address to serve at; 127.0.0.1 if not given. Any address that other machines can reach (0.0.0.0) requires
-            a token: the environment's CPC_MONITOR_TOKEN, or a new one. If CPC_MONITOR_TOKEN is set, 127.0.0.1 requires
-            the token too.
-        port: port to serve at; 8050 if not given, 0: any that is free.
+        host: address to serve at; 127.0.0.1 if not given. An address that other machines can reach (0.0.0.0) requires a
+            token: CPC_MONITOR_TOKEN from the environment, or a new token. If CPC_MONITOR_TOKEN is set, 127.0.0.1 also
+            requires the token.
+        port: port to serve at; 8050 if not given, 0 for any free port.
         export: write the charts into this HTML file instead of serving them.
         prometheus: serve the latest values at /metrics as well.
 
@@ -41,7 +41,9 @@ def monitor(
         given = {"`host`": host is not None, "`port`": port is not None, "`prometheus`": prometheus}
         if any(given.values()):
             unread = ", ".join(name for name, is_given in given.items() if is_given)
-            raise ValueError(f"{unread} is only for a page that is served, but `export` writes a file: leave one out")
+            raise ValueError(
+                f"{unread} applies only to a page that is served, but `export` writes a file: leave one out"
+            )
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export
@@ -51,7 +53,7 @@ def monitor(
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
-    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time of reading records
+    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time for reading records
     library = Library(runs)
     if export is not None:
         library.read_all()

@@ -31,7 +31,7 @@ def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
 
     A NaN stays NaN and is left out of other means.
     """
-    assert width % 2 == 1, "the width is odd: as many records before as after"
+    assert width % 2 == 1, "the width must be odd"
     if width == 1 or not len(values):
         return values
     is_finite = np.isfinite(values)

@@ -23,7 +23,7 @@ from cpc.monitor.view import MAX_POINTS, View
 from cpc.pages.chart import Chart
 from cpc.pages.html import folded, node, render, scroll, table, write_document
 
-BY_RUN_POINTS = 4 * MAX_POINTS  # points in the charts of single runs together, which limits the size of the file
+BY_RUN_POINTS = 4 * MAX_POINTS  # total number of points in the charts of single runs, which limits the size of the file
 MIN_POINTS = 1500
 
 

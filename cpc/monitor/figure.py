@@ -23,7 +23,7 @@ MAX_POINTS_PER_SERIES = 1500
 MIN_POINTS_PER_SERIES = 120
 MANY = 16  # with more series, legends, bands and long tables are left out
 NUM_TABLE_STEPS = 6
-MAX_COLUMNS = 240  # in a heat map
+MAX_COLUMNS = 240  # largest number of columns in a heat map
 _BAND_ALPHA = "26"  # 15 % opaque
 GRAPH_CONFIG = PLOT_CONFIG | {"modeBarButtons": [["toImage"], ["zoom2d", "pan2d", "resetScale2d"]]}
 
@@ -58,7 +58,8 @@ def line_chart(
 ) -> Chart:
     """Plot series over the training step.
 
-    `may_be_log`: `view.log_y` applies, because all values are positive. `from_zero`: a linear axis begins at zero.
+    With `may_be_log`, `view.log_y` applies, because all values are positive. With `from_zero`, a linear axis begins at
+    zero.
     """
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_PER_SERIES), MAX_POINTS_PER_SERIES)
     series = [each for each in series if len(each.steps)]
@@ -198,7 +199,7 @@ def _line(series: Series, width: float) -> dict[str, Any]:
     }
 
 
-@np.errstate(over="ignore")  # where the band's edge overflows float32, the band ends
+@np.errstate(over="ignore")  # the band ends if its edge overflows float32
 def _band(series: Series) -> dict[str, Any]:
     assert series.error is not None
     finite = series.select(np.isfinite(series.values) & np.isfinite(series.error))
@@ -219,7 +220,7 @@ def _band(series: Series) -> dict[str, Any]:
 def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> Table:
     """Return a table with one row per series.
 
-    A row has the last record, the extremes of the values shown and, if there are few series, the values at some steps.
+    A row has the last record, the extremes of the shown values and, with few series, the values at some steps.
     """
     if not series:
         return Table([], [])

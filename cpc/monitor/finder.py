@@ -13,9 +13,9 @@ _RECORD_FILES = {record_type.file for record_type in RECORD_TYPES}
 def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
     """Yield every folder with records once, at most six levels below a root.
 
-    The search does not go into a run's folder, unless the folder is a root: a stray file of records in a root must not
-    hide the runs below. Links are followed after all other folders, so that `latest -> run7` is not a second run, and
-    no folder is visited twice.
+    The search does not enter the folder of a run, unless the folder is a root, since a stray file of records in a root
+    must not hide the runs below it. Links are followed last, and no folder is visited twice, so `latest -> run7` is not
+    a second run.
     """
     seen: set[tuple[int, int]] = set()
     folders = [(root, 0) for root in reversed(roots)]

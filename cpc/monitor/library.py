@@ -1,4 +1,4 @@
-"""The runs below some folders: they are found, and their records are read while they grow."""
+"""The runs below some folders: finds the runs, and reads their records while these grow."""
 
 import itertools
 import sys
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 class Library:
     """Runs by name; a thread that reads them must hold `lock`.
 
-    An error in one run does not stop the others: it is kept in the `error_message` of the run.
+    An error in one run does not stop the others; the error is stored in the `error_message` of the run.
 
     Args:
         roots: run folders, or folders that contain runs, six levels down at most.
@@ -44,7 +44,7 @@ class Library:
                 )
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
-        self._colour_indices: dict[str, int] = {}  # by name; they are kept, so that no deleted run changes the colours
+        self._colour_indices: dict[str, int] = {}  # by name; kept, so that deleted runs do not change colours
         # Counts changes of the runs. It starts at the clock's time, so that a page of an earlier monitor is outdated.
         self.revision = time.time_ns() // 1000
         self.error_message = ""  # why the last search for runs failed
@@ -119,7 +119,7 @@ class Library:
                     run_has_changed = run.refresh() or run.retry_at > 0
                     if run_has_changed:
                         run.error_message, run.retry_at = "", 0.0
-                except Exception as error:  # the other runs are read on
+                except Exception as error:  # go on with the other runs
                     before, run.error_message = run.error_message, _error_text("cannot be read", error)
                     run_has_changed = run.error_message != before
                     run.retry_at = time.monotonic() + _RETRY_SECONDS
@@ -129,7 +129,7 @@ class Library:
                 has_changed |= run_has_changed
             if run_has_changed:
                 self._unsaved_names.add(name)
-            elif name in self._unsaved_names:  # the run is read to its end
+            elif name in self._unsaved_names:  # all records of the run were read
                 self._unsaved_names.remove(name)
                 if run.num_bytes_read > 1.1 * run.num_bytes_cached + CHUNK_BYTES:
                     self._save(run)
@@ -162,12 +162,12 @@ class Library:
         except OSError as error:
             self._can_save = False
             print(
-                f"cpc monitor keeps no cache, each start reads all records: {replace_surrogates(error)}",
+                f"cpc monitor cannot write its cache, so each start reads all records: {replace_surrogates(error)}",
                 file=sys.stderr,
             )
 
     def _name(self, folder: Path) -> str:
-        """Return a short unique name: the path below the root, with the root's name, the full path, or numbered."""
+        """Return a short unique name: the path below the root, with the root's name, the full path, or a numbered path."""
         root = max((root for root in self.roots if folder.is_relative_to(root)), key=lambda root: len(root.parts))
         below = folder.relative_to(root).as_posix()
         plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]

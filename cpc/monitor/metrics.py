@@ -14,7 +14,7 @@ from cpc.monitor.run import Run
 
 
 def prometheus_text(library: Library) -> bytes:
-    """Return gauges `cpc_*`, labelled by run, in Prometheus' text format; unknown values are left out."""
+    """Return gauges `cpc_*`, labelled by run, in the text format of Prometheus; unknown values are left out."""
     with library.lock:
         families = library.skip_unreadable(list(library.runs.values()), _families)
     return generate_latest(_Collected(families))
@@ -31,9 +31,7 @@ class _Collected(Collector):
 def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
     """Return the gauges of all runs; a deleted run has only its badges, because its values are out of date."""
     step = GaugeMetricFamily("cpc_step", "optimiser steps at the last training record", labels=["run"])
-    badge_family = GaugeMetricFamily(
-        "cpc_badge", "1 where the badge applies to the run, else 0", labels=["run", "badge"]
-    )
+    badge_family = GaugeMetricFamily("cpc_badge", "1 if the badge applies to the run, else 0", labels=["run", "badge"])
     for run in runs:
         active = {badge.name for badge in badges(run, time.monotonic())}
         for name in NAMES:

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     name: str
     colour: str
     badges: list[Badge]
-    cells: dict[str, tuple[float, str]]  # by column of `COLUMNS`, if known: the sort key and the text shown
+    cells: dict[str, tuple[float, str]]  # sort key and text of known cells, by column of `COLUMNS`
     notes: list[str]  # sentences about problems with the run's files
 
     @property

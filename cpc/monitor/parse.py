@@ -1,6 +1,7 @@
 """Lines of JSON as tables; n is the number of records, K the number of steps.
 
-orjson takes a third of the time of Python's json, and most of the time of reading many runs goes into parsing.
+orjson is used because it takes a third of the time of Python's json, and parsing takes most of the time of reading many
+runs.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from cpc.monitor.table import Key, Table, mean_over_steps
 from cpc.monitor.text import replace_surrogates
 
 FIELDS_BY_STEP = ("mi_bound_nats", "standard_error_nats")  # fields that are plotted for every step k
-_MAX_STEP = 2**53  # beyond it, float64 does not represent every integer
+_MAX_STEP = 2**53  # beyond this number, float64 does not represent every integer
 # Raised by lines that are not records: not JSON, other types, too deep, or numbers beyond the range of floats.
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
@@ -37,7 +38,7 @@ def parse_lines(lines: Iterable[bytes], record_type: RecordType, first_line: int
     A line that is not a record of this type is left out and reported.
     """
     grouped: dict[Key, list[dict[str, Any]]] = {}
-    keys: dict[Any, Key] = {}  # by header; there are few: training and the held-out strategies
+    keys: dict[Any, Key] = {}  # tables by header; there are few: training and the held-out strategies
     problems, newest = [], 0
     for number, line in enumerate(lines, start=first_line):
         try:

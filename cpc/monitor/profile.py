@@ -11,10 +11,10 @@ from cpc.pages.chart import Table as ChartTable
 from cpc.pages.palette import GREY
 
 CAPTION = (
-    "The last record of each split and strategy: points with their standard errors; a grey bar is the ceiling log N. "
-    "A hollow diamond, shown where the point is a bound, is the information of Gaussians for which an exact critic "
-    "with as many candidates would reach the point. If the diamond is far above the point, more candidates would show "
-    "more; if it is missing, the point is too near the ceiling to tell."
+    "The last record of each split and strategy: points with standard errors; a grey bar is the ceiling log N. For "
+    "bounds, a hollow diamond is the information of Gaussians for which an exact critic with as many candidates would "
+    "reach the point. If the diamond is far above the point, use more candidates; if it is missing, the point is too "
+    "near the ceiling for an estimate."
 )
 _BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 

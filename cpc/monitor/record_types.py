@@ -23,7 +23,7 @@ BOUND = RecordType(
     ("split", "strategy"),
     {
         "loss_nats": "InfoNCE loss L",
-        "num_candidates": "N, the positive included",
+        "num_candidates": "N, including the positive",
         "mi_ceiling_nats": "log N, which log N - L cannot exceed",
         "mi_bound_nats": "log N - L; cpc_num_candidates is its N, the strategy says whether it is a bound",
         "standard_error_nats": "standard error of log N - L over batches",
@@ -43,8 +43,8 @@ PROBE = RecordType(
     ("task", "features"),
     {
         "accuracy": "accuracy of the online probe",
-        "majority_accuracy": "accuracy of always naming the most frequent class",
-        "label_entropy_nats": "H(Y) of the labels tested on",
+        "majority_accuracy": "accuracy of always predicting the most frequent class",
+        "label_entropy_nats": "H(Y) of the test labels",
         "label_information_nats": "H(Y) - CE of the online probe",
     },
 )
@@ -54,10 +54,10 @@ HEALTH = RecordType(
     {
         "time_unix_seconds": "when the last line of health.jsonl was written",
         "trained_seconds": "wall time of training so far",
-        "windows_per_second": "examples trained on per second",
-        "learning_rate": "of the optimiser's last step",
-        "gradient_norm": "mean norm of the gradient before clipping, since the record before",
-        "gradient_norm_max": "largest norm of the gradient before clipping, since the record before",
+        "windows_per_second": "training examples per second",
+        "learning_rate": "learning rate of the optimiser's last step",
+        "gradient_norm": "mean norm of the gradient before clipping, since the previous record",
+        "gradient_norm_max": "largest norm of the gradient before clipping, since the previous record",
         "z_variance": "variance of the latents, mean over dimensions",
         "c_variance": "variance of the contexts, mean over dimensions",
         "z_effective_rank": "dimensions that the latents fill",
@@ -69,9 +69,9 @@ RETURNS = RecordType(
     "returns.jsonl",
     (),
     {
-        "mean_return": "mean return of the episodes that ended since the record before",
-        "num_episodes": "episodes that ended since the record before",
-        "steps_per_second": "steps played a second, in all environments",
+        "mean_return": "mean return of the episodes that ended since the previous record",
+        "num_episodes": "episodes that ended since the previous record",
+        "steps_per_second": "steps per second, in all environments",
     },
 )
 EVENT = RecordType("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})

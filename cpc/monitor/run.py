@@ -15,12 +15,12 @@ from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, RUN_COLOURS, View
 
 NUM_PROBLEMS_KEPT = 5
-MOST_TABLES = 64  # tables of a file; thousands of tables in one file would block the page of all other runs
-_MOST_CHARACTERS = 2**22  # characters of the options of a config
+MOST_TABLES = 64  # largest number of tables of a file; thousands of tables would block the page for all other runs
+_MOST_CHARACTERS = 2**22  # largest number of characters of the options of a config
 
 
 class RecordsFile:
-    """A file of records of a run, read on while it grows; a file that is cut or replaced is read from its start.
+    """A file of records of a run, which is read while it grows. A file that is cut or replaced is read from its start.
 
     The records read so far stay while the file is missing or cannot be read.
     """
@@ -40,7 +40,7 @@ class RecordsFile:
         self.problems: list[str] = []  # the first few lines that could not be used, and why
 
     def refresh(self) -> bool:
-        """Read on, about a megabyte at most, and return whether anything changed."""
+        """Read the next records, about a megabyte at most, and return whether anything changed."""
         before = self.why_unreadable
         try:
             new = self.tail.read()
@@ -66,8 +66,8 @@ class RecordsFile:
         notes = [self.why_unreadable] if self.why_unreadable else []
         if self.newest_schema > self.record_type.schema:
             notes.append(
-                f"{self.record_type.file} has schema {self.newest_schema}, known here is {self.record_type.schema}: "
-                "new fields are not shown; update cpc to see them"
+                f"{self.record_type.file} has schema {self.newest_schema}, but this cpc reads up to "
+                f"{self.record_type.schema}: new fields are not shown; update cpc to see them"
             )
         if self.num_problems:
             notes.append(f"{self.num_problems} lines could not be used: {'; '.join(self.problems)}")
@@ -135,7 +135,7 @@ class Run:
         return [*notes, self.error_message] if self.error_message else notes
 
     def refresh(self) -> bool:
-        """Read on in every file, about a megabyte each at most; return whether anything changed (there may be more)."""
+        """Read the next records of every file, about a megabyte each at most; return whether anything changed."""
         if not self.folder.exists():
             was_deleted = self.is_deleted
             self.deleted_at = self.deleted_at or time.monotonic()

@@ -23,13 +23,13 @@ POLICY = (
 
 
 class Server:
-    """A web server bound to its port; on a loopback host it serves only this machine, on others it requires a token.
+    """A web server bound to its port. A loopback host serves only this machine; any other host requires a token.
 
     Args:
         app: application to serve.
         host: address to bind to.
         port: port to bind to; 0: any free port.
-        token: token that requests to any address must have; None: a new token, unless the host is a loopback address.
+        token: token that every request must have; None: a new token, or no token if the host is a loopback address.
 
     Raises:
         ValueError: if the address cannot be bound (the port may be in use), or the token is too short.
@@ -39,12 +39,12 @@ class Server:
         self.host = host
         if token is not None and not re.fullmatch(rf"[A-Za-z0-9_-]{{{MIN_TOKEN_CHARACTERS},}}", token):
             raise ValueError(
-                f"a token of {len(token)} characters will not do: set {TOKEN_VARIABLE} to at least "
+                f"the token has {len(token)} characters or an invalid one: set {TOKEN_VARIABLE} to at least "
                 f"{MIN_TOKEN_CHARACTERS} of the characters A-Z a-z 0-9 _ -, or leave it out"
             )
         self.token = None if token is None and is_loopback(host) else token or secrets.token_urlsafe(24)
         if not 0 <= port <= 65535:
-            raise ValueError(f"port={port} must lie from 1 to 65535, or be 0 for any free port")
+            raise ValueError(f"port={port} must be from 1 to 65535, or 0 for any free port")
         try:
             listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
@@ -90,11 +90,11 @@ def is_loopback(host: str) -> bool:
 
 
 def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
-    """Reject requests without access, and set headers that keep pages from loading anything from elsewhere.
+    """Reject requests without access, and set headers that forbid pages to load anything from other sites.
 
     Without a token, the request's Host must be a loopback host. This blocks DNS rebinding, where the name of a foreign
-    web page resolves to this machine: its requests have the foreign name as Host. With a token, the request must have
-    the token: first in the address, later in the cookie; programs can send `Authorization: Bearer`.
+    web page resolves to this machine: such requests have the foreign name as Host. With a token, the request must have
+    the token, first in the address and later in a cookie; programs can send `Authorization: Bearer`.
     """
 
     @app.before_request
@@ -124,7 +124,7 @@ def _forbidden(reason: str) -> flask.Response:
 
 
 class _Quiet(WSGIRequestHandler):
-    """A request handler that does not log successful requests, because the page sends more than one a second."""
+    """A request handler that does not log successful requests, because the page sends more than one per second."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         pass

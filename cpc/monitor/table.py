@@ -41,9 +41,9 @@ class Table:
 
 
 def mean_over_steps(values: np.ndarray, num_rows: np.ndarray) -> np.ndarray:
-    """Return the mean `[n]` of values `[n, K]` over the steps that had rows; NaN if one of these is not finite.
+    """Return the mean `[n]` of values `[n, K]` over the steps that had rows; NaN if one of these values is not finite.
 
-    Where `num_rows` `[n, K]` is NaN, a value of NaN counts as a step without rows.
+    If `num_rows` `[n, K]` is NaN, a value of NaN counts as a step without rows.
     """
     is_counted = ~np.isnan(values) | (np.nan_to_num(num_rows) > 0)
     count = is_counted.sum(1)

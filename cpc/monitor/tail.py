@@ -13,7 +13,7 @@ _MARK_BYTES = 512
 
 
 class Lines(NamedTuple):
-    """Whole lines, in order; if `from_start`, they begin at the file's start, and earlier lines must be forgotten."""
+    """Complete lines, in order; with `from_start` they begin at the file's start, so forget earlier lines."""
 
     lines: list[bytes]
     from_start: bool
@@ -24,14 +24,14 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.offset = 0  # bytes read, up to and with a newline
+        self.offset = 0  # number of bytes read, up to and including a newline
         self.changed_at: float | None = None  # by time.monotonic, when the file was last written to
         self.mark = b""  # the last bytes before `offset`
         self._seen: tuple[int, int, int] | None = None
         self._modified_at: float | None = None
 
     def read(self) -> Lines:
-        """Return the whole lines since the last call, about 1 MB at most; an incomplete last line is left for later.
+        """Return the complete lines since the last call, about 1 MB at most; an incomplete last line is left for later.
 
         Raises:
             FileNotFoundError: if the file does not exist (any more).
@@ -49,7 +49,7 @@ class Tail:
             block = _whole_lines(file.fileno(), start)
             self.offset += len(block)
             self.mark = self._read_mark(file.fileno())
-        # At the end of the file the next call reads nothing, unless the file has changed.
+        # At the end of the file the next call does not read, unless the file has changed.
         self._seen = seen if len(block) < CHUNK_BYTES // 2 else None
         return Lines(block.split(b"\n")[:-1], not start)
 
@@ -60,7 +60,7 @@ class Tail:
     def _note_change(self, modified_at: float) -> None:
         """Set `changed_at` if the file was modified.
 
-        Clocks differ between machines: the file's age is taken from its time only at first, later from our own clock.
+        Clocks differ between machines, so only the first age comes from the file's time, later ages from our own clock.
         """
         if modified_at != self._modified_at:
             age = max(0.0, time.time() - modified_at) if self._modified_at is None else 0.0

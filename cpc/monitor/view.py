@@ -11,7 +11,7 @@ Unit = Literal["nats", "bits"]
 Theme = Literal["light", "dark", "page"]
 AS_TRAINED = "as trained"
 RUN_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, "#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c")
-MAX_POINTS = 24_000  # a browser can redraw this number every second
+MAX_POINTS = 24_000  # number of points that a browser can redraw every second
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class View:
 
     focus: str | None = None  # name of the run whose steps k are shown; None: the first run
     split: Split = "training"
-    strategy: str = AS_TRAINED  # or the name of a strategy that was evaluated
+    strategy: str = AS_TRAINED  # `as trained`, or the name of a strategy that was evaluated
     unit: Unit = "nats"  # unit of information
-    smoothing: int = 1  # records averaged; odd, 1 for none
+    smoothing: int = 1  # number of records that are averaged; odd, 1 for no smoothing
     log_x: bool = False
     log_y: bool = False  # for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
-    x_range: tuple[float, float] | None = None  # first and last step shown; None: all
+    x_range: tuple[float, float] | None = None  # first and last shown step; None: all
     theme: Theme = "light"
     max_points: int = MAX_POINTS  # points of a chart; a chart with very many series may have more
 

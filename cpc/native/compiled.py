@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DRAWS_PER_THREAD = 1000  # about a millisecond, ten times the time to start a thread
+DRAWS_PER_THREAD = 1000  # work of about a millisecond, ten times the time to start a thread
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 _THREADS = (
     "-fopenmp",
     "-fopenmp-simd",
-)  # the OpenMP of torch; compilers without it, such as many a clang, use one thread
+)  # the OpenMP of torch; compilers without it, such as some clangs, use one thread
 _log = logging.getLogger(__name__)
 
 

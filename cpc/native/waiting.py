@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 # Seconds per second that all threads together wait for a core. With another process that is busy half of the time the
-# value is 0.28, and spinning is still faster. With a process that is always busy it is 0.65 for spinning threads and
-# 0.43 for sleeping threads (docs/decisions/pretraining.md).
+# value is 0.28, and spinning is still faster. With a process that is always busy the value is 0.65 for spinning threads
+# and 0.43 for sleeping threads (docs/decisions/pretraining.md).
 SHARE_OF_BUSY_CORES = 0.35
 SECONDS_BETWEEN_LOOKS = 0.5
 
-_started = threading.Lock()  # the first watching thread of this process never releases it
+_started = threading.Lock()  # the first watching thread of this process never releases the lock
 
 
 def watch_cores() -> bool:
@@ -48,7 +48,7 @@ def _watch() -> None:
 
 
 def _wait_while(busy: bool) -> None:
-    """Return as soon as the cores are no longer busy, or with `busy=False` no longer quiet."""
+    """Return as soon as the cores are no longer busy; with `busy=False`, as soon as they are no longer quiet."""
     before, start = seconds_without_core(), time.monotonic()
     while True:
         time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -60,7 +60,7 @@ def _wait_while(busy: bool) -> None:
 
 
 def seconds_without_core() -> dict[int, float]:
-    """Return the seconds that each thread of this process has waited for a core; empty if the system has no count."""
+    """Return the seconds that each thread of this process has waited for a core; empty if they are not counted."""
     waited = {}
     with suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
@@ -73,7 +73,7 @@ def seconds_without_core() -> dict[int, float]:
 def idle_threads() -> Iterator[None]:
     """Add idle OpenMP threads, so that this process has more OpenMP threads than cores."""
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    num_teams = max(num_cores - num_threads, 0) // (num_threads - 1) + 1  # a team adds all its threads but the first
+    num_teams = max(num_cores - num_threads, 0) // (num_threads - 1) + 1  # a team adds all its threads except the first
     formed, done = threading.Barrier(num_teams + 1), threading.Event()
 
     def team() -> None:

@@ -22,9 +22,9 @@ from cpc.config.argument_rules import Count, Range, checked
 from cpc.on_ray.places import import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
-_GRACE_SECONDS = 10.0  # from a failure until the other ranks are killed; ranks that wait for the failed one end in 6 s
-_RANK_0_GRACE_SECONDS = 2.0  # the same if rank 0 fails, which ends last; ranks that are still running then hang
-_TAIL_BYTES = 4000  # last bytes of a rank's output that are kept for the report
+_GRACE_SECONDS = 10.0  # from a failure until other ranks are killed; ranks that wait for the failed rank end in 6 s
+_RANK_0_GRACE_SECONDS = 2.0  # the same for a failure of rank 0, which ends last: ranks that still run then are stuck
+_TAIL_BYTES = 4000  # number of last bytes of a rank's output that are kept for the report
 
 
 class Place(NamedTuple):
@@ -54,16 +54,16 @@ def launch(
 ) -> None:
     """`cpc ray`: start the ranks of a pretraining in a Ray cluster, and wait until they end.
 
-    The output of rank 0 is printed here, that of other ranks if they fail. After SIGTERM or Ctrl-C all ranks finish
-    their step and save a checkpoint; a second Ctrl-C ends them at once. All machines must see the same files under the
-    same paths, and have cpc installed.
+    The output of rank 0 is printed; the output of other ranks is printed if they fail. After SIGTERM or Ctrl-C all
+    ranks finish their step and save a checkpoint; a second Ctrl-C ends them at once. All machines must see the same
+    files under the same paths, and have cpc installed.
 
     Args:
-        command: pretrain and its options, without `--trainer.devices` and `--trainer.num_nodes`, which are filled in.
+        command: pretrain and its options. `--trainer.devices` and `--trainer.num_nodes` are filled in; leave them out.
         num_ranks: number of processes, equally many on each machine.
         cpus_per_rank: CPUs reserved for each rank, and its number of threads unless OMP_NUM_THREADS is set on its
             machine.
-        gpus_per_rank: GPUs reserved for each rank, 0 or 1; the rank sees no others.
+        gpus_per_rank: GPUs reserved for each rank, 0 or 1; a rank does not see other GPUs.
         address: address of the cluster; if not given, RAY_ADDRESS, or the cluster on this machine, or a new one that
             ends with the run.
 
@@ -105,9 +105,9 @@ def torchrun_environments(places: Sequence[Place]) -> list[dict[str, str]]:
     counts = [len(others) for others in node_places.values()]
     if len(set(counts)) > 1:
         raise ValueError(
-            f"`num_ranks`={len(places)} lie on {len(counts)} machines of the Ray cluster as "
-            f"{', '.join(map(str, counts))}, but each must have as many: change `num_ranks`, or raise `cpus_per_rank` "
-            "until as many fit on each"
+            f"`num_ranks`={len(places)} are distributed over {len(counts)} machines of the Ray cluster as "
+            f"{', '.join(map(str, counts))}, but all machines must have the same number: change `num_ranks`, or raise "
+            "`cpus_per_rank` until the same number fits on each machine"
         )
     first, run_id = places[0], secrets.token_hex(8)
     environments, num_local_ranks = [], dict.fromkeys(node_places, 0)
@@ -148,9 +148,9 @@ def trainer_options(command: Sequence[str], environment: dict[str, str]) -> list
     for option, given in zip(options, vars(parser.parse_known_args(command)[0]).values(), strict=True):
         if given not in (None, options[option]):
             raise ValueError(
-                f"{option} {given}, but `num_ranks`={environment['WORLD_SIZE']} lie on "
-                f"{options['--trainer.num_nodes']} machines with {options['--trainer.devices']} each: leave it out, it "
-                "is filled in"
+                f"{option} {given}, but `num_ranks`={environment['WORLD_SIZE']} are on "
+                f"{options['--trainer.num_nodes']} machines with {options['--trainer.devices']} each: leave {option} "
+                "out, since it is filled in"
             )
     return [f"{option}={value}" for option, value in options.items()]
 
@@ -182,7 +182,7 @@ class _Rank:
 
     def read_output(self) -> tuple[bytes, bytes, int | None]:
         """Wait for output; return new bytes of stdout and stderr, and after the last output the exit code."""
-        code = self._process.poll()  # before reading, so that the code is not returned before the last output
+        code = self._process.poll()  # poll before reading, so that the code is not returned before the last output
         output: dict[Any, bytes] = {self._process.stdout: b"", self._process.stderr: b""}
         for pipe in select.select(self._open_pipes, [], [], _LISTEN_SECONDS)[0]:
             output[pipe] = os.read(pipe.fileno(), 65536)
@@ -212,7 +212,7 @@ class _Watch:
             while reads:
                 while signals:
                     signals.clear()
-                    self._send(signal.SIGTERM)  # SIGINT is blocked below Ray's own processes
+                    self._send(signal.SIGTERM)  # SIGINT is blocked in processes that Ray starts
                 ready, _ = self._ray.wait(list(reads), timeout=_LISTEN_SECONDS)
                 for result in ready:
                     rank = reads.pop(result)
@@ -233,7 +233,7 @@ class _Watch:
         try:
             out, err, code = self._ray.get(result)
         except self._ray.exceptions.RayError as error:
-            lost = f"cpc: its Ray worker is lost ({type(error).__name__}): was it killed, or its machine?\n"
+            lost = f"cpc: its Ray worker is lost ({type(error).__name__}): was it killed, or is its machine down?\n"
             out, err, code = b"", lost.encode(), 1
         if rank == 0:
             for stream, output in ((sys.stdout, out), (sys.stderr, err)):

@@ -1,4 +1,4 @@
-"""Places in a Ray cluster, reserved all at once or refused, so that no call waits for machines that do not exist."""
+"""Places in a Ray cluster: all are reserved at once, or an error is raised, so no call waits for missing machines."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from typing import Any
 
 from cpc.config.extras import install_hint
 
-_WAIT_SECONDS = 30.0  # places may be freed by another job that is just ending
+_WAIT_SECONDS = 30.0  # another job may just end and free its places
 _SETTINGS = {  # settings that Ray reads at import; the user's environment takes precedence
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each Ray process under `uv run` packs the folder and syncs again
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -65,7 +65,7 @@ def reserved(
         bundle = {"CPU": num_cpus, "GPU": num_gpus}
         required = {resource: num * num_places for resource, num in bundle.items()}
         needs = f"`{option}`={num_places} needs {_format(required, required)}, but the Ray cluster has"
-        advice = "ask for less, or name another cluster in RAY_ADDRESS"
+        advice = "request less, or name another cluster in RAY_ADDRESS"
         existing = ray.cluster_resources()
         if any(num > existing.get(resource, 0) for resource, num in required.items()):
             raise ValueError(f"{needs} {_format(existing, required)}: {advice}")
@@ -92,7 +92,7 @@ def reserved(
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address at which no cluster answers; Ray would search for a quarter of an hour."""
+    """Raise an error if no cluster answers at an address; Ray would search for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdecimal():  # `auto`, `local`, or a mistake that Ray reports
         return

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cpc.native.allocator import keep_freed_memory
 from cpc.on_ray.places import import_ray, reserved
 
-_MOST_ATTEMPTS = 3  # attempts at an item whose worker dies, because of memory or a lost machine
+_MOST_ATTEMPTS = 3  # number of attempts at an item whose worker dies, because of memory or a lost machine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ def spread(
     the same; all machines of the cluster must see the same files.
 
     Args:
-        start: function that loads what all items need, such as a model, and returns the function of one item.
+        start: function that loads shared data, such as a model, and returns the function of one item.
         items: the items.
         num_workers: number of workers, each with one CPU of the cluster.
         num_gpus: GPUs of each worker.
@@ -40,7 +40,7 @@ def spread(
     Raises:
         ValueError: if places cannot be reserved; see `reserved`.
         OSError: if workers die three times at the same item; the message names the item.
-        Exception: any exception of `start` or of the function that it returns, at the first item that raises it.
+        Exception: the first exception of `start` or of the function that it returns.
     """
     with reserved("num_ray_workers", num_workers, num_gpus=num_gpus) as places:
         ray = import_ray()

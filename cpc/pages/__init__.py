@@ -1,1 +1,1 @@
-"""HTML pages of charts: what `cpc quickstart`, `cpc calibrate` and `cpc monitor` share."""
+"""HTML pages of charts, for `cpc quickstart`, `cpc calibrate` and `cpc monitor`."""

@@ -29,11 +29,11 @@ def probe_chart(
     """Plot the accuracy of the probes by representation, with 95 % intervals where the report has them.
 
     Args:
-        report: percent by representation for each task; intervals under `TASK_interval`; under `TASK_num_steps` the
-            number of training steps of supervised networks, which depends on the machine.
+        report: percent by representation under the name of each task; intervals under `TASK_interval`; and, under
+            `TASK_num_steps`, the number of training steps of supervised networks, which depends on the machine.
         tasks: colour of the bars of each task.
         representations: labels of the report's keys, from top to bottom.
-        caption: the data that the probes were tested on.
+        caption: the data on which the probes were tested.
     """
     names, traces, columns = list(representations.values()), [], []
     for task, colour in tasks.items():
@@ -53,7 +53,7 @@ def probe_chart(
         columns.append(words)
     rows = [list(row) for row in zip(names, *columns, strict=True)]
     return Chart(
-        title="What a linear probe reads from the features",
+        title="Accuracy of a linear probe on the features",
         caption=f"{caption} Whiskers and brackets: 95 % intervals.",
         alt="Bar chart of probe accuracy in percent. "
         + "; ".join(
@@ -89,7 +89,7 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
         traces.append(dict(line, hovertemplate=hover))
         if index in (0, len(predictions) - 1):
             annotations.append(_annotation(train_steps[-1], bounds[-1], prediction.words, xshift=6))
-    ceilings = {number(ceiling, 2): k for k, ceiling in enumerate(last["mi_ceiling_nats"])}  # most steps share one
+    ceilings = {number(ceiling, 2): k for k, ceiling in enumerate(last["mi_ceiling_nats"])}  # many steps share one
     for height, k in ceilings.items():
         heights = [record["mi_ceiling_nats"][k] for record in records]
         ceiling = f"ceiling {labels.ceiling}"
@@ -99,7 +99,8 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
     return Chart(
         title=f"{labels.bound} over training, {labels.setting}: {strategy}",
         caption=f"Split {last['split']}. With {labels.setting} {strategy} {labels.bound} is: {how_to_read}. One line "
-        f"per prediction step k; dashed, the ceiling {labels.ceiling}. In the table: standard errors in brackets.",
+        f"per prediction step k; the dashed line is the ceiling {labels.ceiling}. Brackets in the table hold "
+        "standard errors.",
         alt=f"Line chart of {labels.bound} in nats ({how_to_read}) from training step {train_steps[0]} to "
         f"{train_steps[-1]}. At the end {ends}; ceiling {labels.ceiling}: {', '.join(ceilings)}.",
         traces=traces,
@@ -172,8 +173,9 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
     ahead = "rows of patches ahead" if directions[0] else "latents ahead"
     return Chart(
         title=f"{labels.bound} and accuracy by prediction step, after training",
-        caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error "
-        f"of {labels.bound}. Dashed: above, the ceiling {labels.ceiling}; below, the accuracy of chance, 1/N.",
+        caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error of "
+        f"{labels.bound}. Dashed lines: the ceiling {labels.ceiling} in the upper chart, the accuracy of "
+        "chance, 1/N, in the lower chart.",
         alt=f"Two charts over the prediction step k: {labels.bound} in nats with its ceiling, accuracy with that of "
         "chance. "
         + "".join(f"{record['strategy']}: {record['reading']}. " for record in records)
@@ -191,7 +193,7 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
 
 
 def _bound_labels(record: dict[str, Any]) -> BoundLabels:
-    """Return the labels of a record's bound: with the full softmax the entropy H of the classes replaces log N."""
+    """Return the labels of a record's bound. With the full softmax the entropy H of the classes replaces log N."""
     return BoundLabels("H - L", "H", "objective") if record["strategy"] == FULL_SOFTMAX else BoundLabels()
 
 

@@ -19,7 +19,7 @@ PLOT_CONFIG = {
 
 
 def head(title: str) -> str:
-    """Return the start of a page: its policy makes the browser refuse to load anything from outside the page."""
+    """Return the start of a page, with a policy that forbids the browser to load anything from outside the page."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
@@ -41,7 +41,7 @@ def write_document(path: Path, title: str, style: str, plotly: str, body: str, s
 def node(tag: str, content: "str | Sequence[Node]" = "", **attributes: str) -> Node:
     """Return an element.
 
-    A trailing `_` of a keyword is dropped (for words that Python reserves), and any other `_` stands for `-`.
+    A trailing `_` of a keyword is dropped (for reserved words of Python), and any other `_` becomes `-`.
 
     >>> node("td", "1.2", class_="age", aria_label="age")
     ['td', {'class': 'age', 'aria-label': 'age'}, '1.2']

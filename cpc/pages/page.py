@@ -49,7 +49,7 @@ class ImageFigure(NamedTuple):
 
 
 def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str], title: str = "cpc quickstart") -> None:
-    """Write a page: Plotly, the parts, and a section on how to read them.
+    """Write a page: Plotly, the parts, and a section that explains them.
 
     Args:
         path: the HTML file.
@@ -69,7 +69,7 @@ def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str],
 
 
 def sections(figures: Iterable[Chart | ImageFigure]) -> Iterator[str]:
-    """Yield the HTML of a section for each figure; the table of the first chart is open, those of the others folded."""
+    """Yield the HTML of a section for each figure. The table of the first chart is open, all others are folded."""
     num_charts = 0
     for figure in figures:
         if isinstance(figure, ImageFigure):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-# Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from white and from near-black alike.
+# Hues of Okabe and Ito's colour-blind-safe palette, at luminances that stand out from both white and near-black.
 BLUE, VERMILION, GREEN, PURPLE = "#2079b8", "#d55e00", "#00906a", "#bf6597"
 ORANGE, SKY, GREY = "#c08500", "#56b4e9", "#858b94"
-STEP_COLOURS = (BLUE, "#a868b8", VERMILION)  # from the first step k to the last
+STEP_COLOURS = (BLUE, "#a868b8", VERMILION)  # colours from the first step k to the last
 
 
 def step_colours(num_steps: int) -> list[str]:

@@ -11,7 +11,7 @@ from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
 from cpc.losses.candidate_sets import check_rows
 from cpc.model import CPC
 
-NUM_CHECKED_BATCHES = 1000  # they take a quarter of a second
+NUM_CHECKED_BATCHES = 1000  # as many as take a quarter of a second
 
 
 def check_batches(
@@ -22,12 +22,12 @@ def check_batches(
     strategies: tuple[str, ...],
     device: torch.device,
 ) -> None:
-    """Check that a step fits in memory and that batches leave no row without negatives, without decoding data.
+    """Check, without decoding data, that a step fits in memory and that every row of the batches has negatives.
 
     `strategies` are those of the held-out bound.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: if a check fails. The message names the option.
     """
     _check_memory(modality, model, training, device)
     _check_training_rows(modality, model, training)
@@ -58,13 +58,13 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
             if strategy in model.loss_part.training_strategies:
                 raise
             raise ValueError(
-                f"the held-out bound is measured with {strategy!r} too, of model.extra_strategies: {error}; or "
-                "leave it out of model.extra_strategies ([]: none)"
+                f"the held-out bound is also measured with {strategy!r} of model.extra_strategies: {error}; or leave "
+                "it out of model.extra_strategies ([] for no extra strategies)"
             ) from error
 
 
 def _check_memory(modality: MapStyleModality, model: CPC, training: Training, device: torch.device) -> None:
-    """Check that the largest tensors of a step fit in memory; with its layers a step takes several times as much."""
+    """Check that the largest tensors of a step fit in memory. With its layers a step takes several times as much."""
     num_sequences, num_latents = model.context.sequences(training.dataset.num_latents)
     num_negatives = model.loss_part.num_negatives
     num_valid, *_ = identities(model.encoder, training.dataset, training.batches.batch(0))
@@ -87,7 +87,7 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
         parts = ", ".join(f"{name} {size:.1f}" for name, size in gigabytes.items())
         raise ValueError(
             f"a step on data.batch_size={modality.batch_size} {modality.unit} of {training.dataset.num_values} values "
-            f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), and this {'machine' if is_cpu else 'device'} "
+            f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), but this {'machine' if is_cpu else 'device'} "
             f"has {total_bytes / 1e9:.0f}: lower data.batch_size, data.{modality.size_option} or "
             "model.loss.init_args.num_negatives"
         )

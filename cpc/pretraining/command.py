@@ -42,7 +42,7 @@ _KNOWN_WARNINGS = (
 
 
 class RunOptions:
-    """Types of the run's own options, next to those of trainer, model and data."""
+    """Types of the run's own options, besides the options of trainer, model and data."""
 
     seed_everything: Annotated[int, Range(0, 2**32 - 1)]
     run_dir: str | None
@@ -93,10 +93,10 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         The run's folder.
 
     Raises:
-        ValueError: before training, naming options that cannot work together; or if another process trains in the
-            run's folder.
+        ValueError: before training, if options contradict each other (the message names them), or another process
+            trains in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first Ctrl-C finishes the step and saves.
-        RankError: on every rank of several, with the error of the rank that failed.
+        RankError: with several ranks, on every rank, with the error of the rank that failed.
         SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
     torch.set_flush_denormal(True)  # before the first computation, so that every thread inherits the setting
@@ -109,7 +109,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     run_dir = Path(config.run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
         checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path)
-        # Only rank 0 checks: other ranks may already see the folder that rank 0 has just made.
+        # Only rank 0 checks, since other ranks may already see the folder that rank 0 has just made.
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
         _fit(command, run_dir, checkpoint, first_step)
@@ -120,8 +120,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     config, trainer = command.config, command.trainer
     if first_step > trainer.max_steps:
         raise ValueError(
-            f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}: raise it to go on, "
-            "or start a shorter run with another --run_dir"
+            f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}: raise "
+            "trainer.max_steps to go on, or start a shorter run with another --run_dir"
         )
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
@@ -168,7 +168,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     finally:
         folder.ranks.disconnect()
         for number, handler in former_handlers.items():
-            if handler is not None:  # None is a handler that was not set from Python and was not replaced
+            if handler is not None:  # None: the handler was not set from Python and was not replaced
                 signal.signal(number, handler)
     if folder.stopped_by is not None:
         if not trainer.is_global_zero:
@@ -179,7 +179,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
 
 
 def _worker_error(error: BaseException | None) -> str | None:
-    """Return the message about a dead loader worker, from torch or multiprocessing; None for all other errors.
+    """Return the message of torch or multiprocessing about a dead loader worker; None for all other errors.
 
     The message may be in the cause or context of an error, since Lightning may fail after a worker.
     """
@@ -201,7 +201,7 @@ def _holds_run(run_dir: Path) -> bool:
 def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
     """Return the checkpoint of `--ckpt_path` and its step.
 
-    The file is read here because Lightning has no error message for a damaged one.
+    The file is read here because Lightning has no error message for a damaged file.
     """
     if ckpt_path is None:
         return None, 0
@@ -226,7 +226,7 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
     configs.add_argument("-c", "--config", action="append", default=[])
     for config in configs.parse_known_args(arguments)[0].config if isinstance(arguments, list) else ():
         if Path(config).is_file():
-            read_yaml(Path(config))  # errors name the file, unlike those of jsonargparse
+            read_yaml(Path(config))  # these errors name the file, unlike those of jsonargparse
     own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns about arguments in sys.argv
     try:
         with _known_warnings_ignored():
@@ -244,7 +244,7 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
         size = re.search(r"tried to allocate (\d+) bytes|overflow", str(error))
         if size is None:
             raise
-        memory = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more bytes than 64 bits can count"
+        memory = f"{int(size[1]) / 1e9:.0f} GB" if size[1] else "more than 2^64 bytes"
         raise ValueError(
             f"a tensor of the model takes {memory}, which this machine does not have: lower the widths of "
             "model.encoder, model.context, model.predictor and model.loss"
@@ -261,7 +261,7 @@ def typed_option(name: str) -> str:
 
 
 def _load_checked(text: str) -> Any:
-    """Check the YAML of a config or a value, and read it as jsonargparse does."""
+    """Check the YAML of a config or a value, and read it in the way of jsonargparse."""
     check_yaml(text)
     return get_loader("yaml")(text)
 

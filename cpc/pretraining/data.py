@@ -29,7 +29,7 @@ class PretrainingData(pl.LightningDataModule):
         ranks: connections between the ranks, opened before the corpus.
 
     Raises:
-        ValueError: if the held-out split is the training split, or an option cannot be written as JSON.
+        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
 
     Attributes:
         corpus: the opened source; None before `setup`.
@@ -44,8 +44,8 @@ class PretrainingData(pl.LightningDataModule):
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
-                f"data.train_split and data.eval_split are both {modality.train_split!r}: a bound on training data can "
-                "exceed the truth; hold a part out"
+                f"data.train_split and data.eval_split are both {modality.train_split!r}, but a bound on training "
+                "data can exceed the truth: hold out a part"
             )
         try:
             json_text(modality.saved_settings)
@@ -60,7 +60,7 @@ class PretrainingData(pl.LightningDataModule):
         """Open the corpus, check that data, model and strategies fit together, and standardise the encoder's input.
 
         Raises:
-            ValueError: naming the option.
+            ValueError: if they do not fit. The message names the option.
         """
         if self.corpus is not None:
             return
@@ -72,7 +72,7 @@ class PretrainingData(pl.LightningDataModule):
         strategies = model.loss_part.training_strategies
         if isinstance(modality, MapStyleModality):
             message = modality.unread_speakers([*strategies, *module.strategies], strategies[0])
-            if message:  # no error: an option may replace the sampler of a config
+            if message:  # a warning, not an error, since an option may replace the sampler of a config
                 say(re.sub(r"`(\w+)`", r"data.\1", message))
         corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, strategies, strategies[0])
@@ -100,11 +100,11 @@ class PretrainingData(pl.LightningDataModule):
             collate_fn=_identity,
             num_workers=self.modality.num_workers,
             worker_init_fn=_ignore_signals,
-            generator=torch.Generator(),  # so that the loader draws nothing from the global generator
+            generator=torch.Generator(),  # so that the loader does not use the global generator
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move only observations and targets; reading ids and lengths from a GPU would wait for it."""
+        """Move only observations and targets, since reading ids and lengths from a GPU would wait for the GPU."""
         x, target = (
             tensor if tensor is None or tensor.device == device else _move(tensor, device)
             for tensor in (batch.x, batch.target)
@@ -119,7 +119,7 @@ class PretrainingData(pl.LightningDataModule):
         """Return the classes of an online probe.
 
         Raises:
-            ValueError: naming the option, if the data have none.
+            ValueError: if the data have no classes for the task. The message names the option.
         """
         return self.modality.class_names(self.corpus, task)
 
@@ -136,13 +136,13 @@ class PretrainingData(pl.LightningDataModule):
         """Check that the data are those of the checkpoint; Lightning would hide an error of the loader.
 
         Raises:
-            ValueError: naming the differences.
+            ValueError: if the data differ. The message names the differences.
         """
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
 
 def _move(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, from pinned memory if it is a GPU, so that the host need not wait."""
+    """Copy a tensor to a device. For a GPU pinned memory is used, so that the host does not wait."""
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 

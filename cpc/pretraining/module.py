@@ -42,13 +42,13 @@ class Pretraining(pl.LightningModule):
         learning_rate: peak rate, after the warm-up.
         betas: decay rates of Adam.
         epsilon: epsilon of Adam.
-        weight_decay: decoupled with `adamw`, an L2 penalty with `adam`.
+        weight_decay: weight decay, decoupled with `adamw`, an L2 penalty with `adam`.
         warmup_steps: optimiser steps of linear warm-up.
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
-        extra_strategies: further strategies of the held-out bound, each measured on the batches that fit: batches of
-            few speakers for the same-speaker strategies, uniform batches for the others.
-        num_chunks: number of chunks in which a batch is encoded, before the loss contrasts the whole batch. The loss is
-            the same, activations take a num_chunks-th of the memory, and the forward pass is done twice.
+        extra_strategies: further strategies of the held-out bound. Same-speaker strategies are measured on batches of
+            few speakers, all others on uniform batches.
+        num_chunks: number of chunks in which a batch is encoded, before the loss contrasts the whole batch. The loss
+            stays the same, activations take 1 / num_chunks of the memory, and the forward pass is done twice.
         frozen: parts whose weights are not trained, such as `encoder` or `encoder.layers.0`.
         seed: seed of the negatives.
     """
@@ -77,10 +77,11 @@ class Pretraining(pl.LightningModule):
         if self.model.loss_part.has_sparse_gradients:
             raise ValueError(
                 f"model.loss has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
-                "take (and the gradients of a table that is tied to the encoder are dense in any case): leave it out"
+                "support (the gradients of a table that is tied to the encoder are always dense): leave "
+                "has_sparse_gradients out"
             )
         _freeze(self.model, frozen)
-        self._architecture = describe(self.model)  # before the data complete it
+        self._architecture = describe(self.model)  # settings before the data complete them
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -91,14 +92,14 @@ class Pretraining(pl.LightningModule):
         self.strategies: tuple[str, ...] = self.model.loss_part.held_out_strategies(tuple(extra_strategies))
         self.num_chunks = num_chunks
         self.frozen = tuple(frozen)
-        self.generator = torch.Generator()  # samples negatives
+        self.generator = torch.Generator()  # generator of the negatives
         self.seed = seed
         self.tally = BoundTally(self.model.steps)  # training batches since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
         # The last step, its loss and its sequence ids, until the loss is checked.
         self._unchecked: tuple[int, ContrastiveOutput, Tensor | None] | None = None
         self._restored: dict[str, Any] | None = None  # this rank's state in a checkpoint
-        self._settings_changed = False  # since the checkpoint
+        self._settings_changed = False  # seconds since the checkpoint
 
     @property
     def data(self) -> Modality:
@@ -113,8 +114,8 @@ class Pretraining(pl.LightningModule):
         """
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
-                f"model.num_chunks={self.num_chunks}, but contexts of {self.data.name} go on from batch to batch, "
-                "which takes whole batches: lower data.batch_size instead"
+                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
+                "from batch to batch: lower data.batch_size instead"
             )
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
@@ -130,7 +131,7 @@ class Pretraining(pl.LightningModule):
             if self.data.is_continuous:
                 self.context_state = tuple(each.detach() for each in output.state)
             contrast = self.model.contrast(output, batch, self.generator)
-        self.require_finite_loss()  # checks the previous step while a GPU computes this one
+        self.require_finite_loss()  # check the previous step while a GPU computes this step
         self._unchecked = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)
         return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
@@ -169,9 +170,9 @@ class Pretraining(pl.LightningModule):
         steps = ", ".join(each.name for each, bad in zip(self.model.steps, is_broken, strict=True) if bad)
         raise FloatingPointError(
             f"the loss is {contrast.loss.item()} at training step {step}, from the predictions k = {steps}: training "
-            "stops here, checkpoints saved before are good; lower model.learning_rate, clip gradients "
-            "(trainer.gradient_clip_val) or look for broken data among the "
-            f"{self.data.unit} with the sequence ids {None if sequence_id is None else sequence_id.tolist()}"
+            "stops, but earlier checkpoints are good. Lower model.learning_rate, clip gradients "
+            f"(trainer.gradient_clip_val) or look for broken data among the {self.data.unit} with the sequence ids "
+            f"{None if sequence_id is None else sequence_id.tolist()}"
         )
 
     def require_finite(self) -> None:
@@ -187,8 +188,8 @@ class Pretraining(pl.LightningModule):
         if broken:
             raise FloatingPointError(
                 f"{', '.join(broken[:3])} {'is' if len(broken) == 1 else 'are'} not finite after step "
-                f"{self.global_step}: training stops here, checkpoints saved before are good; lower "
-                "model.learning_rate or clip gradients (trainer.gradient_clip_val)"
+                f"{self.global_step}: training stops, but earlier checkpoints are good. Lower model.learning_rate or "
+                "clip gradients (trainer.gradient_clip_val)"
             )
 
     def configure_optimizers(self) -> dict[str, Any]:
@@ -199,7 +200,8 @@ class Pretraining(pl.LightningModule):
             betas=self.betas,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
-            # On a CPU it takes 40 % of the default's time. In mixed precision Lightning cannot clip its gradients.
+            # On a CPU `fused` takes 40 % of the default's time. In mixed precision Lightning cannot clip gradients with
+            # it.
             fused=True if self.device.type == "cpu" and self.trainer.precision == "32-true" else None,
         )
         self.model.loss_part.watch(optimiser)
@@ -234,22 +236,22 @@ class Pretraining(pl.LightningModule):
         mismatches = list(differences(state["architecture"], self._architecture))
         if mismatches:
             raise ValueError(
-                f"the checkpoint holds another model than the config: {'; '.join(mismatches)}; continue with the "
-                "config.yaml of its run folder"
+                f"the models of checkpoint and config differ: {'; '.join(mismatches)}; continue with the config.yaml "
+                "of the checkpoint's run folder"
             )
         if state["num_workers"] != self.data.num_workers:
             raise ValueError(
-                f"data.num_workers is {self.data.num_workers}, and was {state['num_workers']} when the checkpoint was "
-                "saved: the position in the data can only be found again with the same number; restore it"
+                f"data.num_workers is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
+                "saved. The position in the data can only be found with the same number: restore it"
             )
         # Lightning converts the model to `trainer.precision` after it is loaded: float64 would come back as float32.
         self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
             raise ValueError(
-                "the number of devices (trainer.devices, trainer.num_nodes) is "
-                f"{num_ranks}, and was {len(state['ranks'])} when the checkpoint was saved: contexts that go on from "
-                "batch to batch belong to a device; restore it"
+                "the number of devices (trainer.devices, trainer.num_nodes) is {num_ranks}, but was "
+                "{len(state['ranks'])} when the checkpoint was saved. Contexts that continue from batch to batch "
+                "belong to a device: restore the number"
             )
         changes = list(differences(state["settings"], self._settings(), name=""))
         self._settings_changed = bool(changes)
@@ -258,7 +260,7 @@ class Pretraining(pl.LightningModule):
         self._restored = self._rank_state(state["ranks"])
 
     def _rank_state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the generators of this rank, if the checkpoint has this rank, and its share of the tally."""
+        """Return the generators of this rank, if the checkpoint has this rank, and the rank's share of the tally."""
         num_ranks = self.trainer.world_size
         if len(ranks) == num_ranks:
             return ranks[self.global_rank]
@@ -334,7 +336,7 @@ def _freeze(model: CPC, names: tuple[str, ...]) -> None:
         part = dict(model.named_modules()).get(name)
         if part is None:
             parts = ", ".join(child for child, _ in model.named_children())
-            raise ValueError(f"model.frozen names {name!r}; the model has {parts}, and their parts")
+            raise ValueError(f"model.frozen names {name!r}, but the model has {parts} and their submodules")
         part.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f"model.frozen={list(names)} leaves nothing to train")
+        raise ValueError(f"model.frozen={list(names)} leaves no weights to train")

@@ -1,8 +1,8 @@
 """Propagation of a rank's failure to all other ranks, within seconds and with its error message.
 
 The error of a collective is only "connection closed by peer", and a collective waits half an hour for a rank whose
-machine is gone or whose process is stopped. So every rank keeps a connection to rank 0. It sends a heartbeat once a
-second, and its error message if it fails, which rank 0 forwards to all other ranks.
+machine is gone or whose process is stopped. So every rank keeps a connection to rank 0. Over this connection the rank
+sends a heartbeat once a second, and its error message if it fails. Rank 0 forwards the message to all other ranks.
 """
 
 import hmac
@@ -62,7 +62,7 @@ class Ranks:
         self.rank, self.num_ranks = 0, 1
         self._on_stuck = on_stuck
         self._failure: Failure | None = None
-        self._children: list[subprocess.Popen] = []  # other ranks that this process started
+        self._children: list[subprocess.Popen] = []  # processes of other ranks that this process started
         self._thread: threading.Thread | None = None
 
     def connect(self, trainer: pl.Trainer) -> None:
@@ -91,7 +91,7 @@ class Ranks:
         """Send the failure of this rank to the others, unless another rank failed before.
 
         Returns:
-            The first failure, which is the cause of the others.
+            The first failure, which caused the later ones.
         """
         if self._thread is None:
             return own
@@ -164,7 +164,9 @@ class Ranks:
             for rank, connection in self._readable(0.2):
                 received = _receive(connection)
                 if not received:
-                    return Failure(rank, "failed", "its process ended without a message: killed, or out of memory?")
+                    return Failure(
+                        rank, "failed", "its process ended without a message: was it killed, or out of memory?"
+                    )
                 num_missed[rank] = 0
                 *messages, buffers[rank] = (buffers[rank] + received).split(b"\n")
                 for message in filter(None, messages):
@@ -173,13 +175,13 @@ class Ranks:
                     self._sockets.pop(rank).close()
             if time.monotonic() < next_beat:
                 continue
-            # Beats are counted instead of seconds, since no rank sends any between Ctrl-Z and fg.
+            # Beats are counted instead of seconds, since no rank sends a beat between Ctrl-Z and fg.
             next_beat = time.monotonic() + _BEAT_SECONDS
             self._send(_BEAT)
             for rank in self._sockets:
                 num_missed[rank] += 1
                 if num_missed[rank] > _MAX_MISSED_BEATS:
-                    text = f"no sign of life for {_MAX_MISSED_BEATS} s: its machine or network?"
+                    text = f"no sign of life for {_MAX_MISSED_BEATS} s: is its machine or network down?"
                     return Failure(rank, "failed", text)
         return None
 

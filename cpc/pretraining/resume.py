@@ -37,4 +37,4 @@ def differences(saved: Any, current: Any, name: str = "model") -> Iterator[str]:
             inner = name if key == "init_args" else f"{name}.{key}".lstrip(".")
             yield from differences(saved.get(key), current.get(key), inner)
     elif tuple(saved) != tuple(current or ()) if isinstance(saved, tuple | list) else saved != current:
-        yield f"{name} is {saved!r} in the checkpoint, {current!r} here"
+        yield f"{name} is {saved!r} in the checkpoint, {current!r} now"

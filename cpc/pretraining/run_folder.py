@@ -45,8 +45,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a sched
 class RunFolder(Checkpoint):
     """A callback that evaluates the model, and writes records and checkpoints to the run's folder.
 
-    A failed write loses no earlier file. The held-out evaluation happens here, between the optimiser's step and the
-    checkpoint, so that a checkpoint is always written after the records of its step. A resumed run therefore neither
+    A failed write does not destroy an earlier file. The held-out evaluation happens here, between the optimiser's step
+    and the checkpoint, so that a checkpoint is always written after the records of its step. So a resumed run neither
     repeats nor misses a record.
 
     Args:
@@ -56,7 +56,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: steps between writes of `last.ckpt`, which is also written at the end.
         config_yaml: the config, written when training starts, so that a failed start does not replace an older config.
         init_from: source of the initial weights, saved with the model.
-        seeds: seeds by name of their options. A resumed run takes its random numbers from the checkpoint instead.
+        seeds: seeds by the names of their options. A resumed run takes its random numbers from the checkpoint instead.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RunFolder(Checkpoint):
         self.stopped_by: int | None = None  # the stop signal of any rank
         self._stop_signal = 0  # the stop signal of this rank
         self.ranks = Ranks(on_stuck=self._report_stuck)
-        self._failure: Failure | None = None  # of the first rank that failed
+        self._failure: Failure | None = None  # failure of the first rank that failed
         self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
@@ -116,7 +116,7 @@ class RunFolder(Checkpoint):
             "num_batches": held_out.num_batches,
         }
         if any(self._held_out_protocol.get(name, value) != value for name, value in held_out_protocol.items()):
-            self.best_bound_nats = -math.inf  # bounds on different batches cannot be compared
+            self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
         self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,8 +124,8 @@ class RunFolder(Checkpoint):
                 new.write_text(self.config_yaml, encoding="utf-8")
             if self._unused:
                 print(
-                    f"no effect on a run that goes on: {'; '.join(self._unused)}; its weights and random numbers come "
-                    "from the checkpoint",
+                    f"no effect on a resumed run: {'; '.join(self._unused)}; its weights and random numbers come from "
+                    "the checkpoint",
                     file=sys.stderr,
                 )
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
@@ -173,11 +173,11 @@ class RunFolder(Checkpoint):
         own = Failure(self.ranks.rank, event, message)
         self._failure = self.ranks.first_failure(own)
         self._failure_is_own = self._failure is own
-        with suppress(OSError):  # if the disk is full, the first error is the one to show
+        with suppress(OSError):  # if the disk is full, the first error must be shown
             self._record_failure(trainer, self._failure)
 
     def shared_error(self, error: Exception) -> RankError | None:
-        """Return the error that every rank raises in place of its own; None to raise the rank's own error.
+        """Return the error that every rank raises instead of its own error; None to raise the rank's own error.
 
         Args:
             error: the error of this rank.
@@ -299,7 +299,7 @@ class RunFolder(Checkpoint):
                 os.replace(new, path)
         except (OSError, RuntimeError) as error:  # torch wraps a failed write in a RuntimeError
             raise OSError(
-                f"could not save {path}: {error}; is the disk full? Free space; {how_to_continue(self.folder)}"
+                f"{path} could not be saved: {error}; is the disk full? Free space; {how_to_continue(self.folder)}"
             ) from error
         finally:
             if trainer.is_global_zero:
@@ -327,4 +327,4 @@ def how_to_continue(folder: Path) -> str:
     for name in ("last", "best"):
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"
-    return f"nothing is saved to continue from, delete {folder} to start again"
+    return f"there is no checkpoint to continue from: delete {folder} to start again"

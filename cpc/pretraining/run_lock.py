@@ -13,9 +13,9 @@ from filelock import FileLock, Timeout
 
 @contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Keep a run's folder to this process while the block lasts: two would mix their records.
+    """Lock a run's folder for this process while the block runs, since two processes would mix their records.
 
-    The operating system releases the lock when the process ends in any way; the file `lock` names the process.
+    The operating system releases the lock when the process ends, in any way. The file `lock` names the process.
 
     Raises:
         ValueError: if another process holds the lock; the message names its number and machine.
@@ -32,13 +32,13 @@ def lock_run(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         holder = "another process"
-        with suppress(FileNotFoundError):  # it has just ended
+        with suppress(FileNotFoundError):  # the process has just ended
             holder = path.read_text() or holder
         raise ValueError(
             f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
         ) from error
     except OSError as error:
-        print(f"{folder} lies where files cannot be locked ({error}): start no second run in it", file=sys.stderr)
+        print(f"{folder} is on a file system without locks ({error}): do not start a second run in it", file=sys.stderr)
     if lock.is_locked and (former := path.read_text()):
         print(f"{former} was training in {folder} and crashed; taking over its stale lock", file=sys.stderr)
     started = time.strftime("%Y-%m-%d %H:%M:%S")

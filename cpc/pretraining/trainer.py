@@ -44,7 +44,7 @@ def make_trainer(
 
     Args:
         max_steps: optimiser steps of the whole run (required).
-        max_time: end earlier, after this time, as DD:HH:MM:SS.
+        max_time: time after which the run ends earlier, as DD:HH:MM:SS.
         accelerator: cpu, gpu or auto, as in Lightning.
         devices: number of processes per machine, or a list of devices.
         num_nodes: number of machines.
@@ -59,20 +59,19 @@ def make_trainer(
         benchmark: let cuDNN choose its algorithms by timing them.
         detect_anomaly: name the operation whose gradient is not finite; slow.
         profiler: simple, advanced, or a profiler by class path.
-        plugins: a cluster environment by class path, if Lightning does not detect it.
+        plugins: class path of a cluster environment, if Lightning does not detect it.
         callbacks: more callbacks, such as `cpc.probes.OnlineProbe`.
         logger: a logger in place of TensorBoard in the run's folder; false for no logger.
         enable_progress_bar: show a progress bar with log N - L and speed.
 
     Raises:
-        ValueError: on values that Lightning rejects or does not check; if the environment has another number of
-            processes than these options start.
+        ValueError: if a value is invalid, or the environment has another number of processes than these options start.
     """
     if gradient_clip_val is not None and not gradient_clip_val >= 0:
         raise ValueError(f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0 does not clip")
     if gradient_clip_algorithm is not None and not gradient_clip_val:
         raise ValueError(
-            f"trainer.gradient_clip_algorithm={gradient_clip_algorithm} clips nothing without trainer.gradient_clip_val"
+            f"trainer.gradient_clip_algorithm={gradient_clip_algorithm} has no effect without trainer.gradient_clip_val"
         )
     if accumulate_grad_batches < 1:
         raise ValueError(f"trainer.accumulate_grad_batches={accumulate_grad_batches} must be at least 1")
@@ -109,12 +108,12 @@ def make_trainer(
         )
     except (MisconfigurationException, ModuleNotFoundError, TypeError) as error:
         values = ", ".join(f"trainer.{name}={value}" for name, value in devices_options.items())
-        raise ValueError(f"{error} Given: {values}; `cpc doctor` shows what this machine has") from error
-    world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun sets it together with RANK; Lightning sets no RANK
+        raise ValueError(f"{error} Given: {values}; `cpc doctor` lists the devices of this machine") from error
+    world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun also sets RANK, Lightning does not
     if world_size not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
         raise ValueError(
-            f"WORLD_SIZE={world_size} in the environment, but the options make a trainer of {trainer.world_size}: each "
-            "process would train by itself; give --trainer.devices (processes per machine), --trainer.num_nodes and "
-            "--trainer.strategy ddp, or start a single process"
+            f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes, so "
+            "that each process would train alone: give --trainer.devices (processes per machine), --trainer.num_nodes "
+            "and --trainer.strategy ddp, or start a single process"
         )
     return trainer

@@ -15,10 +15,10 @@ from cpc.predictors import Bilinear
 
 
 def start_from(model: CPC, folder: str | Path) -> None:
-    """Copy the encoder of a saved model and every other part that fits; print the parts that do not on stderr.
+    """Copy the encoder of a saved model and every other part that fits; print the other parts on stderr.
 
-    Bilinear predictors copy the W_k of the steps that both models have. The encoder's input statistics are copied too,
-    because its weights were trained on inputs standardised by them.
+    Bilinear predictors copy the W_k of the steps that both models have. The encoder's input statistics are also copied,
+    because its weights were trained on inputs that these statistics standardise.
 
     Args:
         model: the new model.
@@ -28,7 +28,9 @@ def start_from(model: CPC, folder: str | Path) -> None:
         ValueError: if there is no such model, its encoder does not fit, or it predicts classes.
     """
     if model.loss_part.predicts == "classes":
-        raise ValueError("--init_from takes models that predict latents: tokens of another corpus have other numbers")
+        raise ValueError(
+            "--init_from needs a model that predicts latents, because tokens of another corpus have other numbers"
+        )
     packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # trusted: the config names them
     saved = load_pretrained(folder, trusted_packages=("cpc", *sorted(packages - {"cpc"})))
     for name, part in model.named_children():
@@ -36,17 +38,17 @@ def start_from(model: CPC, folder: str | Path) -> None:
         difference = _difference(saved_part, part)
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
             # Tensors of equal shapes may be for different observations.
-            difference = f"{saved.encoder.geometry} there, {part.geometry} here"
+            difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
         if difference is None:
             part.load_state_dict(saved_part.state_dict())
             settings = _changed_settings(saved_part, part)
             if settings:
-                print(f"--init_from {folder}: model.{name} is taken over, with {settings}", file=sys.stderr)
+                print(f"--init_from {folder}: model.{name} is copied, with {settings}", file=sys.stderr)
         elif name == "encoder":
             raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
         elif name == "predictors" and _copy_shared_steps(saved_part, part):
-            details = f"in the steps that both have, any other starts anew, with {_changed_settings(saved_part, part)}"
-            print(f"--init_from {folder}: model.{name} is taken over {details}", file=sys.stderr)
+            details = f"in shared steps; other steps start anew, with {_changed_settings(saved_part, part)}"
+            print(f"--init_from {folder}: model.{name} is copied {details}", file=sys.stderr)
         else:
             print(f"--init_from {folder}: model.{name} starts anew: {difference}", file=sys.stderr)
     model.is_initialised.copy_(saved.is_initialised)
@@ -54,7 +56,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
 @torch.no_grad()
 def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
-    """Copy the W_k that both have, and return True, if all predictors are bilinear and differ only in the steps."""
+    """Copy the W_k that both models have and return True, if all predictors are bilinear and only steps differ."""
     pairs = [
         (old_part, new_part)
         for old_part, new_part in zip(saved, new, strict=False)
@@ -77,15 +79,15 @@ def _class_paths(description: dict[str, Any]) -> Iterator[str]:
 
 
 def _difference(saved: nn.Module, new: nn.Module) -> str | None:
-    """Return the first tensor that one module lacks or that has another shape, or another class; None if all fit."""
+    """Return the first difference: another class, or a tensor that is missing or has another shape; None if all fit."""
     saved_shapes, new_shapes = (
         {name: str(list(tensor.shape)) for name, tensor in part.state_dict().items()} for part in (saved, new)
     )
     for name in saved_shapes | new_shapes:
         there, here = (shapes.get(name, "missing") for shapes in (saved_shapes, new_shapes))
         if there != here:
-            return f"{name} is {there} there, {here} here"
-    return None if type(saved) is type(new) else f"{type(saved).__name__} there, {type(new).__name__} here"
+            return f"{name} is {there} in the saved model, {here} here"
+    return None if type(saved) is type(new) else f"{type(saved).__name__} in the saved model, {type(new).__name__} here"
 
 
 def _changed_settings(saved: nn.Module, new: nn.Module) -> str:
@@ -93,7 +95,9 @@ def _changed_settings(saved: nn.Module, new: nn.Module) -> str:
     changes = []
     for saved_part, new_part in zip(_parts(saved), _parts(new), strict=True):
         old, now = (describe(part)["init_args"] for part in (saved_part, new_part))
-        changes += [f"{name} {old.get(name)} there, {now[name]} here" for name in now if now[name] != old.get(name)]
+        changes += [
+            f"{name} {old.get(name)} in the saved model, {now[name]} here" for name in now if now[name] != old.get(name)
+        ]
     return "; ".join(dict.fromkeys(changes))
 
 

@@ -45,9 +45,9 @@ def quickstart(
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 
     Args:
-        modality: which corpus: audio is synthesised speech; image is photographs and digits; signals is a
-            smartwatch's recordings; text is prose that ships with Python.
-        out: a new folder for runs and report; if not given runs/quickstart, with image_, signals_ or text_ before the
+        modality: the corpus: audio is synthesised speech; image is photographs and digits; signals is recordings of a
+            smartwatch; text is prose that ships with Python.
+        out: a new folder for runs and report; runs/quickstart if not given, with image_, signals_ or text_ before the
             name.
         corpus: folder of the corpus, made if it does not exist; if not given data/quickstart_speech,
             data/embedded_images, data/embedded_signals or data/embedded_prose.

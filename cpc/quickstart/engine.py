@@ -66,7 +66,7 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
         write_page(out / "report.html", recipe, report, chapters)
     report["seconds"] = clock.seconds | {"total": clock.total}
     write_json(report, out / "report.json")
-    print(f"{clock.total:.0f} seconds; {out / 'report.html'} shows it, {out / 'report.json'} holds it")
+    print(f"{clock.total:.0f} seconds; the report is {out / 'report.html'} and {out / 'report.json'}")
     return report
 
 

@@ -25,8 +25,8 @@ SUPERVISED_SECONDS = 30.0  # for each corpus
 NUM_FIGURE_IMAGES = 300  # images of each split in the figures
 PROBED_FEATURES = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
 RECIPE_CHOSEN_ON = (
-    "The recipes of both corpora were chosen on their valid splits: nothing was trained or is reported on these. The "
-    "probe's rate was chosen on frames of synthesised speech."
+    "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
+    "results. The probe's rate was chosen on frames of synthesised speech."
 )
 TASKS = {"photographs": BLUE, "digits": VERMILION}
 REPRESENTATIONS = {
@@ -40,14 +40,14 @@ REPRESENTATIONS = {
 FIGURES = {  # title, caption and text alternative
     "patches.png": (
         "the patches",
-        "An image of the test split, its overlapping patches as they are cut, and as training uses them: any "
-        "augmentation changes each patch separately, so that matching edges do not give neighbours away.",
+        "An image of the test split, its overlapping patches as they are cut, and as training uses them. Augmentation "
+        "changes each patch separately, so that matching edges do not reveal neighbours.",
         "An enlarged image beside the grid of its patches, and the grid of the same patches as training uses them.",
     ),
     "neighbours.png": (
         "nearest patches in z",
         "Patches of test images, and the patches of training images whose latents are nearest, with their cosine "
-        "(centred on the mean latent) and class. Patches that are the same pixel by pixel are shown once.",
+        "(centred on the mean latent) and class. Patches with identical pixels are shown once.",
         "Rows of a test image with one of its patches framed, that patch enlarged, and the eight nearest patches.",
     ),
     "map.png": (
@@ -64,22 +64,22 @@ patches ahead the contexts predict, during training and at its end; and the patc
 """
 PROBE_CAPTION = (
     "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
-    "photograph that nothing was trained on. Crops of a block overlap, so that intervals resample blocks. "
+    "photograph that training does not use. Crops of a block overlap, so intervals resample blocks. "
     "Digits: handwritten; test and training digits are by different writers."
 )
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own image (<code>mixed</code>)
-the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
+the context contains some of them and can rule them out, so such a curve is not a bound on I(z; c).
 <code>mixed_excluding</code> takes its candidates only from other images. In a grid of H rows, the latents k rows ahead
-lie in H - k of them, and the row of a candidate can be guessed: subtract log(H / (H - k)) from this curve, 0.34
-nats for k = 2 of 7 rows and 1.95 for k = 6, to get a lower bound, as far as images are independent (crops of one
-photograph are not).</p>
+lie in only H - k rows, and the row of a candidate can be guessed. To get a lower bound, subtract log(H / (H - k)) from
+this curve: 0.34 nats for k = 2 of 7 rows, 1.95 nats for k = 6. The bound holds as far as images are independent; crops
+of one photograph are not.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
-architecture, initialised from data, never trained, and probed like CPC: it shows what the architecture contributes.
+architecture, initialised from data, never trained, and probed like CPC. It shows the contribution of the architecture.
 <i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i> is the
 same encoder trained on the labels, for as many steps as fit in half a minute on this machine, at most twenty passes;
-the number of steps is given with its accuracy. <i>CPC</i> is the model pretrained here, which has seen no label: its
-features are the mean of the latents z over the grid.</p>
+the number of steps is given with its accuracy. <i>CPC</i> is the model pretrained here, without labels; its features
+are the mean of the latents z over the grid.</p>
 """
 
 

@@ -10,19 +10,17 @@ from cpc.pages.charts import step_chart, training_chart
 from cpc.pages.page import ImageFigure, sections, write_sections
 from cpc.quickstart.recipe import Recipe
 
-FACTS = {  # text for keys of every report
+FACTS = {  # text for keys that every report has
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
     "num_threads": "{} threads",
 }
 RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
-CEILING = """<p><b>Ceiling.</b> With N candidates, the positive included, <i>log N - L</i> never exceeds <i>log N</i>,
-however large the information is. Near the ceiling a curve shows the number of candidates rather than how much is
-predicted.</p>
+CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
+however large the information is. Near the ceiling a curve shows the number of candidates, not the information.</p>
 """
-ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. Ties are
-shared: a positive that ties with m negatives counts 1/(1 + m), so that a collapsed encoder scores exactly chance,
-1/N.</p>
+ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
+that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
 """
 
 
@@ -45,7 +43,7 @@ def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Map
         path: the HTML file.
         recipe: the recipe, which holds the text of the page.
         report: content of report.json.
-        chapters: chapters by the name of the run; if there are several, the titles of the figures begin with the name.
+        chapters: chapters by the name of the run. With several chapters, the titles of the figures begin with the name.
 
     Raises:
         ValueError: if plotly is not installed.

@@ -24,14 +24,14 @@ RECIPE_CHOSEN_ON = (
     "first chart shows the test split."
 )
 HEADING = """<h1>cpc quickstart: what a small language model learnt</h1>
-<p>How well the model predicts the next word of held-out text, compared with predictions without a context; and the
-information that contexts hold about the next word, during training and at its end.</p>
+<p>The quality of predictions of the next word of held-out text, with and without a context; and the information that
+contexts hold about the next word, during training and at its end.</p>
 """
 HOW_TO_READ = """<p><b>H - L.</b> <i>L</i> is the cross-entropy of the full softmax over all tokens, on a whole split,
 and <i>H</i> the entropy of the split's own token frequencies, the lowest cross-entropy of any model without a context.
 H - L is a lower bound on the information between contexts and the next token, and never exceeds H.</p>
-<p><b>Perplexity</b> is exp L: the number of equally likely tokens that would be as hard to predict. <i>Uniform</i>
-knows only the vocabulary, <i>unigram</i> the split's frequencies (exp H), <i>CPC</i> the preceding text.</p>
+<p><b>Perplexity</b> is exp L: the number of equally likely tokens that would be as hard to predict. <i>Uniform</i> uses
+only the vocabulary, <i>unigram</i> the frequencies of the split (exp H), <i>CPC</i> the preceding text.</p>
 """
 
 
@@ -49,9 +49,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
         with write_atomically(path) as new:
             new.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:
-        raise ValueError(
-            f"{path} holds other prose than what ships with this Python: remove it, or name another --corpus"
-        )
+        raise ValueError(f"{path} holds other prose than this Python ships with: remove it, or name another --corpus")
     return {"prose": path}, {"recipe_chosen_on": RECIPE_CHOSEN_ON, **DIMS}
 
 

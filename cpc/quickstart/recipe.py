@@ -80,7 +80,7 @@ class Recipe:
             for the report, which include `recipe_chosen_on`.
         studies: studies by name; a run's folder has the name of its study.
         heading: heading of the page, as HTML.
-        facts: for a key of the report, its text on the page; missing keys are left out.
+        facts: text on the page by key of the report; missing keys are left out.
         run_facts: the same for the keys of the record of each run.
         comparison: plots the first chart of the page from the report.
         how_to_read: explanation of the charts, as HTML.
@@ -103,7 +103,7 @@ def accuracies(task: str, results: Mapping[str, Any], names: Mapping[str, str]) 
     Args:
         task: name of the task in report.json.
         results: `results` of the task in `probe.json`.
-        names: for each representation of report.json, its name in `results`.
+        names: names in `results` by representation of report.json.
     """
     return {
         task: {name: round(results[key]["accuracy_percent"], 2) for name, key in names.items()},

@@ -22,10 +22,10 @@ from cpc.quickstart.time_budget import Precision
 # espeak-ng with a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
 FIRST_CORPUS_SEED = 63
 RECIPE_CHOSEN_ON = (
-    "The recipe was chosen on the valid split of the corpus of seed 0, the penalty of each probe on held-out speakers "
-    "or files of its training part. This is the corpus of seed {}: its speakers, its recordings and its test sentences "
-    "were drawn again; espeak-ng, its accents and voice variants, and the text that all sentences come from are the "
-    "same."
+    "The recipe was chosen on the valid split of the corpus of seed 0, and the penalty of each probe on held-out "
+    "speakers or files of its training part. This is the corpus of seed {}: its speakers, recordings and test "
+    "sentences were drawn again, but espeak-ng, its accents and voice variants, and the source of all sentences are "
+    "the same."
 )
 LATENT_DIM, CONTEXT_DIM = 256, 512
 BATCH_SIZE = 8
@@ -42,23 +42,23 @@ REPRESENTATIONS = {
     "supervised": "supervised",
 }
 PROBE_CAPTION = (
-    "Phones: frames of speakers and sentences that nothing was trained on. Speaker: frames of other sentences of the "
+    "Phones: frames of speakers and sentences that training does not use. Speaker: frames of other sentences of the "
     "same speakers."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>The accuracy of a linear probe of phones and speakers on the pretrained features, with baselines; and how much of the
-latents ahead the contexts predict, during training and at its end.</p>
+<p>The accuracy of a linear probe of phones and speakers on the pretrained features, with baselines; and the information
+of contexts about future latents, during training and at its end.</p>
 """
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
-(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context has seen some of them and can
-rule them out: such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
+(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
+rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
 other sequences, and is a lower bound as far as these are independent.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained: they show what the architecture
-contributes. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels, for as many steps as fit in its seconds on this machine; the number of steps is given with its accuracy.
-<i>CPC z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, which has seen no label.</p>
+contexts of the same architecture, initialised from data and never trained; they show the contribution of the
+architecture. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
+labels, for as many steps as fit in its seconds on this machine; the number of steps is given with its accuracy. <i>CPC
+z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, without labels.</p>
 """
 
 
@@ -79,7 +79,8 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
-    # Negatives of the same sequence teach phones, those of other sequences the speaker: docs/results/speech.md.
+    # Negatives of the same sequence teach phones; negatives of other sequences teach the speaker
+    # (docs/results/speech.md).
     negatives = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}}
     encoder = {"dim": LATENT_DIM, "hidden_dim": 512, "num_frames": 5}
     return {

@@ -41,15 +41,15 @@ def require_new(out: Path, runs: Iterable[str]) -> None:
         runs: names of the run folders, which exist before the report does.
 
     Raises:
-        ValueError: if the folder holds a quickstart; if that is unfinished, the message names the folders to remove.
+        ValueError: if the folder holds a quickstart; if it is unfinished, the message names the folders to remove.
     """
     if (out / "report.json").exists():
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
     unfinished = [str(out / name) for name in runs if (out / name).exists()]
     if unfinished:
         raise ValueError(
-            f"a quickstart was not finished in {out}, and cannot be continued: remove {', '.join(unfinished)} to begin "
-            "again there, or name another folder with --out"
+            f"{out} holds an unfinished quickstart, which cannot be continued: remove {', '.join(unfinished)} to "
+            "begin again, or name another folder with --out"
         )
 
 
@@ -57,7 +57,7 @@ def require_extras(extras: Mapping[str, str]) -> None:
     """Check that each module can be imported.
 
     Args:
-        extras: for each module, the extra that installs it.
+        extras: the extra that installs each module.
 
     Raises:
         ValueError: if a module cannot be imported.

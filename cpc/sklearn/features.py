@@ -16,9 +16,9 @@ from cpc.model import CPC
 class CPCFeatures(TransformerMixin, BaseEstimator):
     """A transformer that maps each waveform to the mean of its features.
 
-    `make_pipeline(CPCFeatures("runs/mine"), LogisticRegression())` learns from a list of waveforms. `fit` learns
-    nothing: each call reads the model again. Parameters are stored unchanged, so that the step can be cloned, searched
-    and pickled.
+    `make_pipeline(CPCFeatures("runs/mine"), LogisticRegression())` learns from a list of waveforms. `fit` does not
+    train; each call of `fit` reads the model again. Parameters are stored unchanged, so that the step can be cloned,
+    searched and pickled.
 
     Args:
         model: a run folder, a model folder, or a model of audio.
@@ -99,7 +99,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
 
 def _waves(X: Any, reader: Features) -> list[np.ndarray]:
     if issparse(X):
-        raise TypeError("waveforms are rows of numbers, not a sparse matrix: give X.toarray()")
+        raise TypeError("X is a sparse matrix, but waveforms must be dense: give X.toarray()")
     rows = np.asarray(X) if hasattr(X, "__array__") else list(X)
     if isinstance(rows, np.ndarray) and rows.ndim < 2 and rows.dtype != object:
         raise ValueError(f"X has the shape {rows.shape}. Reshape your data: [1, S] if it is one waveform")
@@ -120,10 +120,10 @@ def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
         samples = samples.astype(np.float32)
     except (ValueError, TypeError) as error:
         raise ValueError(f"waveform {index} cannot be read as amplitudes: {error}") from error
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise ValueError(
-            f"waveform {index} has the shape {samples.shape}: it must be [S], of finite numbers, without NaN or inf"
-        )
+    if samples.ndim != 1:
+        raise ValueError(f"waveform {index} has the shape {samples.shape}: it must be [S]")
+    if not np.isfinite(samples).all():
+        raise ValueError(f"waveform {index} holds NaN or inf")
     if int(reader.num_frames(np.array(len(samples)))) < 1:
         raise ValueError(f"waveform {index} has {len(samples)} samples, too few for a single frame")
     return samples

@@ -200,7 +200,10 @@ def test_scores_are_float32_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positives": torch.tensor([0, 9])}, "positives run from 0 to 9, but the 4 candidates have the numbers 0 to 3"),
+        (
+            {"positives": torch.tensor([0, 9])},
+            "positives run from 0 to 9, but the 4 candidates have the numbers 0 to 3",
+        ),
         ({"num_negatives": 0}, "num_negatives=0 must be a whole number of at least 1"),
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),

@@ -389,7 +389,7 @@ def test_mistakes_end_before_training_with_their_name(
     ("labels", "message"),
     [
         ([-1] * 6, "an online probe of classes needs labels, but split 'train' of"),
-        ([0] * 6, "task 'class' has the classes ['0'] in these data, at least 2 are needed"),
+        ([0] * 6, "task 'class' has the classes ['0'] in these data, but needs at least 2"),
     ],
 )
 def test_an_online_probe_needs_classes(

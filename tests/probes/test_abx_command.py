@@ -160,7 +160,7 @@ def test_items_that_do_not_fit_the_audio_are_refused_or_left_out(
     assert report["abx"]["x"]["results"]["cpc_z"]["across"] is None
     printed = capsys.readouterr().out
     assert "none" in printed
-    assert "items left out, as without a recording there: 2" in printed
+    assert "items left out, because the data lack their recording: 2" in printed
 
 
 def test_every_item_file_and_protocol_has_its_own_errors(
@@ -210,7 +210,7 @@ def test_short_items_are_counted(model_folder: Path, corpus: Path, capsys: pytes
     lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.301 0.302 mid low high ann"]]
     items = str(write(corpus / "x.item", *lines))
     main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
-    assert "items left out, as too short for a frame: cpc_z 1" in capsys.readouterr().out
+    assert "items left out, because they are too short for a frame: cpc_z 1" in capsys.readouterr().out
 
 
 def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Path, corpus_folder: Path) -> None:
@@ -227,7 +227,7 @@ def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Pat
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        ([f"test/ann-0 {line}" for line in TRIPLET[:2]], [], "its 2 items make no triplet"),
+        ([f"test/ann-0 {line}" for line in TRIPLET[:2]], [], "its 2 items do not form a triplet"),
         ([f"ann-0 {line}" for line in TRIPLET], [], "items of 'ann-0' may be of 3 files"),
         (["ann-0 0.1"], [], "line 2: 2 fields under the 7"),
         ([f"test/ann-0 {line}" for line in TRIPLET], ["--features", "pixels"], "legal are c, z, mfcc, logmel"),
@@ -256,7 +256,7 @@ def test_models_without_phones_are_refused(
     saved_settings = {"class_path": "cpc.data.Images", "init_args": {"image_size": 8}}
     cpc.save_pretrained(model, model_folder / "model", provenance={"data": saved_settings})
     message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
-    assert "is a model of image: items are phones of audio" in message
+    assert "is a model of image, but ABX items are phones of audio" in message
 
 
 def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,5 +264,5 @@ def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, capsys: p
     (model_folder / "probe.json").write_text("{")
     message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
     assert "probe.json is not JSON" in message
-    assert "it is no report: delete it" in message
+    assert "the file is not a report: delete it" in message
     assert "name another file with --out" in message

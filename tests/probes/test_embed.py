@@ -76,9 +76,9 @@ def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
     (tmp_path / "same").mkdir()
     shutil.copy(audio_folder / "bob" / "0.flac", tmp_path / "same" / "a.flac")
     shutil.copy(audio_folder / "eve" / "3.mp3", tmp_path / "same" / "a.mp3")
-    with pytest.raises(ValueError, match="rename one, or embed each by a command of its own, with another `out`"):
+    with pytest.raises(ValueError, match="rename one, or run one command for each, with different `out`"):
         embed(model_folder, [tmp_path / "same"], tmp_path / "new", progress=False)
-    with pytest.raises(ValueError, match=r"a\.mp3 is named twice, by itself or by a folder: name it once"):
+    with pytest.raises(ValueError, match=r"a\.mp3 is named twice, directly or through a folder: name it once"):
         embed(
             model_folder, [tmp_path / "same/a.mp3", tmp_path / "same/../same/a.mp3"], tmp_path / "new", progress=False
         )

@@ -80,7 +80,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Prob
         ({"folds": "hair"}, "no column 'hair'"),
         ({"folds": "speaker", "test_split": "test"}, "leave `train_split` and `test_split` out"),
         ({"folds": "speaker", "train_split": "train"}, "leave `train_split` and `test_split` out"),
-        ({"folds": "speaker", "num_folds": 3, "label_shares": [0.5], "task": "first"}, "`label_shares` are of a train"),
+        ({"folds": "speaker", "num_folds": 3, "label_shares": [0.5], "task": "first"}, "`label_shares` need a train"),
     ],
 )
 def test_folds_that_cannot_be_are_named(

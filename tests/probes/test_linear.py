@@ -155,8 +155,8 @@ def test_training_a_probe_draws_nothing_from_the_global_generator() -> None:
     ("arguments", "message"),
     [
         ({"hidden": 2}, "`hidden`=2 must be at least 0 and at most 1"),
-        ({"hidden_dim": 8}, "hidden_dim=8 is about a hidden layer, but the linear probe is solved"),
-        ({"num_seeds": 3}, "num_seeds=3 is about a hidden layer"),
+        ({"hidden_dim": 8}, "hidden_dim=8 applies only to a hidden layer, because the linear probe is solved"),
+        ({"num_seeds": 3}, "num_seeds=3 applies only to a hidden layer"),
         ({"l2": 0.0}, "`l2`=0.0 must be positive"),
         ({"hidden": 1, "hidden_dim": 0}, "`hidden_dim`=0"),
         ({"num_seeds": 0}, "`num_seeds`=0"),

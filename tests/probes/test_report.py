@@ -283,8 +283,8 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
         ),
         ({"task": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
         ({"task": "speaker", "train_minutes": 0.0}, "`train_minutes`=0.0 must be positive"),
-        ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` are of whole files.*set `pool` to mean"),
-        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are of whole files.*set `pool` to mean"),
+        ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need labels of whole files.*set `pool` to mean"),
+        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are whole files.*set `pool` to mean"),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(

@@ -144,7 +144,7 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
     [
         ({"split": ["train"] * 36}, {"name": "first"}, r"needs split 'test', .* has only train.*`test_split`"),
         ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*`train_split`"),
-        ({"first": ["same"] * 36}, {"name": "first"}, "single class in split 'train', 'same'"),
+        ({"first": ["same"] * 36}, {"name": "first"}, "only the class 'same' in split 'train'"),
         ({"first": [""] * 36}, {"name": "first"}, "no file of the train part"),
         ({}, {"name": "word"}, "no column 'word'"),
         ({}, {"name": "path"}, "another column"),

@@ -171,7 +171,10 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
             r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` already name them",
         ),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
-        ({"valid_share": 0.6, "test_share": 0.4}, r"valid_share=0\.6 and test_share=0\.4 must not be negative, and their sum must be below 1"),
+        (
+            {"valid_share": 0.6, "test_share": 0.4},
+            r"valid_share=0\.6 and test_share=0\.4 must not be negative, and their sum must be below 1",
+        ),
         ({"valid_share": -0.1}, r"`valid_share`=-0\.1"),
         ({"split_by": "speaker"}, r"6 of 6 files have no speaker, but split_by='speaker':\n  test/cleo/5"),
         ({"split_by": "speaker", "speaker_level": 0}, "test, train: these 2 are too few, since train, valid"),

@@ -62,11 +62,11 @@ def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus:
     [
         ({"train": [0, 1], "test": [0]}, ("train", "train"), "train_split and test_split are both 'train'"),
         ({"train": [0, 1], "valid": [0]}, ("train", "test"), "needs split 'test', but the data has only train, valid"),
-        ({"train": [1, 1, -1], "test": [0, 1]}, ("train", "test"), "has a single class in split 'train', 'b'"),
+        ({"train": [1, 1, -1], "test": [0, 1]}, ("train", "test"), "has only the class 'b' in split 'train'"),
         (
             {"train": [0, 1], "test": [2, 2]},
             ("train", "test"),
-            "have none in common",
+            "have no label in common",
         ),
         (
             {"train": [-1, -1], "test": [0, 1]},
