@@ -172,7 +172,7 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
         options.add_fields(modality, modality.probe_options)
     else:
         options.add_fields(modality, modality.held_out_options, "; as in the model's run if not given")
-    return f"; it is not an option of the data of {model}, {modality.name}"
+    return f"; {model} is a model of {modality.name}, whose data have no such option"
 
 
 def _pretrain(arguments: list[str]) -> None:

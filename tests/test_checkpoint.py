@@ -425,12 +425,12 @@ def edited(folder: Path, **changes: object) -> None:
         ({"encoder_class": "os.system"}, "outside the trusted packages cpc"),
         ({"encoder_class": "cpc.encoders.Nothing"}, r"no class cpc\.encoders\.Nothing"),
         ({"encoder_class": "cpc.encoders.backbone.copy"}, "is not a Module"),
-        ({"encoder_class": "cpc.cli.main"}, "is no part of a model: those are in cpc.model, cpc.encoders"),
+        ({"encoder_class": "cpc.cli.main"}, "is not a part of a model: parts are in cpc.model, cpc.encoders"),
         (
             {"encoder_class": "cpc.interop.s3prl.UpstreamExpert"},
-            "is no part of a model",
+            "is not a part of a model",
         ),  # it would trust whom it is told to
-        ({"encoder_class": "cpc.pretraining.module.PretrainModule"}, "is no part of a model"),
+        ({"encoder_class": "cpc.pretraining.module.PretrainModule"}, "is not a part of a model"),
         ({"wideness": 3}, "does not take the arguments"),
     ],
 )

@@ -39,7 +39,7 @@ def recorded_data(
     legal = [field.name for field in fields(modality)]
     unknown = [name for name in changes if name not in legal]
     if unknown:
-        raise ValueError(f"`{'`, `'.join(unknown)}` is not an option of the data of this model, {modality.name}")
+        raise ValueError(f"`{'`, `'.join(unknown)}` is not an option of {modality.name}, the data of this model")
     run_args = {name: value for name, value in settings["init_args"].items() if name not in modality.local_options}
     init_args = {**run_args, modality.source_option: str(source), **changes}
     return build({**settings, "init_args": init_args}, trusted_packages=trusted_packages, kind=Modality)

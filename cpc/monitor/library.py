@@ -167,7 +167,7 @@ class Library:
             )
 
     def _name(self, folder: Path) -> str:
-        """Return a short unique name: the path below the root, with the root's name, the full path, or a numbered path."""
+        """Return a short unique name: the path below the root, the same with the root, the full path, or numbered."""
         root = max((root for root in self.roots if folder.is_relative_to(root)), key=lambda root: len(root.parts))
         below = folder.relative_to(root).as_posix()
         plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]

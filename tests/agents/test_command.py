@@ -107,7 +107,7 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Environment, "make", lambda self: pytest.fail("an environment was opened"))
     assert train_agents(config, **options) == compared
     assert events.read_text() == before
-    with pytest.raises(ValueError, match=r"of update 40, beyond the 20 that a2c.num_steps=300 asks for"):
+    with pytest.raises(ValueError, match=r"of update 40, but a2c.num_steps=300 ends at update 20"):
         train_agents(config, num_steps=300, **options)
 
 
@@ -257,7 +257,7 @@ def test_steps_to_a_threshold() -> None:
         ({"environment": {"name": "nothing:Here-v0"}}, "'nothing:Here-v0' cannot be made: No module"),
         ({"environment": {"size": 3}}, "does not accept option .size."),
         ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
-        ({"environment": {"name": "MountainCarContinuous-v0"}}, "Discrete ones are needed"),
+        ({"environment": {"name": "MountainCarContinuous-v0"}}, "actions must be Discrete"),
         ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16. were given to an encoder"),
         ({"a2c": {"discount": -1}}, "a2c.discount.=-1.0 must be at least 0"),
         ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate.=0.0 must be positive"),

@@ -173,8 +173,8 @@ def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.Capt
             [str(model), "--license", "mit", "--out", "x", "--private"],
             "--private is for a repository on the Hub",
         ),
-        ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port is only for a page that is served"),
-        ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus is only for a page that is served"),
+        ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port applies only to a page that is served"),
+        ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus applies only to a page that is served"),
         ("calibrate", ["--critics", "exact", "--steps", "5"], "--steps=5 applies only to critics that are trained"),
     ):
         assert message in refused(name, arguments, capsys)

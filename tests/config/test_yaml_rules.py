@@ -32,9 +32,9 @@ def test_what_a_dumper_wrote_is_refused_if_it_is_not_finite_and_only_then(value:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data:\n  seed: 1\n  x: 2\n  seed: 1\n", "line 4: 'seed' is there again, after line 2"),
-        ("a: &one {b: 1}\nc: *one\na: 3\n", "line 3: 'a' is there again, after line 1"),
-        ("- {b: 1}\n- [{c: 1,\n    'c': 2}]\n", "line 3: 'c' is there again, after line 2"),
+        ("data:\n  seed: 1\n  x: 2\n  seed: 1\n", "line 4: 'seed' repeats line 2"),
+        ("a: &one {b: 1}\nc: *one\na: 3\n", "line 3: 'a' repeats line 1"),
+        ("- {b: 1}\n- [{c: 1,\n    'c': 2}]\n", "line 3: 'c' repeats line 2"),
         ("a:\n- 1\n- -.INF\n", "line 3: -.INF must be a finite number"),
     ],
 )

@@ -33,7 +33,7 @@ def test_subsets_are_nested_and_take_the_same_share_of_each_class(labelled_corpu
     assert task.subset(0.5).train.tolist() == rows[3].tolist()
     assert task.subset(0.5, seed=1).train.tolist() != rows[3].tolist()
     for share in (0.0, -0.1, 1.01, float("nan")):
-        with pytest.raises(ValueError, match=rf"a share of labels, {share}, must lie above 0 and at most at 1"):
+        with pytest.raises(ValueError, match=rf"the share {share} must be above 0 and at most 1"):
             task.subset(share)
 
 
