@@ -80,7 +80,7 @@ def test_a_provenance_that_does_not_name_its_data_is_refused(data: Any, tmp_path
     assert read_config(tmp_path)["provenance"] == {}
     share(tmp_path, license="mit", out=tmp_path / "card")  # an empty one is legal
     (tmp_path / "config.json").write_text(json.dumps(config | {"provenance": {"data": data}}))
-    with pytest.raises(ValueError, match=r"config\.json lacks provenance\.data|does not say what data"):
+    with pytest.raises(ValueError, match=r"config\.json lacks provenance\.data|does not describe the training data"):
         share(tmp_path, license="mit", out=tmp_path / "other")
 
 

@@ -101,7 +101,7 @@ def interpolated(
 
     A **lower bound** for any critic, if negatives are independent and do not repeat: then no baseline depends on the
     negative that it divides. Bias: the estimate is at most 1 + log((N - 1) / alpha). Variance: for good critics
-    between that of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
+    between the variances of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
     lower limit: for a critic that overrates negatives the estimate is far below zero, even with alpha = 1.
     """
     if not 0 <= alpha <= 1:
@@ -157,8 +157,8 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
     """Return NWJ of s + 1, for a critic trained by `jensen_shannon`: section 2.2 of Poole et al. 2019
     (arXiv:1905.06922).
 
-    The optimum of that critic is log p(y | x) / p(y), the optimum of NWJ is larger by 1. A **lower bound** for any
-    critic; bias and variance are those of NWJ, but the variance during training differs.
+    The optimum of such a critic is log p(y | x) / p(y), while the optimum of NWJ is larger by 1. A **lower bound** for
+    any critic; bias and variance are those of NWJ, but the variance during training differs.
     """
     return nwj(scores + 1, positives, candidates)
 
@@ -320,7 +320,7 @@ def _joint_only(joint_nats: Tensor) -> Reading:
 
 
 def _log_sum_of_others(split: _Scores) -> Float[Tensor, "M N"]:
-    """Return the log of the sum of exp s over all candidates of the row except that of the column.
+    """Return the log of the sum of exp s over all candidates of the row except the candidate of the column.
 
     Subtracting exp s from the sum of the row would lose all digits if s dominates the sum. Only the largest negative
     can dominate, so its sum is computed separately.

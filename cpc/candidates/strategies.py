@@ -17,7 +17,8 @@ from cpc.data.tensors import check_tensor
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
 
 # Each rule takes four indicators (0 or 1) of a pair of sequences: any pair, same sequence, same speaker, both the same.
-# Rules are linear: they also take counts of latents, summed over all sequences that form such a pair with a given one.
+# Rules are linear, so they also take counts of latents, summed over all sequences that form such a pair with a given
+# sequence.
 _RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "mixed": lambda every, same, speaker, both: every,
     "same_speaker": lambda every, same, speaker, both: speaker,

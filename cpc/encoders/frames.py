@@ -21,8 +21,9 @@ from cpc.encoders.tiny import TinyLayer
 class FrameEncoder(Encoder):
     """Convolutions with ReLU and a projection of all their outputs, so that latents encode positions of objects.
 
-    The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning); Espeholt et al.
-    2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section 3.4, have the first two.
+    The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning). The first two
+    are those of Espeholt et al. 2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section
+    3.4.
 
     Args:
         frame_size: H, W.

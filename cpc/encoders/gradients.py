@@ -20,12 +20,12 @@ _LEAST_CONTRAST = 0.05  # contrast of standardised pixels; keeps the division by
 class GradientTrunk(nn.Module):
     """A two-layer network on standardised histograms of gradients and colours of the cells of a patch.
 
-    The features follow Dalal and Triggs 2005. The gradient of a pixel is that of the channel with the largest gradient;
-    it is distributed over the two nearest orientations and the four nearest cells; the histogram of a cell is divided
-    by the contrast of the cells around it. Unlike in the paper, gradients are signed, cells outside the patch are not
-    used, and the square root is taken, so that a few strong edges do not dominate. Further features are the brightness
-    of each cell, the differences of its colour channels and the logarithm of its contrast. The features are fixed,
-    except that `initialise_from` measures the mean and deviation of every feature once.
+    The features follow Dalal and Triggs 2005. The gradient of a pixel is the gradient of the channel in which it is
+    largest. It is distributed over the two nearest orientations and the four nearest cells. The histogram of a cell is
+    divided by the contrast of the cells around it. Unlike in the paper, gradients are signed, and cells outside the
+    patch are not used. Also, the square root is taken, so that a few strong edges do not dominate. Further features are
+    the brightness of each cell, the differences of its colour channels and the logarithm of its contrast. The features
+    are fixed, except that `initialise_from` measures the mean and deviation of every feature once.
 
     The edge of a frame would count as a gradient, so training requires `augmentation: none`.
 

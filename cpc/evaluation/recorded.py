@@ -50,7 +50,7 @@ def _saved_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     types = {"class_path": str, "init_args": dict}
     if settings.keys() != types.keys() or not all(isinstance(settings[name], kind) for name, kind in types.items()):
         raise ValueError(
-            "the model's config.json does not say what data it was trained on: it was not exported by cpc pretrain. "
+            "the model's config.json does not describe the training data: the model was not exported by cpc pretrain. "
             'Write provenance.data, such as {"class_path": "cpc.data.Audio", "init_args": {"manifest": "DIR", '
             '"window_samples": 20480}}'
         )

@@ -52,8 +52,9 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
 
     Predictors that are not linear in c, for example those that also read the speaker or several contexts, are left out
     with a message. No code of the file is run. Every byte is compared with its checksum, except in files of torch
-    before 1.6, which have none. `checkpoint_args.json` is read if it lies beside the file. A model that carried its
-    state over from one file to the next (samplingType `sequential`) starts each file with a new state here.
+    before 1.6, which have none. `checkpoint_args.json` is read if it lies beside the file. In CPC_audio a model with
+    samplingType `sequential` carries its state over from file to file; the imported model starts each file with a new
+    state.
 
     Args:
         checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights`, the format of s3prl.
@@ -63,8 +64,8 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
         The folder.
 
     Raises:
-        ValueError: if `out` exists, or if the file is damaged, is no checkpoint of CPC_audio, holds a model that cpc
-            does not have, or weights that are not finite.
+        ValueError: if `out` exists, or the file is damaged, is not a checkpoint of CPC_audio, holds a model that cpc
+            does not have, or holds weights that are not finite.
         OSError: if there is no such file.
     """
     path = Path(checkpoint)
@@ -120,7 +121,7 @@ def _read(path: Path) -> dict[str, Any]:
     else:
         raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all: it begins with {start!r}")
     if not isinstance(checkpoint, dict) or not {"gEncoder", "weights"} & set(checkpoint):
-        raise ValueError(f"{path} is no checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
+        raise ValueError(f"{path} is not a checkpoint of CPC_audio: it holds neither `gEncoder` nor `weights`")
     return checkpoint
 
 
@@ -157,7 +158,7 @@ def _remove_prefix(path: Path, weights: Any) -> Weights:
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
-        raise ValueError(f"{path} is no checkpoint of CPC_audio: `gEncoder` or `weights` must map names to tensors")
+        raise ValueError(f"{path} is not a checkpoint of CPC_audio: `gEncoder` or `weights` must map names to tensors")
     return {name.removeprefix("module."): value for name, value in weights.items()}
 
 

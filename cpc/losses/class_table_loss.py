@@ -39,7 +39,7 @@ class ClassTableLoss(Loss):
     that need vectors of length 1 cannot do this. If the sampler has the dims of the table, its proposal ignores the
     biases. The loss is corrected for this, but its variance grows with the differences between biases.
 
-    The model is always measured by the full softmax. With several processes, all draw from the proposal of rank 0. Its
+    The full softmax measures the model in every case. With several processes, all draw from the proposal of rank 0. Its
     sampler buffers are sent to the other processes at every step and saved in checkpoints.
 
     Args:
@@ -216,7 +216,7 @@ class ClassTableLoss(Loss):
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
     ) -> RowLosses:
-        """Return the training loss; arguments and errors are those of `class_loss`, and errors of the sampler.
+        """Return the training loss; arguments are those of `class_loss`, errors those of `class_loss` and the sampler.
 
         Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
         1 if the table is normalised. Targets on the host are checked without waiting for a GPU.

@@ -293,8 +293,8 @@ def contrast(
         options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
-        ValueError: as `Contrastive`, on tensors of the wrong dtype or shape, or if `num_valid` counts more latents
-            than there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
+        ValueError: as `Contrastive`; also if a tensor has a wrong dtype or shape, `num_valid` counts more latents than
+            there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))

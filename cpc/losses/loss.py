@@ -51,11 +51,11 @@ class Loss(nn.Module):
     @property
     @abstractmethod
     def training_strategies(self) -> tuple[str, ...]:
-        """The strategies of the training loss; the one whose bound is recorded comes first."""
+        """The strategies of the training loss. The strategy whose bound is recorded comes first."""
 
     @abstractmethod
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the strategies of the held-out bound, the one of training first.
+        """Return the strategies of the held-out bound, with the training strategy first.
 
         Args:
             extra: further strategies.

@@ -21,7 +21,7 @@ class Objective(NamedTuple):
             all classes are candidates, without a draw.
         corrections: accepted corrections, the default first. `none`: G = F. `posterior`: G = F - log Q, for targets and
             candidates. `importance`: G = F, and every candidate's term in the sum over classes is divided by Q, which
-            estimates the full loss (in a softmax this is F - log Q for candidates and F for the target).
+            estimates the full loss. In a softmax this equals F - log Q for candidates and F for the target.
     """
 
     form: Form

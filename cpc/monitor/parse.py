@@ -109,7 +109,7 @@ def _table(records: list[dict[str, Any]], key: Key, record_type: RecordType) -> 
 
 
 def _number_array(rows: list[Any], width: int, dtype: type) -> np.ndarray:
-    """Return rows as an array `[n, width]`; NaN for values that are no numbers and rows that have another length."""
+    """Return rows as an array `[n, width]`; NaN for values that are not numbers and rows of another length."""
     values: np.ndarray
     try:  # by far the fastest way, if all values are numbers
         if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:

@@ -63,10 +63,10 @@ def probe(
         task: phones, speaker, or label columns of the manifest; class for images; or the name of a family of tasks.
         features: features of the model (c, z; for images also z_grid and c_grid) and hand-made features; if not given,
             c z mfcc, or for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
-        baselines: majority, random (the architecture untrained), supervised (the architecture trained for the task),
-            fine_tuned (the same, from the model's weights), neighbours (by the first feature; not for frames), and
-            hand-made features (mfcc, logmel; pixels, hog). An empty list for no baselines. If not given, majority
-            random supervised, and for images also pixels.
+        baselines: majority; random (the architecture untrained); supervised (the architecture trained for the task);
+            fine_tuned (the same, from the model's weights); neighbours (by the first feature; not for frames); and
+            hand-made features (mfcc, logmel; pixels, hog). If not given, majority random supervised, and for images
+            also pixels; an empty list for no baselines.
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
         pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
             the task if not given.

@@ -86,7 +86,7 @@ def pack(
     Args:
         manifest: the files.
         sample_rate_hz: rate to resample to.
-        cache_dir: parent folder of all packs; `.cpc_cache` beside the manifest unless given.
+        cache_dir: parent folder of all packs; None: `.cpc_cache` beside the manifest.
         skip_bad: keep files that cannot be used as empty files, and warn how many, instead of raising an error.
         num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.

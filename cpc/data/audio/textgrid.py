@@ -62,7 +62,7 @@ def _labelled(file: Path, first: float, last: float, rows: Iterable[Row]) -> Ite
     for line, name, start, end, label in rows:
         for is_bad, problem in (
             (end < start, "ends before it starts"),
-            (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the one before it, which ends at {before:g} s"),
+            (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the previous interval, which ends at {before:g} s"),
             (end > last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {last:g} s"),
             ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
         ):

@@ -80,7 +80,7 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
         if strays:
             raise ValueError(
                 f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n"
-                f"{name_a_few(strays)}\nmove them into one of these, or into unlabelled"
+                f"{name_a_few(strays)}\nmove them into one of these folders, or into unlabelled"
             )
     classes = sorted(set(class_names) - {""})
     code_of = {name: code for code, name in enumerate(classes)}

@@ -78,7 +78,7 @@ def pack_images(
         table: the images, as `read_image_source` returns them.
         image_size: side of the squares, pixels; smaller images are enlarged.
         num_channels: 3 for RGB, 1 for grey.
-        cache_dir: parent folder of all packs; `.cpc_cache` beside the images unless given.
+        cache_dir: parent folder of all packs; None: `.cpc_cache` beside the images.
         skip_bad: leave out images that cannot be used, and warn how many, instead of raising an error.
         num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.

@@ -46,7 +46,7 @@ def read_image_source(
         valid_from: the split from which `valid` is drawn. Pass the split to train on: held-out images then are of the
             same kind, and other splits keep all labels. None: `train`, or `unlabelled` if there is no `train`.
         seed: seed of the hash.
-        cache_dir: folder for the shards of a URL; `$XDG_CACHE_HOME/cpc/shards` unless given.
+        cache_dir: folder for the shards of a URL; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of these shards on disk, in 1e9 bytes.
 
     Raises:

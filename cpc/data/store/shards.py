@@ -221,7 +221,7 @@ class Seal:
         if len(content) != self.num_bytes:
             raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
         if Seal.of(content) != self:
-            raise ValueError("its SHA-256 is not that of the index")
+            raise ValueError("its SHA-256 differs from the index")
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class Espeak:
         encoded = (_FAINTEST_ECHO + text).encode()
         status = self._library.espeak_Synth(encoded, len(encoded) + 1, 0, _POS_CHARACTER, 0, _CHARS_UTF8, None, None)
         if status != 0:
-            raise RuntimeError(f"espeak-ng cannot say {text!r} (status {status})")
+            raise RuntimeError(f"espeak-ng cannot synthesise {text!r} (status {status})")
         return Speech(np.frombuffer(b"".join(self._chunks), dtype=np.int16), self._phonemes)
 
     def _collect(self, wav: Any, num_samples: int, events: Any) -> int:

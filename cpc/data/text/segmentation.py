@@ -29,10 +29,10 @@ CHUNK = regex.compile(
 # Characters that version 1 cut in another way; \u0130 becomes i and a mark in lower case.
 CUT_ANEW = regex.compile(rf"[\p{{M}}\p{{Cf}}\u0130\u05f3\u05f4{_UNSPACED}]", regex.VERSION1)
 
-# The end of a sentence: a full stop, question or exclamation mark with closing quotes, before white space and the
-# beginning of a sentence (a capital, a letter of a script without capitals, a digit). Marks that only end sentences
-# (Devanagari's danda, the Chinese full stop) need no white space or beginning. The Greek question mark is a semicolon.
-# French has a space before the closing quote.
+# The end of a sentence: a full stop, question mark or exclamation mark, perhaps with closing quotes, before white space
+# and the beginning of a sentence (a capital, a letter of a script without capitals, a digit). Marks that only end
+# sentences (Devanagari's danda, the Chinese full stop) need no white space or beginning. The Greek question mark is a
+# semicolon. French has a space before the closing quote.
 _CLOSING = r"['\"_\u201c\u2018\u00ab\u2039\p{Pe}\p{Pf}\p{M}]*(?:\s[\u00bb\u203a](?=\s|$))?"
 _OPENING = r"(?:[\u2013\u2014]\s*)?(?:[\"'_\-\u00bf\u00a1\p{Ps}\p{Pi}\p{Pf}]|\u00ab\s)*"
 _BEGINNING = r"[\p{Lu}\p{Lt}\p{Lo}\p{Georgian}\p{Nd}]"  # Georgian sentences begin with lower-case letters

@@ -177,7 +177,7 @@ def test_only_the_tier_that_is_read_must_be_free_of_overlaps(tmp_path):
     words = SHORT.replace('1\n0\n0.5\n"say', '2\n0\n0.3\n"your"\n0.2\n0.5\n"say')
     file = write(tmp_path / "a.TextGrid", words)
     assert read_alignments(file).segments("a.flac") == PHONES
-    with pytest.raises(ValueError, match=r"line 16: .* overlaps the one before it, which ends at 0\.3 s"):
+    with pytest.raises(ValueError, match=r"line 16: .* overlaps the previous interval, which ends at 0\.3 s"):
         read_alignments(file, tier="words").segments("a.flac")
 
 
@@ -266,7 +266,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         (
             "a.TextGrid",
             LONG.replace("xmax = 0.125", "xmax = 0.3"),
-            r"a\.TextGrid, line 30.*'' from.*overlaps the one before it, which ends at 0\.3 s",
+            r"a\.TextGrid, line 30.*'' from.*overlaps the previous interval, which ends at 0\.3 s",
         ),
         ("a.TextGrid", LONG.replace("xmax = 0.125", "xmax = ?"), r"line 28: expected a number, found \"s\""),
         ("a.TextGrid", LONG.replace('"words"', '"phones"'), r"line 21: a second interval tier .* 'phones'"),

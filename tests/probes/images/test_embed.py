@@ -90,7 +90,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=r"no image below .*empty \(there: nothing\)"):
         embed(model_folder, [tmp_path / "empty"], out)
     cpc.save_pretrained(model, tmp_path / "bare")
-    with pytest.raises(ValueError, match="does not say what data it was trained on"):
+    with pytest.raises(ValueError, match="does not describe the training data"):
         embed(tmp_path / "bare", [tmp_path / "a"], out)
     (tmp_path / "sound.wav").write_bytes(b"")
     with pytest.raises(ValueError, match=r"sound\.wav"):

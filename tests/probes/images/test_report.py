@@ -252,5 +252,5 @@ def test_mistakes_show_before_anything_is_computed(
 
 def test_a_model_that_does_not_say_how_its_images_were_cut(model: cpc.CPC, source: Path, tmp_path: Path) -> None:
     cpc.save_pretrained(model, tmp_path / "bare")
-    with pytest.raises(ValueError, match=r"does not say what data it was trained on.*provenance\.data"):
+    with pytest.raises(ValueError, match=r"does not describe the training data.*provenance\.data"):
         probe(tmp_path / "bare", source, "class", extraction=QUIET)
