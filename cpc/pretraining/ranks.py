@@ -26,7 +26,7 @@ from cpc.data.store.atomic import json_text
 
 _BEAT_SECONDS = 1.0
 _MAX_MISSED_BEATS = 20  # a thread sends heartbeats, so that steps may take any time
-_GRACE_SECONDS = 6.0  # for the main thread to leave its collective; all ranks end within 30 s
+_GRACE_SECONDS = 6.0  # time for the main thread to leave its collective; all ranks end within 30 s
 _CAUSE_SECONDS = 2.0  # the error of a collective may arrive before the message that explains it
 _START_SECONDS = 60.0
 _BEAT, _END = b"\n", b"end\n"

@@ -64,5 +64,5 @@ def test_a_config_whose_aliases_stand_for_gigabytes_is_refused(tmp_path: Path) -
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"config.yaml: .*aliases written out"):
+    with pytest.raises(ValueError, match=r"config.yaml: .*with expanded aliases"):
         read_yaml(tmp_path / "config.yaml")

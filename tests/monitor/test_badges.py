@@ -99,7 +99,7 @@ def test_how_it_ended_and_what_has_ended_is_not_stale(tmp_path: Path, ending: st
 def test_stale_after_two_minutes_or_five_intervals(tmp_path: Path) -> None:
     fast = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 1, 2)]
     assert "stale" not in found(tmp_path / "a", rising(), health=fast, after_seconds=100)
-    assert "no record for 3 min, and no event of an end" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
+    assert "no record for 3 min, and no record of an end" in found(tmp_path / "a", rising(), after_seconds=181)["stale"]
     slow = [health_record(step, time_unix_seconds=NOW + step) for step in (0, 100, 200)]
     assert "stale" not in found(tmp_path / "b", rising(), health=slow, after_seconds=400)
     assert "stale" in found(tmp_path / "b", rising(), after_seconds=600)

@@ -146,7 +146,7 @@ def test_a_cache_that_cannot_be_written_is_mentioned_once(
     library = Library([runs])
     library.read_all()
     library.close()
-    assert capsys.readouterr().err.count("cpc monitor keeps no cache") == 1
+    assert capsys.readouterr().err.count("cpc monitor cannot write its cache") == 1
     assert not any(run.error_message for run in library.runs.values())
 
 

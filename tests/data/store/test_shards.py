@@ -254,7 +254,7 @@ def test_memory_and_file_urls(local: Path, sharded: Path, tmp_path: Path) -> Non
 
 
 def test_damage_is_named(sharded: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         shard_corpus(tmp_path / "audio", sharded)
     (sharded / shard_name(0)).write_bytes(b"short")
     with pytest.raises(ValueError, match=r"rows-00000\.bin is missing or damaged"):
