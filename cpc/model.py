@@ -106,7 +106,7 @@ class CPC(nn.Module):
         return self.loss_part(output, self.lengths_in_latents(batch), generator, measure)
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
-        """Return the latents that queries predict: z, unless the loss uses others."""
+        """Return the latents that queries predict: z, unless the loss uses other latents."""
         latents, targets = self.loss_part.encode(self.encoder, x)
         return latents if targets is None else targets
 

@@ -1,4 +1,4 @@
-"""Checks of tensors that a caller passes, with one wording of the errors.
+"""Checks of tensors that a caller passes, with uniform error messages.
 
 `check_tensor` and `check_precision` read dtypes and shapes only. `check_range` and `check_finite` read values, which
 makes the caller wait for the GPU.
@@ -86,7 +86,7 @@ def check_count(name: str, value: Any, least: int) -> None:
     """Raise an error if an argument is not a whole number of at least `least`.
 
     Raises:
-        ValueError: in this case. The message names the argument.
+        ValueError: if it is not; the message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")

@@ -1,7 +1,7 @@
-"""What the loss means: equation 4 of van den Oord et al. 2018 (arXiv:1807.03748), as plain torch.
+"""The definition of the loss: equation 4 of van den Oord et al. 2018 (arXiv:1807.03748), in plain torch.
 
 Everything else in this folder prepares the arguments of `info_nce_rows` or computes the same values faster. The tests
-hold every fast path to this file (`tests/losses/test_definition.py`), and `compute="reference"` runs it.
+compare every fast path with this file (`tests/losses/test_definition.py`), and `compute="reference"` runs it.
 
 K steps, B sequences, Q queries, M rows, N candidates, R drawn negatives, D latent dim.
 """

@@ -38,7 +38,7 @@ class Track(NamedTuple):
     Attributes:
         starts: `[num_segments]` float64, seconds, ascending.
         ends: `[num_segments]` float64, seconds.
-        labels: one per segment; equal labels are one string object.
+        labels: label of each segment; equal labels share one string object.
     """
 
     starts: np.ndarray
@@ -183,7 +183,7 @@ def _track(file: Path, overlap_seconds: float, *columns: Any) -> Track:
     """Return the segments sorted by start, and check them; `columns` are lines, starts, ends and labels.
 
     Segments without duration are left out, since no frame lies in them. If two neighbours overlap by rounding, the
-    earlier one is cut where the later one begins.
+    earlier segment is cut at the start of the later segment.
     """
     lines, starts, ends = map(np.array, columns[:3])
     kept = np.flatnonzero((starts != ends) | ~(starts >= 0) | np.isinf(starts))

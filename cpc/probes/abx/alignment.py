@@ -30,7 +30,7 @@ def angles(x: Float[Tensor, "P S D"], y: Float[Tensor, "P T D"]) -> Float[Tensor
     x, y = (frames / norm.where(norm > 0, 1) for frames, norm in zip((x, y), norms, strict=True))
     num_zeros = (norms[0] == 0).int() + rearrange(norms[1] == 0, "p t 1 -> p 1 t").int()
     cosine = x @ rearrange(y, "p t d -> p d t")
-    cosine = cosine.where(num_zeros == 0, 2 * num_zeros - 3)  # -1 for one frame of zeros, 1 for two
+    cosine = cosine.where(num_zeros == 0, 2 * num_zeros - 3)  # cosine -1 if one frame is zero, 1 if both are
     return (cosine.clamp(-1, 1).arccos() * (_GRID / math.pi)).round() / _GRID
 
 
