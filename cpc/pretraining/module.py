@@ -249,8 +249,8 @@ class Pretraining(pl.LightningModule):
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
             raise ValueError(
-                "the number of devices (trainer.devices, trainer.num_nodes) is {num_ranks}, but was "
-                "{len(state['ranks'])} when the checkpoint was saved. Contexts that continue from batch to batch "
+                f"the number of devices (trainer.devices, trainer.num_nodes) is {num_ranks}, but was "
+                f"{len(state['ranks'])} when the checkpoint was saved. Contexts that continue from batch to batch "
                 "belong to a device: restore the number"
             )
         changes = list(differences(state["settings"], self._settings(), name=""))

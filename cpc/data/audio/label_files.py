@@ -45,7 +45,7 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     repeated = [name for name, count in Counter(keys).items() if count > 1 and name in set(names)]
     refuse(f"files have more than one row in {table}", repeated)
     shared = [name for name, count in Counter(names).items() if count > 1 and name in row_of]
-    refuse(f"names in {table} occur in several folders", shared, "write paths into the column `label_key`")
+    refuse(f"names in {table} occur in several folders", shared, "write paths into the column of `label_key`")
     labels = {name: ["" if row is None else values[row] for row in rows] for name, values in columns.items()}
     unsplit = [path for path, split in zip(paths, labels.get("split", paths), strict=True) if not split]
     refuse(f"of {len(paths)} files have no split in {table}", unsplit)
