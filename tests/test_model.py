@@ -128,7 +128,7 @@ def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
         ({"mixed": 0.5}, "which `negatives` already is"),
         ({"sequence_only": 0.0}, "share 0.0: shares must be positive"),
         ({"sequence_only": math.nan}, "share nan: shares must be positive"),
-        ({"sequence_only": 0.5, "mixed_excluding": 0.5}, "sum to 1: below 1"),
+        ({"sequence_only": 0.5, "mixed_excluding": 0.5}, "sum to 1: the sum must be below 1"),
     ):
         with pytest.raises(ValueError, match=message):
             small(auxiliary_negatives=shares)

@@ -308,7 +308,7 @@ def test_probe_judges_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixt
     assert frames["cpc"]["num_train"] == 40 * LENGTH
     with pytest.raises(SystemExit):
         main([*command, "--baselines", "supervised"])
-    assert "legal are majority, random, neighbours" in capsys.readouterr().err
+    assert "must be among majority, random, neighbours" in capsys.readouterr().err
 
 
 def test_embed_writes_its_features(run_dir: Path, source: Path) -> None:

@@ -171,7 +171,7 @@ def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.Capt
         (
             "share",
             [str(model), "--license", "mit", "--out", "x", "--private"],
-            "--private is for a repository on the Hub",
+            "--private applies only to a repository on the Hub",
         ),
         ("monitor", ["x", "--export", "x.html", "--port", "8050"], "--port applies only to a page that is served"),
         ("monitor", ["x", "--export", "x.html", "--prometheus"], "--prometheus applies only to a page that is served"),
@@ -190,7 +190,7 @@ def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, capsys: pyt
     for name, arguments, message in (
         ("data download", ["", "--out", out], "argument source: is empty: give a value"),
         ("data synthesize", [out, "--seed", "-3"], "error: --seed=-3 must be at least 0"),
-        ("calibrate", ["--out", out, "--mi", "1e12"], "reaches any of 1000000000000.0 nats .*change --mi, --dim"),
+        ("calibrate", ["--out", out, "--mi", "1e12"], "reach none of 1000000000000.0 nats .*change --mi, --dim"),
         ("calibrate", ["--out", out, "--tasks", "uniform", "--mi", "300"], "reach none of 300.0 nats"),
     ):
         assert re.search(message, refused(name, arguments, capsys))

@@ -138,7 +138,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     cases: list[tuple[Any, dict[str, Any] | None, str]] = [
         (missing, None, "has no weight gEncoder.conv3.bias"),
         (no_ar, {"arMode": "no_ar"}, "arMode is 'no_ar'; cpc takes GRU, LSTM"),
-        (no_ar, None, "holds no gAR.baseNet.weight_hh_l0"),
+        (no_ar, None, "has no weight gAR.baseNet.weight_hh_l0"),
         (weights, {"arMode": "transformer"}, "arMode is 'transformer'"),
         (weights, {"encoder_type": "mfcc"}, "encoder_type is 'mfcc'; cpc takes cpc"),
         (weights, {"cpc_mode": "reverse"}, "cpc_mode is 'reverse'"),

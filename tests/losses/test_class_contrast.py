@@ -71,7 +71,7 @@ def test_a_step_without_rows_is_left_out() -> None:
     assert found.loss.item() == pytest.approx(math.log(5))
     with pytest.raises(ValueError, match="no latent of the batch is followed by a known class"):
         contrast_of(classes, queries, torch.full((1, 4), -100))
-    with pytest.raises(ValueError, match="num_valid=4 of 3 latents"):
+    with pytest.raises(ValueError, match="num_valid=4 must count latents, from 0 to 3"):
         contrast_of(classes, queries, labels, [4])
     with pytest.raises(ValueError, match="need 4 labels, got 3"):
         contrast_of(classes, queries, labels[:, :3])

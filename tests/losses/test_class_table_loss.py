@@ -222,12 +222,12 @@ def test_draws_repeat_with_their_generator() -> None:
         (
             ("sampled_softmax", TwoLevel(NUM_CLASSES, 5, 0.7), 5),
             {},
-            "TwoLevel is built for vectors of dim=5, the table's have 6: build it for these, or for dim=7 to draw by",
+            "TwoLevel is built for vectors of dim=5, but the table has dim=6: build it with this dim, or with dim=7 to draw by",
         ),
         (
             ("sampled_softmax", KernelTree(NUM_CLASSES, RandomFourier(DIM + 1, 4)), 5),
             {},
-            "KernelTree is built for vectors of dim=7, the table's have 6: build it for these$",
+            "KernelTree is built for vectors of dim=7, but the table has dim=6: build it with this dim$",
         ),
         (
             ("info_nce", Adaptive(NUM_CLASSES), 5),

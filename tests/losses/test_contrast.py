@@ -126,7 +126,7 @@ def test_too_short_sequences_for_the_last_step_leave_it_out() -> None:
 
 def test_bad_input_is_named() -> None:
     queries, latents = random_inputs()
-    with pytest.raises(ValueError, match=r"same_speaker_excluding.*without a single negative.*data.sampler"):
+    with pytest.raises(ValueError, match=r"same_speaker_excluding.*without a negative.*data.sampler"):
         contrast(
             queries, latents, strategy="same_speaker_excluding", group_id=torch.arange(B), sequence_id=torch.arange(B)
         )

@@ -191,7 +191,7 @@ def test_a_newer_schema_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     assert table.means["step"].tolist() == [50, 100]
     assert np.isnan(table.means["accuracy"][1])
     assert np.isfinite(table.by_step["mi_bound_nats"]).all()
-    assert "bound.jsonl has schema 7, known here is 1" in run.notes[0]
+    assert "bound.jsonl has schema 7, but this cpc reads up to 1" in run.notes[0]
 
 
 def test_grids_have_directions_and_a_change_of_steps_begins_another_table(tmp_path: Path) -> None:

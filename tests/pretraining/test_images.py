@@ -328,7 +328,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (["--model.loss.skip_steps=-1"], "skip_steps=-1 must be a whole number of at least 0"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16: raise --data.image_size"),
-        (["--data.image_size=43"], "leave the last 3 pixels of images of 43 out: set --data.image_size to 40 or 48"),
+        (["--data.image_size=43"], "leave out the last 3 pixels of images of 43: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "--data.load_size=39 is smaller than --data.image_size=40"),
         (["--data.augmentation=v3"], "augmentation"),
         (
@@ -358,11 +358,11 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.window_samples=3200"], "'window_samples' is not accepted"),
         (["--data.sampler=uniform"], "'sampler' is not accepted"),
         (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
-        (["--data.eval_split=dev"], "of split 'dev', only of test, train, valid"),
+        (["--data.eval_split=dev"], "of split 'dev'; its splits are test, train, valid"),
         (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
         (
             ["--data.packed=false", "--data.skip_bad=true"],
-            "--data.cache_dir and --data.skip_bad are about packed images",
+            "--data.cache_dir and --data.skip_bad apply only to packed images",
         ),
         (
             ["--trainer.callbacks=cpc.probes.OnlineProbe"],
@@ -370,7 +370,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (
             ["--model.encoder=cpc.encoders.AudioEncoder", "--model.context=cpc.contexts.GRU"],
-            "model.encoder is AudioEncoder, which encodes audio, but data is Images, of image: choose another encoder",
+            "model.encoder is AudioEncoder, which encodes audio, but data is Images, which reads image: choose another encoder",
         ),
         (
             ["--model.context=cpc.contexts.GRU"],
@@ -485,7 +485,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--image_size", "43"], "leave the last 3 pixels of images of 43 out"),
         (["--image_size", "48"], "load_size=44 is smaller than --image_size=48"),
         (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents, a prediction 2 ahead needs"),
-        (["--split", "dev"], "of split 'dev', only of test, train, valid"),
+        (["--split", "dev"], "of split 'dev'; its splits are test, train, valid"),
     ):
         with pytest.raises(SystemExit):
             main([*command, *options])

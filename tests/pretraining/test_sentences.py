@@ -121,7 +121,7 @@ def test_a_set_without_a_split_is_read_by_folds(
         (["--task", "boats", "--test_split", "test"], "no sentence of the train part (split 'train') has a label"),
         (["--task", "boats", "--data", "nowhere"], "no such file or folder of labelled sentences"),
         (["--task", "boats", "--text", "nowhere"], "nowhere is no folder"),
-        (["--task", "boats", "--baselines", "supervised"], "legal are majority, random, neighbours, bow, tfidf"),
+        (["--task", "boats", "--baselines", "supervised"], "must be among majority, random, neighbours, bow, tfidf"),
     ],
 )
 def test_what_cannot_be_probed(

@@ -279,9 +279,9 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
         ({"task": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
         (
             {"task": "speaker", "baselines": ("chance",)},
-            "legal are majority, random, .*, fine_tuned, mfcc, logmel",
+            "must be among majority, random, .*, fine_tuned, mfcc, logmel",
         ),
-        ({"task": "speaker", "features": ("z_grid",)}, "features=.*legal are c, z, mfcc, logmel"),
+        ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "train_minutes": 0.0}, "`train_minutes`=0.0 must be positive"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need labels of whole files.*set `pool` to mean"),
         ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are whole files.*set `pool` to mean"),

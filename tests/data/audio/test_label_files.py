@@ -54,7 +54,7 @@ def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> 
             "file is 'a/1.wav'",
         ),
         ("path,word\n1,one\n1,two\n", r"1 files have more than one row in .*:\n  1"),
-        ("path,word\n1,one\n2\n", "line 3: 1 cells under 2 columns"),
+        ("path,word\n1,one\n2\n", "line 3: 1 cells for 2 columns"),
         ("path,num_samples\n1,one\n", r"columns \['num_samples'\], which the index fills itself"),
         ("path,a,a\n1,one,two\n", "line 1 names a column twice: path, a, a"),
         ("path,split\n1,train\n2,\n3,test\n", r"1 of 3 files have no split in .*:\n  a/2.wav"),

@@ -240,7 +240,9 @@ def test_a_full_disk_is_said_clearly_and_leaves_nothing(corpus: Manifest, monkey
     packs = corpus.root / ".cpc_cache"
     with monkeypatch.context() as patch:
         patch.setattr(cpc.data.store.packed.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        with pytest.raises(OSError, match=r"No space left.*files take 0\.000 GB, 0\.000 GB are free.*with `cache_dir`"):
+        with pytest.raises(
+            OSError, match=r"No space left.*files take 0\.000 GB, but only 0\.000 GB are free.*with `cache_dir`"
+        ):
             pack(corpus, 16000, progress=False)
     assert files_in(packs) == []
 

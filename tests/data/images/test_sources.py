@@ -114,7 +114,7 @@ def test_folders_that_could_mean_two_things_are_refused(tmp_path: Path, names: l
 
 
 def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"no image below {tmp_path} \(there: nothing\)"):
+    with pytest.raises(ValueError, match=rf"no image below {tmp_path} \(found: nothing\)"):
         read_image_source(tmp_path)
     for name in ("a.wav", "b.wav", "LICENCE", "my.npz"):
         (tmp_path / name).touch()
@@ -127,7 +127,10 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
     ("source", "complaint"),
     [
         ("nowhere", "there is no folder or npz file nowhere; name data sets of torchvision as NAME:ROOT"),
-        ("svhn:data", "'svhn' is not one of .* known here: cifar10, cifar100, imagenet, mnist, stl10"),
+        (
+            "svhn:data",
+            "'svhn' is not one of the known data sets of torchvision: cifar10, cifar100, imagenet, mnist, stl10",
+        ),
         (Path(__file__), "is not an npz file"),
     ],
 )
@@ -227,7 +230,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
     "few_splits": ({"images": RGB, "split": ["train"]}, r"split is <U5 \[1\], but must be strings \[6\]"),
-    "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "there is no split 'kept'; legal are train, valid, test"),
+    "strange_split": ({"images": RGB, "split": ["kept"] * 6}, "the split 'kept' is not one of train, valid, test"),
     "pickled": ({"images": RGB, "labels": np.array([None] * 6)}, "cannot be read as an npz file .*allow_pickle"),
 }
 
@@ -298,7 +301,7 @@ def test_unknown_arrays_are_mentioned(tmp_path: Path) -> None:
     path = save(tmp_path / "train.npz", images=RGB, label=[1] * 6, split=["test"] * 6)
     with pytest.warns(UserWarning, match="arrays label; known are classes, images, labels, sequence, split"):
         assert set(read_image_source(path).splits) == {"test"}
-    with pytest.warns(UserWarning, match="ignored the arrays label, split; known are classes, images, labels"):
+    with pytest.warns(UserWarning, match="the arrays label, split are ignored; only classes, images, labels"):
         assert set(read_image_source(tmp_path, valid_share=0.0).splits) == {"train"}
 
 
@@ -348,7 +351,7 @@ def test_stl10_that_is_not_whole(stl10: Path) -> None:
     labels = (folder / "test_y.bin").read_bytes()
     for wrong in (labels[:-1], labels[:-1] + b"\0", labels[:-1] + b"\x0b"):
         (folder / "test_y.bin").write_bytes(wrong)
-        with pytest.raises(ValueError, match=rf"test_y\.bin: holds {len(wrong)} labels.* 1 to 10 for each of the 3"):
+        with pytest.raises(ValueError, match=rf"test_y\.bin: holds {len(wrong)} labels.* 1 to 10 for each of 3"):
             read_image_source(f"stl10:{stl10}")
     (folder / "test_y.bin").write_bytes(labels)
     images = folder / "unlabeled_X.bin"
@@ -374,7 +377,7 @@ def write_cifar(root: Path, dataset: type[torchvision.datasets.CIFAR10], label_k
 def test_cifar_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
     dataset = getattr(torchvision.datasets, name.upper())
     write_cifar(tmp_path, dataset, key, [f"class {number}" for number in range(10)])
-    with pytest.raises(ValueError, match=rf"no {name.upper()} that is whole.*datasets\.{name.upper()}\("):
+    with pytest.raises(ValueError, match=rf"no complete {name.upper()} .*datasets\.{name.upper()}\("):
         read_image_source(f"{name}:{tmp_path}")  # the checksums are others
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     table = read_image_source(f"{name}:{tmp_path}", valid_share=0.0)
@@ -465,7 +468,10 @@ def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Pat
     write_images(tmp_path / "tests", "test/a/1.png", "test/a/2.png")
     assert read_image_source(tmp_path / "tests").splits == ["test", "test"]
     write_images(tmp_path / "one", "a/1.png")
-    with pytest.raises(ValueError, match=r"a/1\.png: these 1 are too few .* valid; add some, or set `valid_share`"):
+    with pytest.raises(
+        ValueError,
+        match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set `valid_share`",
+    ):
         read_image_source(tmp_path / "one")
 
 
@@ -480,7 +486,7 @@ def table(tmp_path: Path) -> ImageTable:
 def test_rows_of_a_split(table: ImageTable) -> None:
     assert table.rows(None).tolist() == [0, 1, 2]
     assert table.rows("valid").tolist() == [2]
-    with pytest.raises(ValueError, match=r"no image in .* is of split 'test', only of train, valid"):
+    with pytest.raises(ValueError, match=r"no image in .* is of split 'test'; its splits are train, valid"):
         table.rows("test")
 
 
@@ -488,8 +494,8 @@ def test_rows_of_a_split(table: ImageTable) -> None:
     ("change", "complaint"),
     [
         ({"names": ["x", "y", "x"]}, r"1 names occur more than once in the table:\n  x"),
-        ({"splits": ["train"]}, "columns of a table have one length; found .*'splits': 1"),
-        ({"splits": ["train", "dev", "test"]}, "there is no split 'dev'; legal are train, valid, test"),
+        ({"splits": ["train"]}, "columns of a table must have the same length; found .*'splits': 1"),
+        ({"splits": ["train", "dev", "test"]}, "the split 'dev' is not one of train, valid, test"),
         ({"labels": np.array([0, 2, -2])}, r"2 of 3 labels are not among the 2 classes.*\n.*: 2\n"),
     ],
 )

@@ -155,7 +155,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
-        ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are known by their suffix"),
+        ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are recognised by their suffix"),
         ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few, since train, valid"),
         ({"a.csv": "x\n1\n"}, {"sample_rate_hz": -1}, r"`sample_rate_hz`=-1.* must be positive"),
     ],

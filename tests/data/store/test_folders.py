@@ -70,7 +70,7 @@ def test_files_of_a_medium_in_another_format_are_counted(folder: Path, capsys: p
         told == f"data: {folder}: left out 2 .heic, 1 .mov, because these formats are not read: convert these files\n"
     )
     find_files(folder, {".wav"}, "audio")
-    assert "left out 1 .m4a, 1 .mov, formats" in capsys.readouterr().err
+    assert "left out 1 .m4a, 1 .mov, because these formats" in capsys.readouterr().err
     find_files(folder, {".txt"}, "text")
     assert "left out 1 .docx, formats" in capsys.readouterr().err
     (folder / "only").mkdir()

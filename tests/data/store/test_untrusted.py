@@ -106,7 +106,7 @@ def bomb(kind: str) -> str:
         (bomb("merge"), "with expanded aliases"),
         (f"a: &a {'x' * 500_000}\nb: [*a, *a, *a]", "with expanded aliases"),
         ("a: &a\n  b: *a", "lies within its own"),
-        ("[" * 70 + "]" * 70, "more than 64 deep"),
+        ("[" * 70 + "]" * 70, "more than 64 levels deep"),
         ("[" * 100_000, "nest"),
         ("a: b: c", "cannot be read as YAML"),
         ("a: \xff".encode("latin-1").decode("latin-1") + "\0", "cannot be read as YAML"),

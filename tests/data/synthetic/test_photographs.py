@@ -151,7 +151,7 @@ def test_other_contents_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds other files"):
         write_image_corpora(tmp_path / "notes.txt")
     files = write_image_corpora(tmp_path / "corpus")
-    with pytest.raises(ValueError, match=r"seed is 0 there, 1 here.*name another one"):
+    with pytest.raises(ValueError, match=r"seed is 0 in its record, 1 here.*name another one"):
         write_image_corpora(tmp_path / "corpus", seed=1)
     files["digits"].unlink()
     with pytest.raises(ValueError, match="is incomplete"):

@@ -130,7 +130,7 @@ def test_refusals() -> None:
         build_vocabulary(LINES, tokens="words", num_tokens=9)
     with pytest.raises(ValueError, match=r"num_tokens to a number from 3 to 7"):
         build_vocabulary(LINES, tokens="words", num_tokens=2)
-    with pytest.raises(ValueError, match="is written in 11 characters"):
+    with pytest.raises(ValueError, match="the 11 characters of the training text"):
         build_vocabulary(LINES, tokens="subwords", num_tokens=5)
     with pytest.raises(ValueError, match="gives at most"):
         build_vocabulary(LINES, tokens="subwords", num_tokens=500)

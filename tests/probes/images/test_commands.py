@@ -88,7 +88,7 @@ def test_probe_without_options() -> None:
         (["--alignments", "there.csv"], "unrecognized arguments: --alignments"),
         (["--pool", "mean"], "--pool is 'mean'"),
         (["--train_minutes", "3"], "--train_minutes is 3"),
-        (["--features", "mfcc"], "legal are z, z_grid, c, c_grid, pixels, hog"),
+        (["--features", "mfcc"], "must be among z, z_grid, c, c_grid, pixels, hog"),
         (["--label_shares", "0.5", "0"], "--label_shares=0.0 must be positive and at most 1"),
         (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--test_split", "train"], "train_split and test_split are both 'train'"),

@@ -87,7 +87,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match="no file or folder"):
         embed(model_folder, [tmp_path / "absent"], out)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"no image below .*empty \(there: nothing\)"):
+    with pytest.raises(ValueError, match=r"no image below .*empty \(found: nothing\)"):
         embed(model_folder, [tmp_path / "empty"], out)
     cpc.save_pretrained(model, tmp_path / "bare")
     with pytest.raises(ValueError, match="does not describe the training data"):

@@ -225,14 +225,14 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"features": ("mfcc",)}, "features=.*legal are z, z_grid, c, c_grid"),
+        ({"features": ("mfcc",)}, "features=.*must be among z, z_grid, c, c_grid"),
         (
             {"baselines": ("chance",)},
-            "baselines=.*legal are majority, random, .*, fine_tuned, pixels, hog",
+            "baselines=.*must be among majority, random, .*, fine_tuned, pixels, hog",
         ),
-        ({"features": "z"}, "features='z': legal are"),
-        ({"alignments": "there.csv"}, "`alignments`: this is a model of image"),
-        ({"pool": "mean"}, "`pool` is 'mean', but each image gives a single vector"),
+        ({"features": "z"}, "features='z' must be among"),
+        ({"alignments": "there.csv"}, "`alignments` is not an option of image"),
+        ({"pool": "mean"}, "`pool` is 'mean', but each image has only one vector"),
         ({"train_minutes": 3.0}, "`train_minutes` is 3, but images have no duration"),
         ({"task": ("class", "size")}, "task='size' is unknown for images"),
         ({"test_split": "train"}, "train_split and test_split are both 'train'"),
