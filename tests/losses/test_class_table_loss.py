@@ -222,7 +222,7 @@ def test_draws_repeat_with_their_generator() -> None:
         (
             ("sampled_softmax", TwoLevel(NUM_CLASSES, 5, 0.7), 5),
             {},
-            "TwoLevel is built for vectors of dim=5, but the table has dim=6: build it with this dim, or with dim=7 to draw by",
+            "TwoLevel is built for vectors of dim=5, but the table has dim=6: build it with this dim, or with dim=7",
         ),
         (
             ("sampled_softmax", KernelTree(NUM_CLASSES, RandomFourier(DIM + 1, 4)), 5),

@@ -250,7 +250,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
                 "--model.encoder.trunk=cpc.encoders.TinyTrunk",
                 "--model.context=cpc.contexts.PixelCNN",
             ],
-            "model.encoder is PatchEncoder, which encodes image, but data is Audio, which reads audio: choose another encoder",
+            "model.encoder is PatchEncoder, which encodes image, but data is Audio, which reads audio: choose another",
         ),
     ],
 )

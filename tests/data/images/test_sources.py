@@ -299,7 +299,9 @@ def test_sequences_are_of_one_file_and_held_out_together(tmp_path: Path) -> None
 
 def test_unknown_arrays_are_mentioned(tmp_path: Path) -> None:
     path = save(tmp_path / "train.npz", images=RGB, label=[1] * 6, split=["test"] * 6)
-    with pytest.warns(UserWarning, match="arrays label; known are classes, images, labels, sequence, split"):
+    with pytest.warns(
+        UserWarning, match="the arrays label are ignored; only classes, images, labels, sequence, split are"
+    ):
         assert set(read_image_source(path).splits) == {"test"}
     with pytest.warns(UserWarning, match="the arrays label, split are ignored; only classes, images, labels"):
         assert set(read_image_source(tmp_path, valid_share=0.0).splits) == {"train"}
@@ -470,7 +472,7 @@ def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Pat
     write_images(tmp_path / "one", "a/1.png")
     with pytest.raises(
         ValueError,
-        match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set `valid_share`",
+        match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set",
     ):
         read_image_source(tmp_path / "one")
 
