@@ -133,7 +133,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="longest sequence has 1 latents"):
         contrast(queries, latents, num_valid=torch.ones(B, dtype=torch.long))
     for num_valid in (9, -1):
-        with pytest.raises(ValueError, match=rf"num_valid={num_valid} of 6 latents.*from 0 to 6, not samples"):
+        with pytest.raises(ValueError, match=rf"num_valid={num_valid} must count latents, from 0 to 6, not samples"):
             contrast(queries, latents, num_valid=torch.tensor([num_valid, 6, 6, 3, 6]))
     with pytest.raises(ValueError, match=r"sequence_id is torch.int64 of the shape \[3\]; .* of the shape \[5\]"):
         inspect.unwrap(contrast)(queries, latents, sequence_id=torch.arange(3))

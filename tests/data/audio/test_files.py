@@ -151,7 +151,7 @@ def test_absurd_rates_are_refused_and_the_file_named(tmp_path: Path, rate: int, 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.wav"
     path.write_text("what libsndfile says is the same for a file that it may not open")
-    with pytest.raises(ValueError, match=r"a\.wav: cannot be decoded, it is damaged"):
+    with pytest.raises(ValueError, match=r"a\.wav: cannot be decoded: it is damaged"):
         read_header(path)
 
     def refuse(*_: object) -> None:

@@ -146,7 +146,7 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
 
 def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.m4a").touch()
-    with pytest.raises(ValueError, match=r"no audio below .* \(there: 1 \.m4a\)"):
+    with pytest.raises(ValueError, match=r"no audio below .* \(found: 1 \.m4a\)"):
         index_folder(tmp_path, progress=False)
     with pytest.raises(ValueError, match="not a folder"):
         index_folder(tmp_path / "nowhere", progress=False)

@@ -118,7 +118,7 @@ def test_a_source_without_images_says_what_there_is(tmp_path: Path) -> None:
         read_image_source(tmp_path)
     for name in ("a.wav", "b.wav", "LICENCE", "my.npz"):
         (tmp_path / name).touch()
-    with pytest.raises(ValueError, match=r"there: 2 \.wav, 1 (\.npz|LICENCE), .*suffix: .*\.jpg.*train\.npz") as caught:
+    with pytest.raises(ValueError, match=r"found: 2 \.wav, 1 (\.npz|LICENCE), .*suffix: .*\.jpg.*train\.npz") as caught:
         read_image_source(tmp_path)
     assert "1 LICENCE" in str(caught.value)
 
@@ -379,7 +379,7 @@ def write_cifar(root: Path, dataset: type[torchvision.datasets.CIFAR10], label_k
 def test_cifar_as_torchvision_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, key: str) -> None:
     dataset = getattr(torchvision.datasets, name.upper())
     write_cifar(tmp_path, dataset, key, [f"class {number}" for number in range(10)])
-    with pytest.raises(ValueError, match=rf"no complete {name.upper()} .*datasets\.{name.upper()}\("):
+    with pytest.raises(ValueError, match=rf"no complete {name.upper()}.*datasets\.{name.upper()}\("):
         read_image_source(f"{name}:{tmp_path}")  # the checksums are others
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
     table = read_image_source(f"{name}:{tmp_path}", valid_share=0.0)

@@ -24,7 +24,7 @@ def test_files_are_found_by_suffix_below_links_too_and_never_for_ever(folder: Pa
     (folder / "z").symlink_to(folder / "deep/er")  # a folder that was met comes once
     assert find_files(folder, {".flac"}, "audio") == ["deep/er/c.flac"]
     assert find_files(folder / "z", {".flac"}, "audio") == ["c.flac"]
-    with pytest.raises(ValueError, match=r"no image below .* \(there: .*3 \.wav.*\); .* suffix: \.png; so it is"):
+    with pytest.raises(ValueError, match=r"no image below .* \(found: .*3 \.wav.*\); .* suffix: \.png; so it is"):
         find_files(folder, {".png"}, "image", "; so it is")
 
 
@@ -72,7 +72,7 @@ def test_files_of_a_medium_in_another_format_are_counted(folder: Path, capsys: p
     find_files(folder, {".wav"}, "audio")
     assert "left out 1 .m4a, 1 .mov, because these formats" in capsys.readouterr().err
     find_files(folder, {".txt"}, "text")
-    assert "left out 1 .docx, formats" in capsys.readouterr().err
+    assert "left out 1 .docx, because these formats" in capsys.readouterr().err
     (folder / "only").mkdir()
     (folder / "only/f.png").touch()
     find_files(folder / "only", {".png"}, "image")
