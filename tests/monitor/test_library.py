@@ -126,7 +126,7 @@ def test_the_page_says_how_much_is_still_to_be_read(runs: Path, monkeypatch: pyt
     monkeypatch.setattr(app_module, "MUCH_BYTES", 1000)
     library = Library([runs])
     library._find()
-    assert re.fullmatch(r"Reading: 0\.\d MB are still to come\. 2 runs\.", _notice(library, overview(library)))
+    assert re.fullmatch(r"Reading: 0\.\d MB are left to read\. 2 runs\.", _notice(library, overview(library)))
     library.read_all()
     assert _notice(library, overview(library)) == "2 runs."
 

@@ -359,9 +359,9 @@ def test_changed_settings_hold_after_a_resume_and_are_named(
     capsys.readouterr()
     run("--ckpt_path=last", "--trainer.max_steps=6", "--model.learning_rate=1e-12")
     told = capsys.readouterr().err
-    assert "model.learning_rate is 0.0002 in the checkpoint, 1e-12 here" in told
-    assert "model.schedule is 'cosine' in the checkpoint, 'constant' here" in told
-    assert "trainer.max_steps is 4 in the checkpoint, 6 here" in told
+    assert "model.learning_rate is 0.0002 in the checkpoint, 1e-12 now" in told
+    assert "model.schedule is 'cosine' in the checkpoint, 'constant' now" in told
+    assert "trainer.max_steps is 4 in the checkpoint, 6 now" in told
     assert "betas" not in told
     for name, tensor in weights(folder).items():
         assert torch.allclose(tensor, before[name], rtol=0, atol=1e-7), name

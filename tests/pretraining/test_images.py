@@ -237,9 +237,7 @@ def test_the_best_of_a_checkpoint_stays_and_another_model_is_refused(
     assert [state["best_bound_nats"] for state in states if "best_bound_nats" in state] == [99.0]
     architecture["loss"]["init_args"]["skip_steps"] = 0
     torch.save(checkpoint, path)
-    assert "model.loss.skip_steps is 0 in the checkpoint, 1 here" in refused(
-        "--ckpt_path=last", "--trainer.max_steps=8"
-    )
+    assert "model.loss.skip_steps is 0 in the checkpoint, 1 now" in refused("--ckpt_path=last", "--trainer.max_steps=8")
 
 
 def test_workers_and_packing_change_nothing(run: Callable[..., Path], tmp_path: Path) -> None:
@@ -261,7 +259,7 @@ def test_its_own_config_continues_a_run(run: Callable[..., Path], capsys: pytest
     assert records(folder)[: len(before)] == before
     assert [r["step"] for r in records(folder)[len(before) :]] == [6, 6, 6]
     told = capsys.readouterr().err
-    assert "data.augmentation is 'v1' in the checkpoint, 'v2' here" in told
+    assert "data.augmentation is 'v1' in the checkpoint, 'v2' now" in told
     assert "data.flip" not in told
 
 

@@ -278,7 +278,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         model__loss__init_args__table__num_classes=31,
         model__loss__init_args__sampler__init_args__num_classes=31,
     )
-    refused("model.num_chunks=2, does not work with text", model__num_chunks=2)
+    refused("model.num_chunks=2 does not work with text", model__num_chunks=2)
     refused("model.extra_strategies choose negatives", model__extra_strategies=["sequence_only"])
     refused(
         "has_sparse_gradients=True, which optimiser='adam' does not take",

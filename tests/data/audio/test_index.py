@@ -117,7 +117,7 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
 
     for reason, names in {
         "is empty": "empty.wav",
-        "no audio": "text.mp3 text.wav",
+        "not audio": "text.mp3 text.wav",
         "no such file": "gone.wav",
         "no samples": "none.wav",
         "truncated": "cut.wav cut.aiff cut0.999.flac",

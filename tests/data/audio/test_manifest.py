@@ -37,7 +37,7 @@ def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None
     ("text", "message"),
     [
         ("file,speaker\na.wav,1\n", r"needs a column 'path'; found the columns file, speaker"),
-        ("path,speaker\na.wav,1\nb.wav,1,2\n", r"m\.csv, line 3: 3 cells under 2 columns"),
+        ("path,speaker\na.wav,1\nb.wav,1,2\n", r"m\.csv, line 3: 3 cells for 2 columns"),
         ("path,speaker\na.wav,1\n\nb.wav\n", r"line 4: 1 cells"),
         ("path,num_samples\na.wav,12\nb.wav,1.5\n", r"b\.wav: num_samples is '1\.5'"),
         ("path,sample_rate_hz\na.wav,\n", r"a\.wav: sample_rate_hz is ''"),

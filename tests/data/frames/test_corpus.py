@@ -42,7 +42,7 @@ def test_episodes_of_like_length_that_show_something_else_are_other_data(tmp_pat
     table = np.load(tmp_path / "copy" / "frames" / "rows.npy")
     table[corpus.recording.rows("train")[1], 2] += 3  # the sum of its pixels
     np.save(tmp_path / "copy" / "frames" / "rows.npy", table)
-    with pytest.raises(ValueError, match="began with: other content of episodes"):
+    with pytest.raises(ValueError, match="would change: other content of episodes"):
         check_same_batches(saved, same.windows("train").draws["made_from"])
 
 

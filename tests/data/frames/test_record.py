@@ -120,7 +120,7 @@ def test_a_recording_that_is_cut_off_is_named(recording: Recording, tmp_path: Pa
     with pytest.raises(ValueError, match=rf"^{folder / STEPS_NAME}: cannot be read"):
         _ = Recording(folder).steps
     np.savez(folder / STEPS_NAME, actions=recording.steps["actions"][:-3])
-    with pytest.raises(ValueError, match=rf"steps\.npz: .* actions are there for {recording.lengths.sum()} frames"):
+    with pytest.raises(ValueError, match=rf"steps\.npz: .* actions for {recording.lengths.sum()} frames"):
         _ = Recording(folder).steps
     with (folder / FRAMES_NAME / "rows.bin").open("r+b") as stream:
         stream.truncate(1000)

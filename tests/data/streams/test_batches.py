@@ -287,7 +287,7 @@ def test_speakers_that_do_not_fit_are_named() -> None:
     check_same_speaker_pass(lengths, groups, 4, 1, distinct=False)
     with pytest.raises(ValueError, match=r"2 of 5 files have no speaker"):
         same_speaker(lengths, [0, 0, -1, -1, 0])
-    with pytest.raises(ValueError, match=r"speakers_per_batch=2, but there are 1 speakers"):
+    with pytest.raises(ValueError, match=r"speakers_per_batch=2, but there are only 1 speakers"):
         same_speaker([300, 300], [7, 7], groups_per_batch=2)
     with pytest.raises(ValueError, match=r"batch_size=4 with speakers_per_batch=3"):
         same_speaker(lengths, groups, groups_per_batch=3)

@@ -97,7 +97,7 @@ def test_other_content_of_the_same_size_is_refused(source: tuple[Path, Callable]
         Image.fromarray(np.random.default_rng(77).integers(0, 255, (12, 12, 3), np.uint8)).save(path)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     shutil.rmtree(folder / ".cpc_cache", ignore_errors=True)  # which knows sizes and times
-    with pytest.raises(ValueError, match=r"began with: other content of (audio files|images); restore"):
+    with pytest.raises(ValueError, match=r"would change: other content of (audio files|images); restore"):
         check_same_batches(saved, made_from(folder))
 
 
