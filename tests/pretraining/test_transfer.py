@@ -69,8 +69,8 @@ def test_steps_that_both_have_are_taken_over(
     expected = cpc.load_pretrained(saved).predictor.weights
     torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
     torch.testing.assert_close(model.predictor.weights[3:], before[3:])
-    words = f"in the steps that both have, any other starts anew, with num_steps 3 there, {num_steps} here"
-    assert f"model.predictors is taken over {words}\n" in capsys.readouterr().err
+    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here"
+    assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
 
 
 def test_steps_of_other_predictors_are_no_parts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_a_run_begins_with_them_and_resumes_with_its_own(
     # What is named now was not started from: neither nothing, nor another model, replaces what the run began with.
     capsys.readouterr()
     resumed = pretrain(stopped | {"ckpt_path": "last", "init_from": None, "seed_everything": 7})
-    told = "no effect on a run that goes on: seed_everything 0 -> 7; its weights"
+    told = "no effect on a resumed run: seed_everything 0 -> 7; its weights"
     assert told in capsys.readouterr().err
     assert read_checkpoint(resumed / "checkpoints" / "last.ckpt")["callbacks"]["RunFolder"]["init_from"] == str(saved)
     torch.testing.assert_close(cpc.load_pretrained(resumed).state_dict(), end.state_dict(), rtol=0, atol=0)
@@ -157,7 +157,7 @@ def test_frozen_parts_keep_the_weights_they_begin_with(
 
 def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
     for frozen, words in (
-        (["encodr"], "names 'encodr'; the model has encoder, context"),
+        (["encodr"], "names 'encodr', but the model has encoder, context"),
         ([""], "`model.frozen` is empty"),
     ):
         wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
@@ -168,7 +168,9 @@ def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_p
 @pytest.mark.parametrize("setting", [{"sample_rate_hz": 8000}, {"strides": (4, 4, 2, 2, 2)}])
 def test_an_encoder_of_other_geometry_is_refused_though_its_shapes_fit(saved: Path, setting: dict[str, Any]) -> None:
     encoder = cpc.encoders.AudioEncoder(dim=8, **setting)
-    with pytest.raises(ValueError, match=r"does not fit model.encoder: .*'hop_samples': 160} there, .* here"):
+    with pytest.raises(
+        ValueError, match=r"does not fit model.encoder: .*'hop_samples': 160} in the saved model, .* here"
+    ):
         start_from(cpc.CPC(encoder, cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(3)), saved)
 
 
@@ -179,4 +181,4 @@ def test_settings_that_change_no_shape_are_told(tmp_path: Path, capsys: pytest.C
 
     cpc.save_pretrained(of_heads(2), tmp_path)
     start_from(of_heads(4), tmp_path)
-    assert "model.context is taken over, with num_heads 2 there, 4 here\n" in capsys.readouterr().err
+    assert "model.context is copied, with num_heads 2 in the saved model, 4 here\n" in capsys.readouterr().err
