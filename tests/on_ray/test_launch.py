@@ -73,7 +73,9 @@ def test_environments_are_those_of_torchrun() -> None:
     }
     assert {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found} == {("b.example", "1234")}
     assert len({each["TORCHELASTIC_RUN_ID"] for each in found}) == 1
-    with pytest.raises(ValueError, match="`num_ranks`=3 lie on 2 machines of the Ray cluster as 2, 1, but each"):
+    with pytest.raises(
+        ValueError, match="`num_ranks`=3 are distributed over 2 machines of the Ray cluster as 2, 1, but all"
+    ):
         torchrun_environments([on("a"), on("b"), on("a")])
 
 
@@ -82,7 +84,7 @@ def test_options_of_the_trainer_are_filled_in_or_compared() -> None:
     filled = ["--trainer.devices=2", "--trainer.num_nodes=1"]
     assert trainer_options(["pretrain", "--config", "x"], environment) == filled
     assert trainer_options(["pretrain", "--trainer.devices", "2"], environment) == filled
-    with pytest.raises(ValueError, match=r"--trainer.num_nodes 2, but `num_ranks`=2 lie on 1 machines with 2 each"):
+    with pytest.raises(ValueError, match=r"--trainer.num_nodes 2, but `num_ranks`=2 are on 1 machines with 2 each"):
         trainer_options(["pretrain", "--trainer.num_nodes=2"], environment)
 
 

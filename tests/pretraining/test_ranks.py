@@ -36,7 +36,11 @@ def work(rank: int, folder: Path, what: str, heard: Any) -> None:
 
 @pytest.mark.parametrize(
     ("what", "message"),
-    [("error", "of rank 2"), ("kill", "its process ended without a message: killed, or out of memory?"), ("end", None)],
+    [
+        ("error", "of rank 2"),
+        ("kill", "its process ended without a message: was it killed, or out of memory?"),
+        ("end", None),
+    ],
 )
 def test_what_befalls_one_rank_is_heard_by_all(
     tmp_path: Path, what: str, message: str | None, unchecked_types: None

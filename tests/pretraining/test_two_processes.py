@@ -304,6 +304,6 @@ def test_a_network_that_is_lost_ends_both_hosts_by_name(tmp_path: Path, manifest
             each.terminate()  # not killed: torchrun then ends its ranks
     for number, host in enumerate(hosts):
         told = (tmp_path / f"{host}.log").read_text()
-        assert f"cpc: error: rank {1 - number} of 2: no sign of life for 20 s: its machine or network?" in told
+        assert f"cpc: error: rank {1 - number} of 2: no sign of life for 20 s: is its machine or network down?" in told
         assert f"continue with --run_dir {run_dir} --ckpt_path last" in told
     assert [event["event"] for event in read_records(run_dir / "events.jsonl")] == ["started", "failed"]
