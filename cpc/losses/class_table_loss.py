@@ -171,8 +171,7 @@ class ClassTableLoss(Loss):
         There is a row for every valid t whose class k steps ahead is known: `labels[:, t + k - 1]`, negative where
         unknown. All rows are one call, with one draw if the sampler shares draws. N is the number of candidates: n for
         the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In training, the weight of a row
-        is the number of ranks divided by the rows of all ranks, since DDP takes the mean over ranks. All ranks must
-        call `forward` together.
+        is the number of ranks divided by the rows of all ranks, since DDP takes a mean. All ranks must call this.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, no class is known, or `num_valid` counts more
@@ -194,8 +193,7 @@ class ClassTableLoss(Loss):
         is_valid = torch.arange(num_latents) < rearrange(num_valid, "b -> b 1")
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
-        # Held-out text may end earlier on some ranks, which then stop calling this; the sums of held-out text need no
-        # weight.
+        # Held-out text may end earlier on some ranks, which then stop calling this. Its sums need no weight.
         counts = gather_row_counts(num_rows) if measure is None else num_rows[None]
         if bool((counts.sum(1) == 0).any()):  # on any rank: all ranks raise, so that none waits
             raise ValueError("no latent of the batch is followed by a known class: give labels")
