@@ -1,0 +1,211 @@
+"""The figures of signals: the configs of configs/signals, pretrained with several seeds and probed beside baselines.
+
+python -m benchmarks.signals [--hapt FILE] [--watch FILE] [--ludb FILE] [--scp1 DIR] [--out DIR] [--seeds N]
+                             [--only NAME ...] [--option=value ...]          (more options go to cpc pretrain)
+
+datasets/{hapt,watch,ludb,uea}/prepare.py write the sources. Models are pretrained on all people without labels, and
+probed by folds over people; the ECG and SCP1 are probed on the people and trials that their splits keep apart.
+`one person` trains the probe on the labels of one person and tests it on all others, for each person in turn. Runs that
+an earlier call finished are not repeated. Set OMP_NUM_THREADS=1.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.ablations import keep_options, train
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
+from cpc.probes.classifier import ProbeProtocol
+from cpc.probes.linear import fit_probe
+from cpc.probes.open import build_untrained, open_probe_data
+from cpc.probes.report import probe
+from cpc.probes.results import summarise
+from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.task import Task
+
+CONFIGS = Path(__file__).parents[1] / "configs" / "signals"
+WINDOWED = ("c", "c_stream")
+BASELINES = ("majority", "hand", "random")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table of the report.
+
+    Attributes:
+        corpus: the option that names the source.
+        config: file in configs/signals.
+        options: further options of `cpc pretrain`.
+        probe: options of `cpc.probes.report.probe`.
+        figure: key of the results.
+    """
+
+    corpus: str
+    config: str
+    probe: dict[str, Any]
+    options: Sequence[str] = ()
+    figure: str = "accuracy_percent"
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run, which studies of one corpus share."""
+        return f"{self.corpus}_{Path(self.config).stem}"
+
+
+ACTIVITY_WINDOWS = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": WINDOWED}
+STUDIES = {
+    "activities": Study(
+        "hapt",
+        "activity.yaml",
+        ACTIVITY_WINDOWS | {"task": "activity", "baselines": (*BASELINES, "hand_past"), "folds": "group"},
+    ),
+    "transitions": Study(
+        "hapt",
+        "activity.yaml",
+        ACTIVITY_WINDOWS | {"task": "label", "baselines": (*BASELINES, "hand_past"), "folds": "group"},
+        figure="macro_f1_percent",
+    ),
+    "watch, windows": Study(
+        "watch",
+        "activity.yaml",
+        {
+            "task": "label",
+            "window_seconds": 4.0,
+            "hop_seconds": 2.0,
+            "features": WINDOWED,
+            "baselines": BASELINES,
+            "folds": "group",
+        },
+    ),
+    "watch, recordings": Study(
+        "watch",
+        "activity.yaml",
+        {
+            "task": "label",
+            "features": ("c", "z"),
+            "baselines": ("majority", "random"),
+            "folds": "group",
+            "pool": "mean_std",
+        },
+    ),
+    "ECG waves": Study(
+        "ludb",
+        "ecg.yaml",
+        {"task": "label", "features": ("c", "z"), "baselines": ("majority", "random"), "test_split": "test"},
+        figure="macro_f1_percent",
+    ),
+    "SCP1": Study(
+        "scp1",
+        "eeg.yaml",
+        {
+            "task": "label",
+            "features": ("c", "z"),
+            "baselines": ("majority", "random"),
+            "test_split": "test",
+            "pool": "segments:8",
+        },
+    ),
+}
+ONE_PERSON = "one person"  # of the run of "activities"
+
+
+def trained(study: Study, seed: int, where: argparse.Namespace, options: list[str]) -> Path:
+    """Return the run folder of a study and a seed, trained."""
+    folder: Path = where.out / f"{study.run_name}_{seed}"
+    config = CONFIGS / study.config
+    extra = [*study.options, f"--seed_everything={seed}", f"--data.seed={seed}", *options]
+    keep_options(folder, [config.read_text(), *extra])
+    train(folder, ["--config", str(config), f"--data.source={source(study, where)}", *extra])
+    return folder
+
+
+def source(study: Study, where: argparse.Namespace) -> Path:
+    path: Path = getattr(where, study.corpus)
+    return path
+
+
+def results(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> dict[str, Any]:
+    """Pretrain and probe one study, or read what an earlier call found; return the results by name."""
+    study = STUDIES["activities" if name == ONE_PERSON else name]
+    folder = trained(study, seed, where, options)
+    report = folder / f"{name.replace(', ', '_').replace(' ', '_')}.json"
+    if name == ONE_PERSON:
+        if not report.exists():
+            report.write_text(json.dumps(from_one_person(folder, source(study, where))))
+        found: dict[str, Any] = json.loads(report.read_text())
+        return found
+    if not report.exists():
+        probe(folder, source(study, where), out=report, **study.probe)
+    tasks: dict[str, Any] = json.loads(report.read_text())["tasks"]
+    return {key: result[study.figure] for key, result in tasks[study.probe["task"]]["results"].items()}
+
+
+def from_one_person(folder: Path, data: Path) -> dict[str, float]:
+    """Return the accuracy of probes that know the labels of one person, on windows of all others; mean over people."""
+    model, config = load_pretrained(folder), read_config(folder)
+    windows = {key: ACTIVITY_WINDOWS[key] for key in ("window_seconds", "hop_seconds")}
+    extraction = Extraction()
+    probe_data = open_probe_data(config, model, data, extraction, None, trusted_packages=("cpc",), data_options=windows)
+    num_people = len(probe_data.corpus.speakers)
+    task = Task("activity", probe_data, folds="group", num_folds=num_people)
+    untrained = build_untrained(config, probe_data, ("cpc",), 0)
+    found = {}
+    for name, feature, extractor in (
+        ("cpc", "c", probe_data.feature_extractor(["c"], model)),
+        ("cpc_stream", "c_stream", probe_data.feature_extractor(["c_stream"], model)),
+        ("random", "c", probe_data.feature_extractor(["c"], untrained)),
+        ("random_stream", "c_stream", probe_data.feature_extractor(["c_stream"], untrained)),
+        ("hand", "hand", probe_data.feature_extractor(["hand"])),
+    ):
+        store = FeatureStore.extract(extractor, task.rows, probe_data.name, extraction)
+        accuracies = []
+        for fold in task.folds:  # a fold tests one person: here that person's labels are the training part
+            train_part, test = fold.examples("test", store, feature), fold.examples("train", store, feature)
+            num_classes = len(task.classes)
+            answers = [fit_probe(train_part, num_classes, ProbeProtocol(l2=1.0)).answer(test)]
+            accuracies.append(summarise(answers, test, num_classes, len(train_part)).accuracy_percent)
+        found[name] = float(np.mean(accuracies))
+    return found
+
+
+def table(found: dict[str, list[dict[str, float]]]) -> str:
+    """Return a Markdown table with a row per study: the mean over seeds, and the smallest and largest figure."""
+    columns = list(dict.fromkeys(name for seeds in found.values() for each in seeds for name in each))
+    lines = [f"| | seeds | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    for study, seeds in found.items():
+        cells = []
+        for column in columns:
+            values = [each[column] for each in seeds if column in each]
+            between = f" ({min(values):.1f} to {max(values):.1f})" if len(set(values)) > 1 else ""
+            cells.append(f"{np.mean(values):.1f}{between}" if values else "")
+        lines.append(f"| {study} | {len(seeds)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for corpus, file in (("hapt", "hapt.npz"), ("watch", "watch.npz"), ("ludb", "ludb.npz"), ("scp1", "scp1")):
+        parser.add_argument(f"--{corpus}", type=Path, default=Path("data") / file)
+    parser.add_argument("--out", type=Path, default=Path("runs/signals"))
+    parser.add_argument("--seeds", type=int, default=3)
+    names = [*STUDIES, ONE_PERSON]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
+    where, options = parser.parse_known_args()
+    keep_freed_memory()
+    prepare_processor()
+    measure = partial(results, where=where, options=options)
+    found = {name: [measure(name, seed) for seed in range(where.seeds)] for name in where.only}
+    print(table(found))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
