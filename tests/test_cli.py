@@ -142,7 +142,7 @@ def test_messages_name_options_as_they_are_typed(
     (tmp_path / "folder/a.wav").write_text("nothing")
     (tmp_path / "file").touch()
     for arguments, message in (
-        (["index", str(corpus)], "set --overwrite to replace it, or name another file with --out"),
+        (["index", str(corpus)], "set --overwrite to replace it, or name another place with --out"),
         (["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"], "or set --skip_bad to leave"),
         (["index", str(tmp_path / "folder")], "or set --valid_share or --test_share to 0"),
         (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),

@@ -342,7 +342,7 @@ def test_a_modality_that_is_not_drawn(run_dir: Path, source: Path, capsys: pytes
     assert bound["mi_bound_nats"][0] > 0.5
     with pytest.raises(SystemExit):
         main([*command, "--bank", "train"])
-    assert "OrderedCorpus draws none" in capsys.readouterr().err
+    assert "OrderedCorpus cannot draw windows" in capsys.readouterr().err
     command[1] = str(run_dir)
     main([*command, "--negatives", "mixed_excluding", "--num_batches", "2", "--bank", "train", "--bank_latents", "100"])
     assert json.loads((run_dir / "bound.json").read_text())["bounds"][-1]["num_candidates"][0] == 101

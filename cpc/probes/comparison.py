@@ -107,7 +107,10 @@ class Comparison:
             self.results[task.name][name] = judge(answers)
 
     def supervise(self, name: str, model: CPC, protocol: SupervisedProtocol, *, is_pretrained: bool = False) -> None:
-        """Train copies of a model for each task's labels, on its whole training part and on shares of the labels."""
+        """Train copies of a model for each task's labels, on its whole training part and on shares of the labels.
+
+        Networks average their vectors over an observation, also if probes pool otherwise.
+        """
         for task in self.tasks:
             self.results[task.name][name] = self._supervise_task(name, model, task, protocol, is_pretrained)
             for subset in self.subsets[task.name]:
@@ -118,7 +121,7 @@ class Comparison:
         self, name: str, model: CPC, task: Task, protocol: SupervisedProtocol, is_pretrained: bool
     ) -> ProbeResult:
         feature, folds, steps = self.probe_data.supervised_feature, [], []
-        for fold in task.folds:
+        for fold in task.averaged().folds:
             trained, title = copy.deepcopy(model), self._title(name, task)
             head, num_steps = train_supervised(
                 trained, self.probe_data, fold, protocol, is_pretrained=is_pretrained, title=title

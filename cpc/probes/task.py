@@ -144,6 +144,12 @@ class Task:
             folds.append(fold)
         return folds
 
+    def averaged(self) -> "Task":
+        """Return the same task with the pooling `mean`, in which networks are trained; unchanged if nothing is pooled."""
+        task = copy(self)
+        task.pool = self.pool if self.pool in (None, "frames") else "mean"
+        return task
+
     def trained_on(self, rows: np.ndarray) -> "Task":
         """Return the same task with only these rows in the training part; the classes stay.
 

@@ -21,7 +21,7 @@ from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accu
 from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 64, 64
-BATCH_SIZE, WINDOW_SECONDS = 32, 10.24
+BATCH_SIZE, WINDOW_SECONDS = 16, 10.24
 PROBE_WINDOW_SECONDS, PROBE_HOP_SECONDS = 4.0, 2.0
 SUPERVISED_SECONDS = 15.0
 VALID_SHARE, TEST_SHARE = 0.1, 0.4
@@ -78,7 +78,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return the config of configs/signals/activity.yaml for this corpus."""
-    encoder = {"channels": len(CHANNELS), "dim": LATENT_DIM, "sample_rate_hz": RATE_HZ}
+    encoder = {"channels": len(CHANNELS), "dim": LATENT_DIM, "sample_rate_hz": RATE_HZ, "front": "level"}
     return {
         "record_every_steps": 20,
         "eval_every_steps": 100,

@@ -215,7 +215,7 @@ def test_a_threshold_that_a_seed_never_reaches_is_a_limit() -> None:
     )
     assert re.search(r"^ +0 .*>= 75 .* 1 of 2$", table, re.MULTILINE)
     assert re.search(r"^ +0\.1 .* 50 .* 2 of 2$", table, re.MULTILINE)
-    assert "steps to threshold, weight 0.1 less weight 0: -25 (-343 to +293): the difference is not resolved" in table
+    assert "steps to threshold, weight 0.1 minus weight 0: -25 (-343 to +293): the difference is not resolved" in table
 
 
 def test_environments_are_where_they_were() -> None:
@@ -273,7 +273,7 @@ def test_what_cannot_be_played_is_named(tmp_path: Path, changes: dict[str, Any],
 def test_other_settings_do_not_go_on(config: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"run_dir": tmp_path / "runs", "num_seeds": 1, "cpc_weights": [0.0]}
     train_agents(config, **options)
-    with pytest.raises(ValueError, match=r"was trained with another a2c.discount: restore it"):
+    with pytest.raises(ValueError, match=r"was trained with other values of a2c.discount: restore them"):
         train_agents(written(tmp_path / "other.yaml", a2c={"discount": 0.5}), **options)
     (tmp_path / "bad.yaml").write_text("model: {}")
     with pytest.raises(ValueError, match=r"bad.yaml: the following arguments are required: environment.name"):

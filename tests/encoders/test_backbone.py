@@ -88,7 +88,7 @@ def test_a_module_is_taken_with_its_weights() -> None:
     assert all(name.startswith("features.") for name in third.state_dict())
     network = nn.Sequential(nn.Conv2d(1, 5, 4, 4), nn.ReLU())  # gives a map by itself
     assert Backbone(network, num_channels=1).features is network
-    with pytest.raises(ValueError, match=r"ResNet keeps no attribute 'block' of its argument"):
+    with pytest.raises(ValueError, match=r"ResNet does not store its argument 'block' in an attribute"):
         describe(third)
 
 

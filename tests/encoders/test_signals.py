@@ -145,7 +145,7 @@ def test_refused_signals_and_statistics() -> None:
     for shape in ((2, 10, 2), (1, 0, 3)):
         with pytest.raises(ValueError, match="reads \\[batch, samples, 3 channels\\]"):
             made(torch.zeros(shape))
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="must be finite"):
         made.set_statistics([0.0, 0.0, math.nan], 1.0)
     made.set_statistics([1.0, 2.0, 3.0], [1.0, 0.0, 2.0], [0.0, 0.1, 0.5])  # a constant channel keeps deviation 1
     assert made.input_std.tolist() == [1, 1, 2]

@@ -54,6 +54,6 @@ def test_refusals() -> None:
 @pytest.mark.parametrize("token", [-1, 9])
 def test_ids_that_are_no_token_are_named(token: int) -> None:
     with pytest.raises(
-        ValueError, match=rf"tokens run from {min(token, 3)} to {max(token, 3)}, but the 9 of the vocab"
+        ValueError, match=rf"tokens run from {min(token, 3)} to {max(token, 3)}, but the vocabulary has 9 tokens"
     ):
         TokenEncoder(9, 4)(torch.tensor([[3, token]]))

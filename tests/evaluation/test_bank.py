@@ -59,7 +59,7 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.num_candidates[k, b] == sum(r[2] for r in mine)
             assert found.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
-    with pytest.raises(ValueError, match="num_valid=7 of 6 latents"):
+    with pytest.raises(ValueError, match="num_valid=7 must count latents, from 0 to 6"):
         bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid + 1, ids)), bank)
     whole = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), torch.full((5,), 6), ids)), bank)
     for one, other in zip(

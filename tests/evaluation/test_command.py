@@ -78,7 +78,7 @@ def test_a_loss_that_is_not_finite_is_not_written(
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)
     save_pretrained(broken, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2: .*nothing is written"):
+    with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2, .*nothing is written"):
         evaluate(tmp_path, manifest, num_batches=1, **options)
     assert not (tmp_path / "bound.json").exists()
 
@@ -174,7 +174,7 @@ def test_a_config_cannot_name_any_class(
 
 def test_data_of_another_encoder_are_refused(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path, provenance={"data": Images(source="unknown", image_size=24).saved_settings})
-    with pytest.raises(ValueError, match="AudioEncoder, which encodes audio, but data is Images, of image"):
+    with pytest.raises(ValueError, match="AudioEncoder, which encodes audio, but data is Images, which reads image"):
         evaluate(tmp_path, manifest)
 
 
@@ -249,7 +249,9 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, estimators=["leave_one_out"])
     with pytest.raises(ValueError, match="`num_negatives`=0 must be at least 1"):
         evaluate(tmp_path, manifest, num_negatives=[0])
-    with pytest.raises(ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only has a single sequenc"):
+    with pytest.raises(
+        ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only there is only one"
+    ):
         evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
     with pytest.raises(ValueError, match=r"takes half of the sequences .* here 1: raise data\.batch_size"):
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
@@ -288,7 +290,7 @@ def test_a_split_of_one_file_says_what_helps_and_that_helps(
     save_pretrained(model, tmp_path / "model", provenance={"data": DATA.saved_settings})
     index_folder(folder, progress=False)
     assert read_manifest(folder).columns["split"].count("valid") == 1
-    with pytest.raises(ValueError, match=r"'valid' has one sequence only .* 'mixed_excluding' .* larger --valid_share"):
+    with pytest.raises(ValueError, match=r"'valid' has only one sequence .* 'mixed_excluding' .* larger --valid_share"):
         evaluate(tmp_path / "model", folder, split="valid")
     evaluate(tmp_path / "model", folder, split="valid", negatives=["mixed"])
     index_folder(folder, valid_share=0.3, overwrite=True, progress=False)

@@ -305,7 +305,7 @@ def test_a_folder_of_photographs_is_enough(
         for number, pixels in enumerate(arrays["images"]):
             Image.fromarray(pixels).resize((50 + number, 44)).save(folder / f"{number}.png")
     (folder / "broken.png").write_bytes(b"no image")
-    assert "of split 'train', only of unlabelled: name one of these" in refused(f"--data.source={folder}")
+    assert "of split 'train'; its splits are unlabelled: name one of these" in refused(f"--data.source={folder}")
     options = [f"--data.source={folder}", "--data.train_split=unlabelled", "--data.valid_share=0.2"]
     assert "broken.png" in refused(*options)
     with pytest.warns(UserWarning, match="went on without 1 of 43"):
@@ -480,7 +480,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--sampler", "uniform"], "--sampler uniform; "),
         (["--speakers_per_batch", "2"], "--speakers_per_batch 2; "),
         (["--negatives", "same_speaker"], "images have no speakers"),
-        (["--image_size", "43"], "leave the last 3 pixels of images of 43 out"),
+        (["--image_size", "43"], "leave out the last 3 pixels of images of 43"),
         (["--image_size", "48"], "load_size=44 is smaller than --image_size=48"),
         (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents, a prediction 2 ahead needs"),
         (["--split", "dev"], "of split 'dev'; its splits are test, train, valid"),

@@ -120,7 +120,7 @@ def test_a_set_without_a_split_is_read_by_folds(
         (["--task", "boats", "--features", "z_expanded"], "with --text"),
         (["--task", "boats", "--test_split", "test"], "no sentence of the train part (split 'train') has a label"),
         (["--task", "boats", "--data", "nowhere"], "no such file or folder of labelled sentences"),
-        (["--task", "boats", "--text", "nowhere"], "nowhere is no folder"),
+        (["--task", "boats", "--text", "nowhere"], "nowhere is not a folder"),
         (["--task", "boats", "--baselines", "supervised"], "must be among majority, random, neighbours, bow, tfidf"),
     ],
 )

@@ -94,13 +94,14 @@ def test_probe_judges_windows_alone_and_within_their_recording(
     command = ["probe", str(run_dir), "--data", str(source), "--task", "label", "--folds", "group", "--num_folds", "5"]
     windows = ["--window_seconds", "2", "--hop_seconds", "1"]
     features = ["--features", "c", "z", "c_stream", "--baselines", "majority", "random", "hand", "hand_past"]
-    main([*command, *windows, *features])
+    main([*command, *windows, *features, "supervised", "--supervised_seconds", "1"])
     task = json.loads((run_dir / "probe.json").read_text())["tasks"]["label"]
-    names = ["cpc", "cpc_z", "cpc_stream", "hand", "hand_past", "random", "random_z", "random_stream", "majority"]
+    names = ["cpc", "cpc_z", "cpc_stream", "hand", "hand_past", "random", "random_z", "random_stream"]
+    names += ["supervised", "majority"]
     assert list(task["results"]) == names
     assert task["protocol"]["unit"] == "window"
     assert min(task["results"][name]["accuracy_percent"] for name in names[:5]) > 85
-    assert task["results"]["majority"]["accuracy_percent"] < 60
+    assert task["results"]["majority"]["accuracy_percent"] < 60 < task["results"]["supervised"]["accuracy_percent"]
     # Windows with two labels have none: 44 windows begin each second, and 5 changes of label are in 2 s each at most.
     num_windows = sum(task["protocol"][name] for name in ("num_test",))
     assert NUM_PEOPLE * (44 - 5 * 2) <= num_windows < NUM_PEOPLE * 44

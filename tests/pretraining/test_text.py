@@ -222,7 +222,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, ch
 def test_a_partition_too_narrow_for_a_batch_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
     narrow = {"model__loss__init_args__sampler__init_args": {"num_classes": NUM_TOKENS, "max_words": 9}}
     narrow["model__loss__init_args__sampler__class_path"] = PARTITION
-    with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9: raise it"):
+    with pytest.raises(ValueError, match=r"batch 0 has \d+ unique words, more than max_words=9: raise max_words"):
         pretrain(config(folder, tmp_path / "run", **narrow))
 
 
@@ -304,10 +304,10 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is read from end to end"):
+    with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is always read whole"):
         evaluate(run_dir, folder, negatives=["mixed"])
     for name, value in (("seed", 0), ("bank_latents", 5)):
-        with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is read from end to end"):
+        with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is always read whole"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):
         with pytest.raises(ValueError, match=f"`{name}`=0 must be at least 1"):

@@ -311,7 +311,7 @@ def test_data_without_probe_data_are_refused_before_they_are_opened(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Audio, "probe_data", Modality.probe_data)
-    with pytest.raises(ValueError, match="can be neither probed nor embedded"):
+    with pytest.raises(ValueError, match="cannot be probed or embedded"):
         probe(model_folder, "nowhere", "speaker")
 
 

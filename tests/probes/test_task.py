@@ -135,7 +135,7 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
         speaker + ("2" if split == "test" else "")
         for speaker, split in zip(manifest.column("speaker"), manifest.column("split"), strict=True)
     ]
-    with pytest.raises(ValueError, match=r"'train' .* and 'test' .* none in\s+common.*try `test_split` valid"):
+    with pytest.raises(ValueError, match=r"'train' .* and 'test' .* no label in\s+common.*try `test_split` valid"):
         Task("speaker", audio({"speaker": with_strangers}), test_split="test")
 
 

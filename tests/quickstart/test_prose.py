@@ -76,5 +76,5 @@ def test_the_prose_is_split_as_the_embedded_one(finished: Path, tmp_path: Path) 
     for split in ("train", "valid", "test"):
         assert list(own.lines(split)) == list(embedded.lines(split))
     (tmp_path / "embedded").write_text("Other prose.")
-    with pytest.raises(ValueError, match="holds other prose than what ships with this Python: remove it"):
+    with pytest.raises(ValueError, match="holds other prose than this Python ships with: remove it"):
         prose.RECIPE.make(tmp_path, 0)

@@ -40,7 +40,9 @@ def test_the_command_joins_labels_speakers_and_splits(tmp_path: Path, capsys: py
 
 def test_files_without_a_row_stay_unlabelled_and_are_counted(tmp_path: Path) -> None:
     labels = table(tmp_path, "path,word\na/2.wav,two\nc/9.wav,nine\n")
-    with pytest.warns(UserWarning, match="2 of 3 files have no row and stay unlabelled; 1 of 2 rows name no file"):
+    with pytest.warns(
+        UserWarning, match="2 of 3 files have no row and stay unlabelled; 1 of 2 rows do not name a file"
+    ):
         assert join_labels(PATHS, labels, "path") == {"word": ["", "two", ""]}
 
 

@@ -82,7 +82,7 @@ def test_cifar10_jpeg_refusals(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     with pytest.raises(SystemExit, match=r"test_jpeg_packed\.npz: cannot be read as an npz file"):
         prepare(monkeypatch, "cifar10_jpeg", tmp_path)
     path.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*test_jpeg_packed\.npz: the corpus's card says"):
+    with pytest.raises(SystemExit, match=r"there is no .*test_jpeg_packed\.npz: see the card of the corpus"):
         prepare(monkeypatch, "cifar10_jpeg", tmp_path)
 
 
@@ -134,7 +134,7 @@ def test_mnist_refusals(monkeypatch: pytest.MonkeyPatch, mnist: tuple[Path, np.n
         with pytest.raises(SystemExit, match=complaint):
             prepare(monkeypatch, "mnist", root)
     path.unlink()
-    with pytest.raises(SystemExit, match=r"there is no .*t10k-images-idx3-ubyte\.gz: the corpus's card"):
+    with pytest.raises(SystemExit, match=r"there is no .*t10k-images-idx3-ubyte\.gz: see the card of the corpus"):
         prepare(monkeypatch, "mnist", root)
     assert not (root / "train.npz").exists()
 

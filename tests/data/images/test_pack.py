@@ -200,7 +200,7 @@ def test_bad_images_are_named_and_skipped_only_when_asked(
     (root / table.names[1]).write_text("words")
     content = (root / table.names[6]).read_bytes()
     (root / table.names[6]).write_bytes(content[: len(content) // 2])
-    complaint = r"2 of 8 images cannot be used:\n.*5\.png: .*no image(?s:.*)1\.png: .*truncated(?s:.*)skip_bad"
+    complaint = r"2 of 8 images cannot be used:\n.*5\.png: .*not an image(?s:.*)1\.png: .*truncated(?s:.*)skip_bad"
     with pytest.raises(ValueError, match=complaint):
         pack_images(table, 16, 3, progress=False)
     monkeypatch.setattr(cpc.data.store.packed, "_build", fail)  # nothing is decoded twice

@@ -77,7 +77,7 @@ def test_books_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(Books(tmp_path, skip_bad=True, **SHARES).names) == 4
     assert "3 of 7 books skipped" in capsys.readouterr().out
     assert "old.txt" in Books(tmp_path, skip_bad=True, encoding="latin-1", **SHARES).names
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         Books(tmp_path / "motto.txt", **SHARES)
 
 

@@ -52,7 +52,7 @@ def test_refusals(source: Path) -> None:
     with pytest.raises(ValueError, match="no such file or folder of labelled"):
         read_labelled(source / "none")
     (source / "novel.txt").write_text("\n".join(f"Word{n} begins line {n}." for n in range(30)))
-    with pytest.raises(ValueError, match=r"novel\.txt has 30 lines with 30 labels"):
+    with pytest.raises(ValueError, match=r"novel\.txt has 30 lines with 30 different labels"):
         read_labelled(source, "latin-1")
     (source / "novel.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"novel\.txt has 0 lines"):
@@ -77,7 +77,7 @@ def test_tables_of_other_formats_are_refused(name: str, content: str, message: s
     with pytest.raises(ValueError, match=message):
         read_labelled(tmp_path / name)
     (tmp_path / name).rename(tmp_path / "mood.csv")
-    with pytest.raises(ValueError, match=r"there: 1 \.csv\).*of a CSV, write each line as"):
+    with pytest.raises(ValueError, match=r"found: 1 \.csv\).*if you have a CSV, write each line as"):
         read_labelled(tmp_path)
 
 

@@ -347,7 +347,7 @@ def test_a_corpus_that_is_there_is_returned_at_once(corpus, monkeypatch):
     monkeypatch.setattr(synthesis, "Espeak", speak)
     assert synthesize(corpus, **SMALL).columns == read_manifest(corpus).columns
     with pytest.raises(
-        ValueError, match=r"made with other parameters \(seed is 0 there, 3 here; minutes is 2\.0 there"
+        ValueError, match=r"made with other parameters \(seed is 0 in its record, 3 here; minutes is 2\.0 in its record"
     ):
         synthesize(corpus, **(SMALL | {"minutes": 3.0}), seed=3)
 
