@@ -110,7 +110,7 @@ STUDIES = {
             "features": ("c", "z"),
             "baselines": ("majority", "random"),
             "test_split": "test",
-            "pool": "segments:8",
+            "pool": "segments:4",
         },
     ),
 }

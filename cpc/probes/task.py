@@ -145,7 +145,7 @@ class Task:
         return folds
 
     def averaged(self) -> "Task":
-        """Return the same task with the pooling `mean`, in which networks are trained; unchanged if nothing is pooled."""
+        """Return the same task with the pooling `mean`, which networks are trained with; `frames` stays."""
         task = copy(self)
         task.pool = self.pool if self.pool in (None, "frames") else "mean"
         return task
