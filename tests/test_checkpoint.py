@@ -268,9 +268,9 @@ def refused_model(folder: Path, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("predictors.0.linear.weight", lambda w: w.index_fill(0, torch.tensor([1]), torch.nan), "must be finite"),
-        ("encoder.input_std", lambda w: -torch.inf * w, "must be finite"),
-        ("context.layers.bias_hh_l0", lambda w: w.double() + 1e300, "must be finite"),  # once it is float32
+        ("predictors.0.linear.weight", lambda w: w.index_fill(0, torch.tensor([1]), torch.nan), "not finite"),
+        ("encoder.input_std", lambda w: -torch.inf * w, "not finite"),
+        ("context.layers.bias_hh_l0", lambda w: w.double() + 1e300, "not finite"),  # once it is float32
         ("predictors.0.linear.weight", lambda w: w.long(), "torch.int64.* in the file, .*floating point"),
         ("is_initialised", lambda w: w.float(), "floating point.* in the file, .*torch.bool"),
         ("context.layers.bias_hh_l0", lambda w: w[:3], r"\(3,\).* in the file, .*\(18,\)"),

@@ -482,7 +482,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--negatives", "same_speaker"], "images have no speakers"),
         (["--image_size", "43"], "leave out the last 3 pixels of images of 43"),
         (["--image_size", "48"], "load_size=44 is smaller than --image_size=48"),
-        (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents, a prediction 2 ahead needs"),
+        (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents"),
         (["--split", "dev"], "of split 'dev'; its splits are test, train, valid"),
     ):
         with pytest.raises(SystemExit):
