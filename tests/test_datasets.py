@@ -120,9 +120,7 @@ def test_fsdd_refusals(monkeypatch: pytest.MonkeyPatch, fsdd: Path, write_audio:
     with pytest.raises(SystemExit, match=r"split train .*\n  digit 7 by bob"):
         prepare(monkeypatch, "fsdd", fsdd)
     write_audio(fsdd / "recordings" / "seven.wav")
-    with pytest.raises(
-        SystemExit, match=r"1 of 15 audio files do not have names like .*\n  recordings/seven.wav"
-    ):
+    with pytest.raises(SystemExit, match=r"1 of 15 audio files do not have names like .*\n  recordings/seven.wav"):
         prepare(monkeypatch, "fsdd", fsdd)
     assert not list(fsdd.glob("*.csv")), "a refused corpus leaves no manifest"
 

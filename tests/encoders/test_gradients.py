@@ -115,9 +115,7 @@ def test_numbers_below_one_are_refused(option: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"patch_size=5 does not fit the trunk Gradient.* a side needs at least 6"
-    ):
+    with pytest.raises(ValueError, match=r"patch_size=5 does not fit the trunk Gradient.* a side needs at least 6"):
         PatchEncoder(GradientTrunk(), 5, 5)
     with pytest.raises(ValueError, match="limited receptive_field"):
         PatchEncoder(GradientTrunk(), 16, 8, fully_convolutional=True)

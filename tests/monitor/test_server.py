@@ -90,9 +90,7 @@ def test_a_token_can_be_set_and_is_asked_for_on_loopback_too(app: flask.Flask) -
     assert asked(server.port, Authorization=f"Bearer {token}")[0] == 200
     server.close()
     for weak in ("short", "with spaces, and long enough"):
-        with pytest.raises(
-            ValueError, match=f"the token has {len(weak)} characters or an invalid one: set"
-        ):
+        with pytest.raises(ValueError, match=f"the token has {len(weak)} characters or an invalid one: set"):
             Server(app, port=0, token=weak)
 
 

@@ -13,7 +13,13 @@ from cpc.quickstart import RECIPES, engine
 
 @pytest.mark.parametrize(
     ("modality", "left"),
-    [("image", ["photographs"]), ("image", ["photographs", "digits"]), ("audio", ["speech"]), ("text", ["prose"])],
+    [
+        ("image", ["photographs"]),
+        ("image", ["photographs", "digits"]),
+        ("audio", ["speech"]),
+        ("signals", ["smartwatch"]),
+        ("text", ["prose"]),
+    ],
 )
 def test_what_an_interrupted_quickstart_left_is_named(
     modality: str, left: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -35,6 +41,7 @@ def test_what_an_interrupted_quickstart_left_is_named(
         ("audio", "plotly.offline", "dashboard"),
         ("image", "skimage", "image"),
         ("image", "plotly.offline", "dashboard"),
+        ("signals", "seglearn", "signals"),
         ("text", "plotly.offline", "dashboard"),
     ],
 )
