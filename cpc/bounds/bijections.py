@@ -35,8 +35,8 @@ def signed_power(exponent: int | float) -> Bijection:
 def spiral(turn: int | float = SPIRAL_TURN) -> Bijection:
     """Return the map that rotates pairs of coordinates by an angle proportional to |x|^2.
 
-    This is the spiral of Czyz et al. 2023, appendix B. The length of x does not change, so the inverse rotates by the
-    same angle. If D is odd, the last coordinate stays.
+    This is the spiral of Czyz et al. 2023, appendix B. The length of x does not change, so the inverse rotates back by
+    the same angle. If D is odd, the last coordinate does not change.
 
     Args:
         turn: angle in radians where |x|^2 / D is 1, its mean under standard normal x.

@@ -1,4 +1,4 @@
-"""Uniform sampling of negatives from the pool of each row, and the excess of the bound from repeated negatives.
+"""Uniform sampling of negatives from the pool of each row, and the effect of repeated negatives on `log N - L`.
 
 B sequences, M rows (queries), N candidates, R negatives per row.
 """
@@ -16,7 +16,8 @@ from cpc.native.compiled import call, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
 
 SOURCE = source("draws.c")
-_SIGN = 2**64  # torch has no unsigned arithmetic: constants minus 2^64 are the same bits as signed integers
+# torch has no unsigned arithmetic. A constant minus 2^64 is the signed integer with the same bits.
+_SIGN = 2**64
 
 
 def draw_negatives(
@@ -30,24 +31,25 @@ def draw_negatives(
 ) -> Int[Tensor, "M R"]:
     """Draw `num_negatives` candidates per row, uniformly and with replacement, never the positive of the row.
 
-    A random position counts the True entries of `pool[b]`. Positions at or behind the positive are increased by one, so
-    the positive is excluded exactly and no position is rejected.
+    A random position is an index among the True entries of `pool[b]`. Positions at or behind the positive are increased
+    by one. This excludes the positive without rejecting a position.
 
     Each negative is a function of the key from the generator, the index of the row among the rows of all processes, and
     the index r of the negative. Every process and device can therefore draw the negatives of only its own rows.
 
-    Negatives repeat unless R is small against the pool: `draw_excess_nats` returns how far `log N - L` may then exceed
-    the information.
+    If R is not small compared with the pool, negatives repeat, and `log N - L` may exceed the information;
+    `draw_excess_nats` returns by how much.
 
     Args:
         pool: candidates that the queries of each sequence may be compared with.
         query_sequence: the row of `pool` that holds the candidates of each query.
-        positives: index of the positive of each row among the N candidates, never drawn, whether or not it is in the
-            pool; None excludes nothing.
+        positives: index of the positive of each row among the N candidates. It is never drawn, whether or not the pool
+            holds it. None excludes nothing.
         num_negatives: R.
         generator: source of the key, on the CPU; None: the global generator of torch.
-        device: device of the result; if all inputs are on the CPU, the call does not wait for it. None: that of `pool`.
-        num_before: number of rows of other processes before these.
+        device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
+            for the device.
+        num_before: number of rows before these rows, in other processes.
 
     Raises:
         ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
@@ -70,7 +72,8 @@ class NegativePool(NamedTuple):
     Attributes:
         first: `[M]`, index in `members` of the first candidate of the pool of each row.
         num: `[M]`, number of possible negatives of each row.
-        behind: `[M]`, position from which one is added, which skips the positive of the row.
+        behind: `[M]`, position of the positive in the row's pool, or N if the pool does not hold it. Drawn positions
+            from here on are increased by one.
         members: `[P]`, candidates of all pools, one pool after the other.
     """
 
@@ -102,7 +105,7 @@ class NegativePool(NamedTuple):
     def draw(
         self, num_negatives: int, generator: torch.Generator | None, device: torch.device, num_before: int
     ) -> Int[Tensor, "M R"]:
-        """Draw negatives; see `draw_negatives`."""
+        """Draw negatives from these pools; see `draw_negatives`."""
         key = int(torch.randint(2**63 - 1, (), generator=generator))
         rows = NegativePool(*(each.to(device, non_blocking=True) for each in self))
         if device.type == "cpu" and compiled(SOURCE) is not None:
@@ -142,15 +145,19 @@ def _shift_right(bits: Int[Tensor, "M R"], num: int) -> Int[Tensor, "M R"]:
 
 
 def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bool[Tensor, "_ N"], Int[Tensor, " M"]]:
-    """Return one row if all sequences have the same pool, as with `mixed`, and the row of the pool of each query."""
+    """Return the pools, and the index of each query's pool.
+
+    If all sequences have the same pool, as with `mixed`, one row of `pool` is returned.
+    """
     return (pool[:1], torch.zeros_like(sequence)) if bool((pool == pool[:1]).all()) else (pool, sequence)
 
 
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
-    """Return the most by which repeated negatives lift `log N - L` above the information: log(N E[1 / (1 + D)]).
+    """Return the largest amount by which repeated negatives can lift `log N - L` above the information.
 
-    D is the number of distinct negatives among R negatives from a pool of P, and E[1 / (1 + D)] is the sum of (i / P)^R
-    over i = 1 .. P, divided by P + 1. For R small against P the excess is about R / (2 P); docs/theory.md derives it.
+    It is log(N E[1 / (1 + D)]) for N = R + 1. D is the number of distinct negatives among R negatives from a pool of P.
+    E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided by P + 1. If R is small compared with P, the excess
+    is about R / (2 P); docs/theory.md derives it.
 
     Args:
         num_negatives: R.

@@ -25,7 +25,7 @@ BOUND = RecordType(
         "loss_nats": "InfoNCE loss L",
         "num_candidates": "N, including the positive",
         "mi_ceiling_nats": "log N, which log N - L cannot exceed",
-        "mi_bound_nats": "log N - L; cpc_num_candidates is its N, and the strategy determines whether it is a bound",
+        "mi_bound_nats": "log N - L; cpc_num_candidates is N. Only some strategies for negatives make it a bound",
         "standard_error_nats": "standard error of log N - L over batches",
         "accuracy": "rate at which no negative scores higher than the positive",
     },

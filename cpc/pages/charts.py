@@ -1,4 +1,4 @@
-"""Charts of bounds and probes. K is the number of steps (in grids: of all directions)."""
+"""Charts of bounds and probes."""
 
 from collections.abc import Mapping
 from html import escape
@@ -13,7 +13,7 @@ STRATEGY_MARKS = ((BLUE, "circle"), (VERMILION, "diamond"), (GREEN, "square"), (
 
 
 class BoundLabels(NamedTuple):
-    """How a chart names a bound, the ceiling of the bound, and the setting in which its curves differ."""
+    """The words of a chart for a bound, for its ceiling, and for the setting that distinguishes its curves."""
 
     bound: str = "log N - L"
     ceiling: str = "log N"
@@ -29,8 +29,9 @@ def probe_chart(
     """Plot the accuracy of the probes by representation, with 95 % intervals where the report has them.
 
     Args:
-        report: percent by representation under the name of each task; intervals under `TASK_interval`; and, under
-            `TASK_num_steps`, the number of training steps of supervised networks, which depends on the machine.
+        report: for each task up to three entries, by representation. `TASK`: accuracy in percent. `TASK_interval`
+            (optional): its 95 % interval. `TASK_num_steps` (optional): the number of training steps of supervised
+            networks, which depends on the speed of the machine.
         tasks: colour of the bars of each task.
         representations: labels of the report's keys, from top to bottom.
         caption: the data on which the probes were tested.
@@ -98,7 +99,7 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
     ends = ", ".join(f"{name}: {number(bound, 2)}" for name, bound in zip(names, last["mi_bound_nats"], strict=True))
     return Chart(
         title=f"{labels.bound} over training, {labels.setting}: {strategy}",
-        caption=f"Split {last['split']}. With {labels.setting} {strategy} {labels.bound} is: {how_to_read}. One line "
+        caption=f"Split {last['split']}. {labels.bound} with {labels.setting} {strategy}: {how_to_read}. One line "
         f"per prediction step k; the dashed line is the ceiling {labels.ceiling}. Brackets in the table hold "
         "standard errors.",
         alt=f"Line chart of {labels.bound} in nats ({how_to_read}) from training step {train_steps[0]} to "
@@ -176,8 +177,8 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
         caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error of "
         f"{labels.bound}. Dashed lines: the ceiling {labels.ceiling} in the upper chart, the accuracy of "
         "chance, 1/N, in the lower chart.",
-        alt=f"Two charts over the prediction step k: {labels.bound} in nats with its ceiling, accuracy with that of "
-        "chance. "
+        alt=f"Two charts over the prediction step k: {labels.bound} in nats with its ceiling, accuracy with the "
+        "accuracy of chance. "
         + "".join(f"{record['strategy']}: {record['reading']}. " for record in records)
         + "; ".join(f"{name}: {bound} nats, {accuracy} %" for name, bound, _, _, accuracy, _ in rows),
         traces=traces,

@@ -23,9 +23,9 @@ def format_report(report: Mapping[str, Any]) -> str:
         lines += results_table(results)
         for result in list(results.values())[:1]:
             lines.append(
-                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples, "
-                f"{result['num_unseen']} of them with a label unseen in training, which are errors; intervals over "
-                f"{result['num_clusters']} {protocol['clusters']}s"
+                f"  H(Y) = {result['label_entropy_nats']:.3f} nats; {result['num_test']} test examples; "
+                f"{result['num_unseen']} of them have a label that no training example has, and count as errors; "
+                f"intervals over {result['num_clusters']} {protocol['clusters']}s"
             )
         lines.append("")
         if curve is not None:

@@ -275,7 +275,7 @@ def test_frames_that_say_nothing_are_refused() -> None:
             abx_errors(broken, single_frames(4), items)
     with pytest.raises(ValueError, match="there are 3 spans for 4 items"):
         abx_errors(vectors, single_frames(3), items)
-    with pytest.raises(ValueError, match="item 3 has the frames 3 to 5, but there are 4"):
+    with pytest.raises(ValueError, match="item 3 has the frames 3 to 5, but there are only 4 frames"):
         abx_errors(vectors, Spans(np.arange(4), np.array([1, 1, 1, 2])), items)
 
 

@@ -214,7 +214,7 @@ def test_bound_values_over_training(page: Page) -> None:
 
 def test_each_curve_is_called_what_it_is(page: Page) -> None:
     for strategy in ("mixed", "mixed_excluding"):
-        assert f"With negatives {strategy} log N - L is: {interpretation(strategy)}." in page.text
+        assert f"log N - L with negatives {strategy}: {interpretation(strategy)}." in page.text
     legend = [trace["name"] for trace in page.figures()[3][0]]
     assert f"mixed:<br>{interpretation('mixed')}" in legend
     assert f"mixed_excluding:<br>{interpretation('mixed_excluding')}" in legend

@@ -22,8 +22,8 @@ from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
-# A `duration` this close to the length is that of the whole file: other tools round durations, or estimate them for
-# MP3.
+# Tolerances within which a `duration` counts as the length of the whole file: other tools round durations, or estimate
+# them for MP3.
 _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 
@@ -78,7 +78,7 @@ class Manifest:
 
     @property
     def seconds(self) -> np.ndarray:
-        """`[num_rows]` float64: length of each file, from the counts or else the header; NaN without both."""
+        """`[num_rows]` float64: length of each file, from the counts or from its header; NaN without both."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
             return self.num_samples / self.sample_rate_hz
         headers = read_headers(self.files, num_workers=8)
@@ -189,13 +189,13 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether every named file must exist, and have only one name (about a second per 100 000 files on a
-            local disk).
+        check_files: whether to reject absent files, and a file that two rows name in different ways (takes about a
+            second per 100 000 files on a local disk).
 
     Raises:
-        ValueError: if the table is missing or not a CSV (see `read_table`), has no `path` column or no rows, repeats a
-            path, names absent files or one file twice, or holds a count out of range, or an `offset` or `duration` of a
-            part of a file.
+        ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if
+            two rows name the same file, or a file is absent; if a count is out of range; if an `offset` or a `duration`
+            describes a part of a file.
     """
     path = Path(path)
     if path.is_dir():

@@ -29,15 +29,14 @@ class FolderImages:
 
     @contextmanager
     def open(self, name: str) -> Iterator[Image.Image]:
-        """Open an image, to be decoded within the block; errors in it become a ValueError with the file's name."""
+        """Open an image; decode it inside the `with` block. An error there becomes a ValueError that names the file."""
         path = self.root / name
         with reading(path, "cannot be decoded: it is damaged, truncated or not an image"):
             try:
                 image = Image.open(path)
             except UnidentifiedImageError as error:
-                raise TypeError(
-                    "its format is unknown to Pillow"
-                ) from error  # the message would repeat the name of the file
+                # Pillow's message repeats the name of the file.
+                raise TypeError("its format is unknown to Pillow") from error
             except Image.DecompressionBombError as error:
                 most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
                 raise ValueError(f"{path}: has more pixels than the maximum, {most}: scale it down") from error
@@ -101,7 +100,7 @@ class ImageTable:
             lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
             raise ValueError(
                 f"{self.origin.root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
-                f"(legal are -1 for unknown to {len(self.classes) - 1}):\n{name_a_few(lines)}"
+                f"(a label is a class index below {len(self.classes)}, or -1 if unknown):\n{name_a_few(lines)}"
             )
 
     def __len__(self) -> int:
@@ -124,7 +123,7 @@ class ImageTable:
         return rows
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """Open the image of one row (see `FolderImages.open`), before Pillow decodes it or turns it upright."""
+        """Open the image of one row (see `FolderImages.open`). It is not yet decoded, nor rotated as EXIF says."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 
-RATE_TOLERANCE = 0.01  # of a rate: clocks of devices differ by less
+RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
 
 def common_rate(rates: Sequence[float | None], names: Sequence[str], source: object) -> float | None:
-    """Return the rate of all files; None if no file says.
+    """Return the rate of all files; None if no file has one.
 
     Raises:
-        ValueError: naming two files of different rates.
+        ValueError: if two files have different rates; the message names them.
     """
     known = [(rate, name) for rate, name in zip(rates, names, strict=True) if rate is not None]
     for rate, name in known[1:]:
         if abs(rate / known[0][0] - 1) > RATE_TOLERANCE:
             raise ValueError(
-                f"{source}: {known[0][1]} has {known[0][0]:g} Hz, {name} {rate:g} Hz; the recordings of a source have "
-                "one rate: resample one of them, or read them as two sources"
+                f"{source}: {known[0][1]} has {known[0][0]:g} Hz, {name} {rate:g} Hz; the recordings of a source must "
+                "have one rate: resample one of them, or read them as two sources"
             )
     return known[0][0] if known else None
 
@@ -25,13 +25,13 @@ def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], sou
     """Return the channels of all files.
 
     Raises:
-        ValueError: naming two files with different channels.
+        ValueError: if two files have different channels; the message names them.
     """
     for other, name in zip(channels[1:], names[1:], strict=True):
         if list(other) != list(channels[0]):
             raise ValueError(
                 f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; "
-                "choose those that all files have by `channels`"
+                "set `channels` to channels that all files have"
             )
     return list(channels[0])
 
@@ -39,18 +39,20 @@ def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], sou
 def choose_channels(
     chosen: Sequence[str | int] | None, available: Sequence[str], source: object
 ) -> tuple[list[str], list[int]]:
-    """Return names and columns of the chosen channels, in the order of `chosen`; None: all.
+    """Return names and columns of the chosen channels, in the order of `chosen`; None: of all channels.
 
-    A string is a name, or else a number written as text; an integer is a number, from 0.
+    A string is the name of one channel or, if there is not exactly one channel of this name, a channel number as text.
+    An integer is a channel number. Numbers start at 0.
 
     Raises:
-        ValueError: listing the channels, if one is unknown, or chosen twice; if two have one name.
+        ValueError: if `chosen` is empty, or names an unknown channel or one channel twice; the message lists all
+            channels. If `chosen` is None and several channels have the same name; the message lists these names.
     """
     if chosen is None:
         twice = sorted({name for name in available if list(available).count(name) > 1})
         if twice:
             raise ValueError(
-                f"{source} has several channels named {', '.join(twice)}: choose by number with `channels`"
+                f"{source} has several channels named {', '.join(twice)}: set `channels` to the numbers of channels"
             )
         return list(available), list(range(len(available)))
     columns = [_column(channel, available, source) for channel in chosen]

@@ -29,11 +29,11 @@ class TokenCorpus:
     Args:
         text: the text with its splits.
         vocabulary: the vocabulary of all splits.
-        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. With None the embedded prose is kept in
-            memory.
+        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. With None there is no pack of the prose that
+            ships with Python: its tokens stay in memory.
 
     Attributes:
-        digest: hash of text and vocabulary, which a resumed run compares.
+        digest: hash of text and vocabulary; a resumed run compares it with the hash in its checkpoint.
 
     Raises:
         OSError: if `cache_dir` cannot be written.
@@ -74,13 +74,13 @@ def training_vocabulary(
     """Return the vocabulary of the training split. `build_vocabulary` builds it once; it is cached with the packs.
 
     Raises:
-        ValueError: if there is no training text, or `build_vocabulary` raises one.
+        ValueError: if there is no training text; also the errors of `build_vocabulary`.
         OSError: if `cache_dir` cannot be written.
     """
     if "train" not in text.splits:
         raise ValueError(
-            f"{text.source} has no training text, which determines the vocabulary, but only {', '.join(text.splits)}: "
-            "name a file train"
+            f"{text.source} has no training text, from which the vocabulary is built, only the splits "
+            f"{', '.join(text.splits)}: name a file train"
         )
 
     def build() -> Vocabulary:
@@ -95,7 +95,7 @@ def training_vocabulary(
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
-    """Return the entropy of the counted frequencies, which is low by about (V - 1) / 2n for n tokens of V classes."""
+    """Return the entropy of the counted frequencies; for n tokens of V classes it is about (V - 1) / 2n too low."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

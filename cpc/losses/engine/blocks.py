@@ -1,7 +1,7 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
-In some batches a strategy excludes most scores; blocks are the parts of the matrix that are computed. Blocks are made
-on the host, once per candidate set.
+In some batches a strategy excludes most scores; blocks are the parts of the matrix that are computed. The host makes
+them once per candidate set.
 
 M rows, N candidates, B sequences that are predicted, S sequences that give candidates, T targets; m and n count the
 rows and candidates of a block.
@@ -14,7 +14,8 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-# Gathering a block's vectors costs about a tenth of its three products.
+# Gathering a block's vectors takes about a tenth of the time of its three matrix products (scores, gradients of queries
+# and gradients of candidates), so blocks must save at least a tenth of the scores.
 _WORTHWHILE_SHARE = 0.9
 
 
@@ -22,14 +23,15 @@ class Block(NamedTuple):
     """Rows and the candidates (columns) that they are scored against.
 
     Attributes:
-        rows: `[m]` indices of rows; None: all of them, in order.
-        columns: `[n]` indices of candidates; None: all of them, in order.
+        rows: `[m]` indices of rows; None: all rows, in order.
+        columns: `[n]` indices of candidates; None: all candidates, in order.
         positives: `[m, 1]` index of each row's positive among the columns (`[m, T]` with T targets); None: the block
             holds no positives.
-        candidate_mask: `[B, n]` mask of the columns that are candidates of each sequence's rows, besides the positives;
-            None: all columns.
+        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence. A row's positive is
+            scored whatever the mask says. None: all columns are candidates of all rows.
         sequence: `[m]` index in `candidate_mask` of the sequence of each row.
-        column_index: `[N]` index of each candidate among the columns; None: all are columns, in order.
+        column_index: `[N]` column of each candidate, without meaning for candidates outside the block. None: the
+            columns are all candidates, in order.
     """
 
     rows: Tensor | None = None
@@ -58,8 +60,9 @@ def split_scores(
 ) -> list[Block]:
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
-    Sequences whose candidates and positives come from the same sequences share a block, so that scores that a strategy
-    excludes are not computed. If this would save almost nothing, one block holds the whole matrix.
+    Two sequences share a block if their candidates and positives come from the same set of sequences. Scores outside
+    the blocks, which the strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one
+    block holds the whole matrix.
     """
     if len(sequence) == 0:  # all sequences of this rank are too short, but some of other ranks are long enough
         return []

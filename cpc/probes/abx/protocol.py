@@ -26,8 +26,10 @@ class ABXProtocol:
     Attributes:
         context: `within` compares phones between the same neighbours, `any` between any neighbours, which is harder
             and works for smaller corpora (Hallap et al. 2022, arXiv:2210.15775).
-        max_size_group: maximum items of one context, speaker and phone, at least 2; larger groups are subsampled.
-        max_x_across: across speakers, maximum speakers of X for each group of A; more speakers are subsampled.
+        max_size_group: maximum number of items of one context, speaker and phone, at least 2; of larger groups a random
+            subset is taken.
+        max_x_across: in the test across speakers, the maximum number of speakers that X is taken from, for each group
+            of A; of more speakers a random subset is taken.
         seed: seed of the subsampling.
 
     Raises:
@@ -80,7 +82,9 @@ def abx_errors(
         raise ValueError(f"there are {len(spans.starts)} spans for {len(items)} items: give one span per item")
     for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
         if not 0 <= start <= start + length <= len(vectors):
-            raise ValueError(f"item {row} has the frames {start} to {start + length}, but there are {len(vectors)}")
+            raise ValueError(
+                f"item {row} has the frames {start} to {start + length}, but there are only {len(vectors)} frames"
+            )
         if not np.isfinite(vectors[start : start + length]).all():
             raise ValueError(f"item {row} has frames that are not finite, at {start} to {start + length}")
     kept = np.flatnonzero(spans.lengths)

@@ -225,7 +225,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
     "high_label": (
         {"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]},
-        r"6 of 6 labels are not among the 2 classes .* to 1\):\n  a:0: 2",
+        r"6 of 6 labels are not among the 2 classes .* below 2, or -1 if unknown\):\n  a:0: 2",
     ),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),

@@ -125,7 +125,11 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n2\n1e39\n"}, {}, r"channel x is infinite, or too large for float32 at 0.04 s \(sample 2\)"),
         ({"a.csv": "x\n"}, {}, r"a.csv: 1 channels of 0 samples|a.csv has no samples: remove it"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
-        ({"a.csv": "x\n1\n", "b.csv": "y\n1\n"}, {}, r"a.csv has the channels x; b.csv has y; choose those that all"),
+        (
+            {"a.csv": "x\n1\n", "b.csv": "y\n1\n"},
+            {},
+            r"a.csv has the channels x; b.csv has y; set `channels` to",
+        ),
         ({"a.csv": "x\n1\n"}, {"channels": ["y"]}, r"a.csv has no channel 'y', only x: name one of these, or its num"),
         ({"a.csv": "x\n1\n"}, {"channels": [1]}, r"a.csv has no channel 1, only x"),
         ({"a.csv": "x,y\n1,2\n1,2\n"}, {"channels": ["x", 0]}, r"`channels` are x, 0, but must name .* each once"),
@@ -133,7 +137,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         (
             {"a.csv": "t,x\n0,1\n1,2\n", "b.csv": "t,x\n0,1\n2,2\n"},
             {"sample_rate_hz": None},
-            r"a.csv has 1 Hz, b.csv 0.5 Hz; the recordings of a source have one rate",
+            r"a.csv has 1 Hz, b.csv 0.5 Hz; the recordings of a source must have one rate",
         ),
         (
             {"a.csv": "time,x\n0,1\n1,2\n2,3\n"},
