@@ -159,7 +159,7 @@ def make_corpus(folder: Path) -> Path:
 
 
 def disturb(run: Training, process: Any, kind: str, during_checkpoint: bool, after_seconds: float) -> Kill | None:
-    """Kill an attempt and wait for its end; return None if the attempt finished before."""
+    """Kill an attempt and wait for its end; return None if the attempt finished all its steps."""
     num_starts, start = run.num_events, time.monotonic()
     left_by_earlier_kill = _written_at(run.writing)
 
@@ -187,6 +187,8 @@ def disturb(run: Training, process: Any, kind: str, during_checkpoint: bool, aft
     if not ended:
         process.kill()
         process.join()
+    if process.exitcode == 0:
+        return None  # SIGTERM came in the last step
     last_line = (run.log.read_text(errors="replace").strip().splitlines() or [""])[-1]
     expected = {
         "SIGKILL": process.exitcode == -signal.SIGKILL,

@@ -203,7 +203,7 @@ def test_a_signal_on_one_rank_stops_both_at_the_same_step(
         ("os.kill(os.getpid(), signal.SIGKILL)", 0, "its process ended without a message"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, "its process ended without a message"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", 1, "no sign of life for 20 s"),
-        ("disk", 0, "OSError: could not save"),
+        ("disk", 0, "OSError: "),
         ("os.kill(os.getpid(), signal.SIGKILL)", 2, "its process ended without a message"),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
         "a map of contexts",
     ]
     of_both = [f"{name}: {title}" for name in ("Photographs", "Digits") for title in of_each]
-    assert titles == ["What a linear probe reads from the features", *of_both, "How to read this"]
+    assert titles == ["Accuracy of a linear probe on the features", *of_both, "How to read this"]
     assert len(set(re.findall(r'"(chart-\d+)"', page))) == 7
     sources = re.findall(r'<img[^>]*alt="([^"]{40,})"[^>]*src="([^"]*)"', page)
     assert len(sources) == page.count("<img ") == 6
