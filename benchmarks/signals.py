@@ -61,6 +61,7 @@ class Study:
 
 
 ACTIVITY_WINDOWS = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": WINDOWED}
+COMPANDED = ("--model.encoder.init_args.front=compand",)
 STUDIES = {
     "activities": Study(
         "hapt",
@@ -83,6 +84,7 @@ STUDIES = {
             "features": WINDOWED,
             "baselines": BASELINES,
         },
+        COMPANDED,
     ),
     "watch, recordings": Study(
         "watch",
@@ -93,6 +95,7 @@ STUDIES = {
             "baselines": ("majority", "random"),
             "pool": "mean_std",
         },
+        COMPANDED,
     ),
     "ECG waves": Study(
         "ludb",

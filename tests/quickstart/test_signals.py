@@ -1,4 +1,4 @@
-"""The quickstart of signals, shortened: recordings of people that ship with a package, and windows of unseen people."""
+"""The quickstart of signals, shortened: recordings of people that ship with a package, by folds over people."""
 
 import json
 from pathlib import Path
@@ -19,17 +19,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
-        patch.setattr(signals, "SUPERVISED_SECONDS", 2.0)
+        patch.setattr(signals, "SUPERVISED_SECONDS", 1.0)
         places = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus")]
         main(["quickstart", "--modality", "signals", *places, "--steps", "20"])
     return folder
 
 
-def test_the_report_has_every_baseline_for_people_nothing_was_trained_on(finished: Path) -> None:
+def test_the_report_has_every_baseline_by_folds_over_people(finished: Path) -> None:
     report: dict[str, Any] = json.loads((finished / "out" / "report.json").read_text())
     assert (report["num_people"], report["num_classes"]) == (10, 7)
     probed = json.loads((finished / "out" / "smartwatch" / "probe.json").read_text())["tasks"]["label"]
-    assert (probed["protocol"]["train_split"], probed["protocol"]["test_split"]) == ("train", "test")
+    assert (probed["protocol"]["folds"], probed["protocol"]["num_folds"]) == ("group", 5)
     assert set(probed["results"]) == {"majority", "hand", "random", "random_stream", "cpc", "cpc_stream", "supervised"}
     accuracy = {name: result["accuracy_percent"] for name, result in probed["results"].items()}
     assert accuracy["majority"] < 25 < min(value for name, value in accuracy.items() if name != "majority")
