@@ -142,7 +142,9 @@ def results(name: str, seed: int, where: argparse.Namespace, options: list[str])
         if not report.exists():
             results("activities", seed, where, options)
             chosen = json.loads((folder / "activities.json").read_text())["tasks"]["activity"]["results"]
-            penalties = {key: float(np.mean(each["l2"])) / each["num_train"] for key, each in chosen.items()}
+            penalties = {
+                key: float(np.mean(each["l2"])) / each["num_train"] for key, each in chosen.items() if each["l2"]
+            }
             report.write_text(json.dumps(from_one_person(folder, source(study, where), penalties)))
         found: dict[str, Any] = json.loads(report.read_text())
         return found
