@@ -3,8 +3,9 @@
 python -m benchmarks.signals [--hapt FILE] [--watch FILE] [--ludb FILE] [--scp1 DIR] [--out DIR] [--seeds N]
                              [--only NAME ...] [--option=value ...]          (more options go to cpc pretrain)
 
-datasets/{hapt,watch,ludb,uea}/prepare.py write the sources. Models are pretrained on all people without labels, and
-probed by folds over people; the ECG and SCP1 are probed on the people and trials that their splits keep apart.
+datasets/{hapt,watch,ludb,uea}/prepare.py write the sources. Models are pretrained without labels, on all people except
+those that `data.valid_share` holds out, and probed by folds over people. The ECG and SCP1 are pretrained and probed on
+their training split, and tested on their test split.
 `one person` trains the probe on the labels of one person and tests it on all others, for each person in turn. Runs that
 an earlier call finished are not repeated. Set OMP_NUM_THREADS=1.
 """

@@ -1,7 +1,9 @@
 """Slow, obvious references in float64: loops over rows and candidates, written from the definitions."""
 
 import math
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
@@ -102,3 +104,19 @@ def transformer_layer(layer: TransformerLayer, x: Tensor, window: int | None = N
     norm_weight, norm_bias, widen_weight, widen_bias, narrow_weight, narrow_bias = layer.feedforward.parameters()
     normed = layer_norm(x, (dim,), norm_weight, norm_bias)
     return x + (normed @ widen_weight.T + widen_bias).clamp(min=0) @ narrow_weight.T + narrow_bias
+
+
+def assert_rows(found: Any, reference: list[list[tuple[int, float, int, float]]], *, rel: float, abs_: float) -> None:
+    """Check a `ContrastiveOutput` against the rows of `contrast_rows`, by step and sequence, and its mean loss."""
+    for k, rows in enumerate(reference):
+        assert found.num_rows[k].sum() == len(rows)
+        for b in range(found.num_rows.shape[1]):
+            mine = [row for row in rows if row[0] == b]
+            assert found.num_rows[k, b] == len(mine)
+            assert found.loss_nats[k, b].item() == pytest.approx(sum(r[1] for r in mine), rel=rel, abs=abs_)
+            assert found.num_candidates[k, b] == sum(r[2] for r in mine)
+            log_num_candidates = sum(math.log(r[2]) for r in mine)
+            assert found.log_num_candidates[k, b].item() == pytest.approx(log_num_candidates, rel=min(rel, 1e-5))
+            assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
+    step_means = [sum(row[1] for row in rows) / len(rows) for rows in reference if rows]
+    assert found.loss.item() == pytest.approx(sum(step_means) / len(step_means), rel=min(rel, 1e-5))

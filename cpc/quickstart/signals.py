@@ -78,7 +78,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
-    """Return the config of configs/signals/activity.yaml for this corpus."""
+    """Return configs/signals/activity.yaml for this corpus, with a smaller width and companded signals."""
     encoder = {"channels": len(CHANNELS), "dim": LATENT_DIM, "sample_rate_hz": RATE_HZ}
     return {
         "record_every_steps": 20,
