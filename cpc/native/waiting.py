@@ -7,6 +7,7 @@ than cores (GOMP_SPINCOUNT in its manual). So while threads of this process wait
 end afterwards. The number of threads per operation does not change, so results do not change.
 """
 
+import atexit
 import os
 import threading
 import time
@@ -23,6 +24,7 @@ SHARE_OF_BUSY_CORES = 0.35
 SECONDS_BETWEEN_LOOKS = 0.5
 
 _started = threading.Lock()  # the first watching thread of this process never releases the lock
+_exiting = threading.Event()
 
 
 def watch_cores() -> bool:
@@ -36,22 +38,30 @@ def watch_cores() -> bool:
     if is_decided or torch.get_num_threads() == 1 or not seconds_without_core():
         return False
     if _started.acquire(blocking=False):
-        threading.Thread(target=_watch, name="cpc-watch-cores", daemon=True).start()
+        watching = threading.Thread(target=_watch, name="cpc-watch-cores", daemon=True)
+        watching.start()
+        atexit.register(_end, watching)
     return True
 
 
+def _end(watching: threading.Thread) -> None:
+    """End the watching thread before Python exits, since Python aborts if a thread is inside an operation of torch."""
+    if watching.is_alive():  # a forked process has no such thread
+        _exiting.set()
+        watching.join()
+
+
 def _watch() -> None:
-    while True:
+    while not _exiting.is_set():
         _wait_while(busy=False)
         with idle_threads():
             _wait_while(busy=True)
 
 
 def _wait_while(busy: bool) -> None:
-    """Return as soon as the cores are no longer busy; with `busy=False`, as soon as they are no longer quiet."""
+    """Return when the cores are no longer busy (with `busy=False`: no longer quiet), or when Python exits."""
     before, start = seconds_without_core(), time.monotonic()
-    while True:
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+    while not _exiting.wait(SECONDS_BETWEEN_LOOKS):
         after, end = seconds_without_core(), time.monotonic()
         waited = sum(seconds - before[thread] for thread, seconds in after.items() if thread in before)
         if (waited / (end - start) > SHARE_OF_BUSY_CORES) != busy:

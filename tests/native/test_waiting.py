@@ -40,6 +40,22 @@ assert len(os.listdir("/proc/self/task")) == num_threads, "idle threads have end
 print(spinning, asleep, spinning_again)
 """
 
+ENDS_IN_AN_OPERATION = """
+import threading, torch
+from cpc.native import waiting
+
+in_operation, zeros = threading.Event(), torch.zeros
+
+def signal_then_zeros(*size):  # only the idle threads call torch.zeros here
+    in_operation.set()
+    return zeros(2**27)
+
+waiting._wait_while = lambda busy: busy and waiting._exiting.wait()
+torch.zeros = signal_then_zeros
+assert waiting.watch_cores()
+in_operation.wait()
+"""
+
 UNTIL_ASLEEP = """
 import threading, time, torch
 from cpc.native.waiting import watch_cores
@@ -83,11 +99,17 @@ def test_threads_sleep_beside_busy_processes() -> None:
             process.wait()
 
 
+@needs_two_cores
+def test_python_exits_while_idle_threads_start() -> None:
+    """Python would abort if a daemon thread were inside an operation of torch when Python exits."""
+    assert run(ENDS_IN_AN_OPERATION) == ""
+
+
 def test_looks_end_with_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks a second apart; thread 7 waits as listed, thread 8 has ended or is new, which says nothing."""
     waits = iter(itertools.accumulate([0.0, 0.5, 0.4, 0.36, 0.34, 0.1, 0.2, 0.36]))
     clock = itertools.count()
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(waiting, "SECONDS_BETWEEN_LOOKS", 0)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     others = itertools.cycle([{8: 99.0}, {}])
     monkeypatch.setattr(waiting, "seconds_without_core", lambda: {7: next(waits)} | next(others))
