@@ -29,6 +29,7 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.untrusted import open_regular, read_json, require_regular
 from cpc.interop.hub import fetch_model, is_hub_name
 from cpc.model import CPC
+from cpc.pretrained import FOLDER, is_shipped
 
 FORMAT_VERSION = 1
 _WEIGHTS, _NEW_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
@@ -49,7 +50,9 @@ _CHECKPOINT_ENTRIES = {
 }
 
 
-def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
+def save_pretrained(
+    model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None, dtype: torch.dtype | None = None
+) -> None:
     """Write weights and description; if this fails or is killed, the folder holds either the old or the new model.
 
     Sharded weights (`fully_shard` of FSDP2) are gathered: all ranks must call this function, and the first rank writes.
@@ -58,10 +61,12 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         model: model to save.
         folder: output folder, created if needed.
         provenance: facts that are stored with the architecture, such as corpus, steps, seed and bound.
+        dtype: type in which weights and statistics are stored, such as torch.float16, which halves the file;
+            `load_pretrained` converts them back. None: their own types.
 
     Raises:
         TypeError: if the architecture or the provenance contains values that JSON cannot represent.
-        ValueError: if a number in them is not finite.
+        ValueError: if a number in them is not finite, or a finite weight is too large for `dtype`.
     """
     weights = model.state_dict()
     sharded = {name for name, weight in weights.items() if hasattr(weight, "full_tensor")}  # DTensor imports slowly
@@ -69,6 +74,8 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         weights = {name: weight.full_tensor() if name in sharded else weight for name, weight in weights.items()}
         if dist.get_rank() > 0:
             return
+    if dtype is not None:
+        weights = {name: _converted(weight, name, dtype) for name, weight in weights.items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _finish_save(folder)
@@ -97,8 +104,9 @@ def load_pretrained(
     """Load a saved model in eval mode.
 
     Args:
-        folder: folder written by `save_pretrained`; a run folder that contains such a folder as `model/`; or a model on
-            the Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
+        folder: folder written by `save_pretrained`; a run folder that contains such a folder as `model/`; the name of a
+            model that ships with cpc (`cpc models` lists them); or a model on the Hugging Face Hub, as `ORG/NAME` or
+            `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
         revision: branch, tag or commit on the Hub.
         device: device of the model in the notation of torch: `cpu`, `cuda`, `cuda:1`.
         trusted_packages: packages whose classes config.json may name.
@@ -158,7 +166,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
-            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'"
+            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'; "
+            "`cpc models` lists the models that need no folder"
         )
     config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
@@ -198,7 +207,8 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     """Return the folder of config.json and the weights, which may not exist; a model on the Hub is downloaded.
 
     Args:
-        model: a model folder, a run folder with a model in `model/`, or a name on the Hub (`cpc.interop.hub`).
+        model: a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
+            a name on the Hub (`cpc.interop.hub`).
         revision: branch, tag or commit on the Hub.
 
     Raises:
@@ -208,20 +218,28 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     if is_hub_name(model):
         return fetch_model(str(model), revision)
     if revision is not None:
-        raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is a folder: omit it")
+        raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is none: omit it")
+    if is_shipped(model):
+        return FOLDER / model
     folder = Path(model)
     return folder if (folder / _CONFIG).exists() else folder / "model"
+
+
+def is_named(model: str | Path) -> bool:
+    """Return whether this is the name of a shipped model or of a model on the Hub, and no local folder."""
+    return is_shipped(model) or is_hub_name(model)
 
 
 def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Path:
     """Return the file for results: `out`, or the file `name` in the folder of the model.
 
     Raises:
-        ValueError: if `out` is None for a model on the Hub, or the path is a folder.
+        ValueError: if `out` is None for a model that is named, or the path is a folder.
         OSError: if the file cannot be written.
     """
-    if out is None and is_hub_name(model):
-        raise ValueError(f"{model} is a model of the Hub, without a local folder for {name}: name a file with `out`")
+    if out is None and is_named(model):
+        where = "ships with cpc" if is_shipped(model) else "is a model of the Hub"
+        raise ValueError(f"{model} {where}, and has no local folder for {name}: name a file with `out`")
     path = Path(model) / name if out is None else Path(out)
     Writable(is_folder=False).check("out", path)
     return path
@@ -306,6 +324,15 @@ def nonfinite_names(model: nn.Module) -> list[str]:
         for name, values in model.state_dict().items()
         if not (values.isfinite() | (values.isneginf() & name.startswith("loss_part.sampler."))).all()
     ]
+
+
+def _converted(weight: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    if not weight.is_floating_point():
+        return weight
+    converted = weight.to(dtype)
+    if not torch.equal(converted.isfinite(), weight.isfinite()):
+        raise ValueError(f"{name} has values up to {weight.abs().max():g}, too large for {dtype}: keep another type")
+    return converted
 
 
 def _finish_save(folder: Path) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
+from cpc.data.store.fingerprints import Content, fingerprint_record
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -78,6 +79,10 @@ class MapStyleCorpus(ABC):
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
         """Return the `Observations` of a split (None: of all); `is_training` augments them as in training."""
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return numbers that depend on the values of each row and on no path; None if they are not at hand."""
+        return None
 
     @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, ...]:
@@ -176,6 +181,11 @@ class MapStyleModality(Modality):
                 f"negatives from other sequences: {more}; or leave this strategy out, with --model.extra_strategies "
                 "[] of `cpc pretrain` or --negatives of `cpc evaluate`"
             )
+
+    def trained_on(self, corpus: MapStyleCorpus) -> dict[str, Any] | None:
+        """Return the fingerprints of the observations of the training split; None if their content is not at hand."""
+        content = corpus.content(np.unique(corpus.windows(self.train_split).sequence_ids))
+        return None if content is None else fingerprint_record(content)
 
     def sampler_for(self, strategy: str, own: str) -> str:
         """Return the sampler of a strategy's batches; for `own`, the strategy of training, the sampler of training."""

@@ -152,6 +152,10 @@ class Modality(ABC):
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return the observations for the data-dependent initialisation, the same on every rank."""
 
+    def trained_on(self, corpus: Any) -> dict[str, Any] | None:
+        """Return the record of the training observations (`cpc.data.store.fingerprints`); by default there is none."""
+        return None
+
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
         """Return the features, tasks and baselines for probes and embeddings; by default there are none.
 

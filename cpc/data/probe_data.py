@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
+from cpc.data.store.fingerprints import Content
 
 Precision = Literal["float32", "bfloat16"]
 # (row, `FeatureExtractor.times`, first sample, T) -> `[T]` int64 classes, `UNLABELLED` for a vector without a label
@@ -127,6 +128,7 @@ class ProbeData(ABC):
 
     Attributes:
         unit: noun for an observation, such as `file` or `image`.
+        source_unit: noun for what `content` describes: an observation, or the recording that it is cut from.
         features: a model's features, and the suffix of each after `cpc` and `random` in the names of results.
         hand_made: features that need no model.
         default_features: features that are probed by default.
@@ -141,6 +143,7 @@ class ProbeData(ABC):
     """
 
     unit: str = "observation"
+    source_unit: str = "file"
     features: Mapping[str, str] = {"c": "", "z": "_z"}
     hand_made: tuple[str, ...] = ()
     default_features: tuple[str, ...] = ("c", "z")
@@ -216,6 +219,10 @@ class ProbeData(ABC):
         Observations of one group are held out together when a probe's penalty is chosen.
         """
         return np.arange(len(self.splits))
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the content of the observations, or of the files that they are cut from; None if not at hand."""
+        return None
 
     def minutes(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the duration of each observation in minutes, `[n]`; None if observations have no duration."""

@@ -20,6 +20,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from cpc.checkpoint import read_config
 from cpc.config.argument_rules import Count, Range, check_values
 from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
@@ -126,8 +127,10 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
+    init_trained_on = None
     if config.init_from is not None and checkpoint is None:
         start_from(command.model.model, config.init_from)
+        init_trained_on = read_config(config.init_from)["provenance"].get("trained_on")
     new_run_config = config.clone()
     new_run_config.ckpt_path = None
     folder = RunFolder(
@@ -137,6 +140,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
         config.checkpoint_every_steps,
         config_yaml=command.parser.dump(new_run_config, skip_none=False),
         init_from=config.init_from,
+        init_trained_on=init_trained_on,
         seeds={"seed_everything": config.seed_everything, "model.seed": command.model.seed},
     )
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]

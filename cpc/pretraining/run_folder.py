@@ -32,6 +32,7 @@ from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.fingerprints import merged
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.ranks import Failure, RankError, Ranks
@@ -56,6 +57,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: steps between writes of `last.ckpt`, which is also written at the end.
         config_yaml: the config, written when training starts, so that a failed start does not replace an older config.
         init_from: source of the initial weights, saved with the model.
+        init_trained_on: record of the observations that the initial weights were trained on, saved with the model.
         seeds: seeds by the names of their options. A resumed run takes its random numbers from the checkpoint instead.
     """
 
@@ -67,6 +69,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: int,
         config_yaml: str,
         init_from: str | None = None,
+        init_trained_on: dict[str, Any] | None = None,
         seeds: dict[str, int | bool] | None = None,
     ) -> None:
         self.folder = folder
@@ -75,6 +78,7 @@ class RunFolder(Checkpoint):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
         self.init_from = init_from
+        self.init_trained_on = init_trained_on
         self.seeds = seeds or {}
         self._unused: list[str] = []  # options without effect on a resumed run
         self.best_bound_nats = -math.inf
@@ -85,6 +89,7 @@ class RunFolder(Checkpoint):
         self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
+        self._trained_on: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
@@ -92,6 +97,7 @@ class RunFolder(Checkpoint):
             "best_bound_nats": self.best_bound_nats,
             "measured_on": self._held_out_protocol,
             "init_from": self.init_from,
+            "init_trained_on": self.init_trained_on,
             "seeds": self.seeds,
         }
 
@@ -106,6 +112,7 @@ class RunFolder(Checkpoint):
             f"{name} {seeds[name]} -> {now}" for name, now in self.seeds.items() if seeds.get(name, now) != now
         ]
         self.init_from, self.seeds = init_from, seeds  # the values that the run really started with
+        self.init_trained_on = state_dict.get("init_trained_on")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again, and handle the stop signals."""
@@ -119,6 +126,8 @@ class RunFolder(Checkpoint):
             self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
         self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
+            records = (pl_module.data.trained_on(trainer.datamodule.corpus), self.init_trained_on)
+            self._trained_on = merged(*(record for record in records if record))
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
@@ -314,6 +323,8 @@ class RunFolder(Checkpoint):
             }
             if self.init_from is not None:
                 provenance["init_from"] = self.init_from
+            if self._trained_on:
+                provenance["trained_on"] = self._trained_on
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
 
 

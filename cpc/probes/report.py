@@ -14,6 +14,7 @@ from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
+from cpc.data.store.fingerprints import num_shared
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import plot_label_efficiency
@@ -141,7 +142,7 @@ def probe(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {each.name: _task_record(each, comparison, plan) for each in probed},
+            "tasks": {each.name: _task_record(each, comparison, plan, provenance) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
             "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
@@ -164,9 +165,22 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
     return [task for task in dict.fromkeys(tasks) if task not in families], families
 
 
-def _task_record(task: Task, comparison: Comparison, plan: Plan) -> dict[str, Any]:
+def _num_pretrained_on(
+    task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Count the test observations that the model was pretrained on, without their labels; None if this is unknown."""
+    content = None if trained_on is None else probe_data.content(task.test)
+    if content is None or trained_on is None:
+        return None
+    shared, compared = num_shared(content, trained_on)
+    counts = {"num_shared": shared, "num_compared": compared, "num_tested": len(content)}
+    return counts | {"unit": probe_data.source_unit}
+
+
+def _task_record(task: Task, comparison: Comparison, plan: Plan, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry of a task in `probe.json`."""
     return {
+        "pretrained_on": _num_pretrained_on(task, comparison.probe_data, provenance.get("trained_on")),
         "protocol": task.record(),
         "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
         "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],

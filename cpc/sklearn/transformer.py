@@ -173,7 +173,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             verbose=self.verbose,
         )
         self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
-        self.model_, self.num_channels_, self._data = model, len(channels), data
+        self.model_, self.num_channels_ = model, len(channels)
+        self._provenance = {"data": data.saved_settings, "trained_on": data.trained_on(corpus)}
         return self
 
     def transform(self, X: Any) -> Float32[np.ndarray, "n F"]:
@@ -198,7 +199,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Write the model as a folder that `cpc.load_pretrained`, the commands and `init_from` read."""
         check_is_fitted(self)
         held_out = [] if self.bound_ is None else [self.bound_.record(step=len(self.losses_))]
-        save_pretrained(self.model_, folder, provenance={"data": self._data.saved_settings, "held_out": held_out})
+        save_pretrained(self.model_, folder, provenance={**self._provenance, "held_out": held_out})
 
     @property
     def _n_features_out(self) -> int:

@@ -14,6 +14,7 @@ from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio, open_sharded, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.shards import Shards, is_sharded
 from cpc.data.streams.stream import digest, naming
 
@@ -136,6 +137,10 @@ class Corpus(MapStyleCorpus):
             windows_at_once=windows_at_once,
             made_from=made_from,
         )
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the lengths and exact sums of the samples of these files."""
+        return self.audio.content(rows)
 
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Return the exact mean and standard deviation of the samples of a split; None: of all rows."""

@@ -21,6 +21,7 @@ from cpc.data.batch import Batch
 from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
 
@@ -201,6 +202,9 @@ class AudioProbeData(ProbeData):
         """Return speakers if all are known and the task is not `speaker`; else files."""
         ids = self.corpus.group_ids
         return np.arange(len(ids)) if task == "speaker" or (ids < 0).any() else ids
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
 
     def minutes(self, rows: np.ndarray) -> np.ndarray:
         """Return the minutes of audio of each file; 0 for a file that was left out."""

@@ -16,6 +16,7 @@ from cpc.data.batch import Batch
 from cpc.data.frames.recording import Recording
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.contents import say_contents
+from cpc.data.store.fingerprints import Content
 from cpc.data.streams.stream import Draw, digest
 
 NUM_INITIALISATION_WINDOWS = 16
@@ -45,6 +46,9 @@ class FrameCorpus(MapStyleCorpus):
         """S, H and W of an observation."""
         height, width, _ = self.recording.shape
         return self.stack, height, width
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.recording.content(rows)
 
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
         """Raise an error on splits without an episode, and on strategies that need speakers."""

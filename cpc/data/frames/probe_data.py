@@ -20,6 +20,7 @@ from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, Fram
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
 from cpc.data.frames.recording import stacked
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -111,7 +112,7 @@ class FrameProbeData(ProbeData):
         where: other arguments of `ProbeData`.
     """
 
-    unit = "episode"
+    unit = source_unit = "episode"
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
     penalty_chosen_by = "accuracy"
@@ -190,6 +191,9 @@ class FrameProbeData(ProbeData):
             for window_classes, (episode, start), length in zip(classes, indices, lengths, strict=True):
                 window_classes[:length] = labels(int(rows[episode]), None, start, length)
             yield batch._replace(labels=torch.from_numpy(classes))
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
 
     def record(self) -> dict[str, Any]:
         """Return how the episodes were recorded, and how many frames are not used for tests."""

@@ -15,6 +15,7 @@ from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
 
@@ -110,6 +111,10 @@ class ImageCorpus(MapStyleCorpus):
                 f"{world_size} processes: hold out more images, or name another split"
             )
         return min(world_size * batch_size, len(windows.rows))
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the exact sums of the pixels of these images; None if they are not packed."""
+        return self.images.content(rows) if isinstance(self.images, PackedImages) else None
 
     def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
         """Return mean and deviation per channel of the pixels of a split, in [0, 1]; None: of all."""

@@ -21,6 +21,7 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
+from cpc.data.store.fingerprints import Content
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
@@ -151,7 +152,7 @@ class ImageProbeData(ProbeData):
         where: arguments of `ProbeData`.
     """
 
-    unit = "image"
+    unit = source_unit = "image"
     features: Mapping[str, str] = {"z": "", "z_grid": "_grid", "c": "_c", "c_grid": "_c_grid"}
     hand_made = ("pixels", "hog")
     default_features = ("z", "z_grid", "c")
@@ -194,6 +195,9 @@ class ImageProbeData(ProbeData):
     def groups(self, task: str) -> np.ndarray:
         """Return sequences, as `clusters` does."""
         return self.corpus.table.sequences
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
 
     def initialise(self, model: Any, seed: int) -> None:
         """Initialise from the probed model's pixel statistics and from images of the training split."""
