@@ -319,7 +319,7 @@ class ClassTableLoss(Loss):
         = log sigmoid(F).
 
         Raises:
-            ValueError: as `check_exact`, and on queries or targets that do not fit the table.
+            ValueError: the errors of `check_exact`; also if queries or targets do not fit the table.
         """
         targets = target_sets(targets, len(queries), self.table.num_classes).to(queries.device, non_blocking=True)
         form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"

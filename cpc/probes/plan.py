@@ -1,4 +1,4 @@
-"""The measurements of a probe report: which features, baselines and networks are probed, and their protocols."""
+"""The plan of a probe report: the features, baselines and networks to measure, and their protocols."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass

@@ -18,7 +18,7 @@ def pack_corpus(
         skip_bad: leave out files that cannot be used, and count them.
 
     Raises:
-        ValueError: as `cpc.data.audio.pack.pack`.
+        ValueError: the errors of `cpc.data.audio.pack.pack`.
     """
     from cpc.data.audio.manifest import read_manifest
     from cpc.data.audio.pack import pack

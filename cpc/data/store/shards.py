@@ -52,7 +52,7 @@ class Shards:
 
     Raises:
         ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
-        ConnectionError: as `fetch`.
+        ConnectionError: the errors of `fetch`.
     """
 
     def __init__(self, source: str | Path, cache_dir: str | Path | None = None, cache_gb: float = 50.0) -> None:
@@ -89,7 +89,7 @@ class Shards:
 
         Raises:
             ValueError: if a local shard is missing or damaged.
-            ConnectionError: as `fetch`.
+            ConnectionError: the errors of `fetch`.
         """
         if not 0 <= start <= stop <= self.num_bytes:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")

@@ -36,7 +36,7 @@ def open_regular(path: str | Path) -> FileIO:
     """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO.
 
     Raises:
-        ValueError: as `require_regular`.
+        ValueError: the errors of `require_regular`.
         OSError: if there is no such file, or it cannot be opened.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
     Raises:
         ValueError: if the path is not a regular file or has more than `most_bytes`. The message names the path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
     with BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
@@ -68,7 +68,7 @@ def read_json(path: str | Path) -> Any:
     Raises:
         ValueError: if the path is not a regular file, is too large, or is not JSON in UTF-8. The message names the
             path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
     content = read_bytes(path, MOST_JSON_BYTES)
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_JSON_NODES:
@@ -85,7 +85,7 @@ def read_limited_yaml(path: str | Path) -> Any:
     Raises:
         ValueError: if the path is not a regular file, is too large or nested too deeply, or is not YAML in UTF-8. The
             message names the path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast as Python, if it is installed
     content = read_bytes(path, MOST_YAML_BYTES)
