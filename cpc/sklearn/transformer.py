@@ -221,7 +221,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
-        """Return recordings as float32 arrays of channels; refuse other shapes, missing samples and other channels."""
+        """Return recordings as float32 arrays of channels; raise an error on wrong shapes, samples or channels."""
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
         is_list = isinstance(X, list | tuple) or getattr(getattr(X, "dtype", None), "kind", "") == "O"

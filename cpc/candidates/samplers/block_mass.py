@@ -155,7 +155,7 @@ class CentroidMass(BlockMass):
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise ValueError if a sum of squares could overflow, which would spoil its block until the next `refresh`."""
+        """Raise ValueError if a sum of squares could overflow; its block would be infinite until the next `refresh`."""
         if vectors.numel() and not float(vectors.abs().amax()) < MAX_COORDINATE:
             raise ValueError(
                 f"{name} exceed {MAX_COORDINATE:g}: the model has diverged; lower the learning rate, or clip gradients"

@@ -166,7 +166,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Return positions, their log q and the log q of the targets, given the classes that are not excluded."""
+        """Return positions, their log q and the log q of targets; q is conditional on classes that are not excluded."""
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]

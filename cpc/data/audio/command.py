@@ -1,4 +1,4 @@
-"""`cpc data pack`. torch is imported when the command runs, which keeps its help fast."""
+"""`cpc data pack`. torch is imported only when the command runs, so that its help is fast."""
 
 from pathlib import Path
 
