@@ -79,8 +79,9 @@ class Bound:
 
     @property
     def information_for_gaussians_nats(self) -> list[float]:
-        """For each step, the information at which an exact critic on Gaussians has this bound.  The information is
-        infinite at the ceiling, and NaN if the value is not a bound.
+        """For each step, the information at which an exact critic on Gaussians has this bound.
+
+        The information is infinite at the ceiling, and NaN if the value is not a bound.
         """
         return [information_at_reading_nats(*e) if self.is_bound else math.nan for e in self._estimates]
 
@@ -135,8 +136,7 @@ class Bound:
         return sum(values) / len(values) if values else math.nan
 
     def record(self, step: int | None) -> dict[str, Any]:
-        """Return a line of `bound.jsonl`: the fields, with None for values that are not finite, and their
-        interpretation.
+        """Return a line of `bound.jsonl`: the fields and their interpretation. Values that are not finite become None.
 
         Args:
             step: training step; None if unknown.

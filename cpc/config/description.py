@@ -24,8 +24,7 @@ _PARTS = (
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
-    """Return the class of a module and the arguments that rebuild it. An argument that is a module is described
-    likewise.
+    """Return the class of a module and the arguments that rebuild it; modules among the arguments are described too.
 
     A module must store each `__init__` argument in an attribute of the same name, or `NAME_part` if a method has that
     name.
@@ -80,8 +79,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """Return the class of a path if its package is trusted. Of cpc, only parts of models are allowed; they open no
-    files.
+    """Return the class of a path in a trusted package. In cpc only parts of models are allowed, which open no files.
 
     Raises:
         ValueError: if the class is unknown, outside the trusted packages, or not a subclass of `kind`.

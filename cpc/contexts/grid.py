@@ -1,5 +1,4 @@
-"""Conversion of grids of patches to sequences: a column is a sequence, its rows are time steps. Time has four
-directions.
+"""Grids of patches as sequences: a column is a sequence, its rows are time steps. Time has four directions.
 
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim.
 """

@@ -95,8 +95,7 @@ class MapStyleCorpus(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> BatchStream:
-        """Return a stream of batches of indices. Sampler `uniform` draws from all groups, `same_speaker` few groups per
-        batch.
+        """Return a stream of batches of indices. A batch of `same_speaker` has few groups, a `uniform` batch any.
 
         Raises:
             ValueError: if the split has no such batches; the message names it.

@@ -19,8 +19,7 @@ from cpc.encoders.tiny import TinyLayer
 
 
 class FrameEncoder(Encoder):
-    """Convolutions with ReLU, and a projection of all outputs to a latent, which can therefore encode positions of
-    objects.
+    """Convolutions with ReLU, and a projection of all outputs, so that a latent can encode positions of objects.
 
     The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning). The first two
     are those of Espeholt et al. 2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section

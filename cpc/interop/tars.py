@@ -31,8 +31,7 @@ _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 @checked
 def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
-    """Write a corpus of files as tars that WebDataset reads. Files are unchanged; beside each file is a JSON of its
-    labels.
+    """Write a corpus of files as tars that WebDataset reads: unchanged files, each beside a JSON of its labels.
 
     Args:
         data: manifest of audio, or its folder; or a folder of images.

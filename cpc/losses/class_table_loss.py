@@ -216,8 +216,7 @@ class ClassTableLoss(Loss):
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
     ) -> RowLosses:
-        """Return the training loss; the arguments and errors are those of `class_loss`. The sampler may raise further
-        errors.
+        """Return the training loss; arguments and errors are those of `class_loss`, the sampler may raise more.
 
         Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
         1 if the table is normalised. Targets on the host are checked without waiting for a GPU.

@@ -21,8 +21,7 @@ class EvalProtocol(NamedTuple):
 
 
 class Loss(nn.Module):
-    """The loss L of a model's output and batch. A subclass defines `forward`, `training_strategies`,
-    `held_out_strategies`.
+    """The loss of an output and a batch. Subclasses define `forward`, `training_strategies`, `held_out_strategies`.
 
     Args:
         skip_steps: number of latents between a context and the first latent that it predicts. Skip the latents that

@@ -98,8 +98,7 @@ def gather_batch(
 def _exchange_identities(
     size: torch.Size, ids: list[Tensor | None], has_missing: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return for every rank: the shape of its targets, which identities it has, whether latents are missing, and the
-    ids.
+    """Return, for every rank, shape of targets, which identities it has, whether latents are missing, and ids.
 
     One collective is enough unless a rank has many observations. Under load, each collective takes a millisecond or
     two, whatever its size.

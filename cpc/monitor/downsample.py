@@ -4,8 +4,7 @@ import numpy as np
 
 
 def extreme_indices(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Return sorted indices into values `[n]`: of the first and last value, and of lowest, highest and first NaN per
-    bucket.
+    """Return sorted indices of values `[n]`: the first, the last, and per bucket the lowest, highest, first NaN.
 
     Buckets have equal numbers of points. If `max_points` is about four times the width in pixels, a bucket is narrower
     than a pixel. Unlike averages, extremes keep spikes and the gaps where a value is not finite.

@@ -1,5 +1,4 @@
-"""Cross-validation of probes: a fold is answered by probes of the other folds, and the answers to all folds are judged
-together.
+"""Cross-validation: probes of the other folds answer a fold, and the answers to all folds are judged together.
 
 n examples, D feature dim.
 """

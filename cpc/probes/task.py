@@ -190,8 +190,7 @@ class Task:
         return self.trained_on(self.train[np.concatenate(chosen)])
 
     def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the `[T]` int64 class of every vector of an observation or of a part of the observation; -100: no
-        label.
+        """Return the `[T]` int64 class of every vector of an observation or of a part of it; -100 without a label.
 
         Args:
             row: the observation.

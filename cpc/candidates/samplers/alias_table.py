@@ -6,8 +6,7 @@ from torch import Tensor
 
 
 def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Return thresholds and aliases. In bucket i of n equal buckets, numbers below the threshold mean class i, others
-    its alias.
+    """Return thresholds and aliases: numbers in bucket i of n mean class i below the threshold, its alias above.
 
     Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. If less than a full bucket
     remains of a heavy class, the next heavy class fills the bucket of the former. The k-th heavy class therefore fills

@@ -82,7 +82,7 @@ def _nearest(points: Float[Tensor, "n D"], centroids: Float[Tensor, "B D"]) -> I
 
 
 class Members(NamedTuple):
-    """The classes of several blocks as positions in block order, one block after the other."""
+    """The classes of several blocks, one block after the other, as positions in block order."""
 
     position: Tensor  # [P]
     row: Tensor  # [P]: index of the block in the request

@@ -27,8 +27,9 @@ _NARROWEST_HZ = 10.0  # width of ten frequency bins of a second of noise
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, in the order of the arguments; null omits a change (Kharitonov et al. 2020,
-    arXiv:2007.00991).
+    """Changes of training windows, made in the order of the arguments; null omits a change.
+
+    The changes follow Kharitonov et al. 2020 (arXiv:2007.00991).
 
     Amounts are drawn uniformly for each window. Two numbers are a range; one number is the largest amount.
 

@@ -77,10 +77,10 @@ def index_folder(
 
     Raises:
         ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
-            not match the pattern, or has two names; the first few are named. Also for a pattern without named groups,
-            an `out` that exists, shares together with a split that folders, the pattern or `labels` name, a split that
-            would be empty, and `num_ray_workers` for signals; the errors of `join_labels` for `labels`, and of
-            `cpc.on_ray.spread.spread` for `num_ray_workers`.
+            not match the pattern, or has two names; the first few are named. Also if the pattern has no named groups,
+            `out` exists, shares are given although folders, the pattern or `labels` name splits, a split would be
+            empty, or `num_ray_workers` is given for signals. `labels` adds the errors of `join_labels`,
+            `num_ray_workers` those of `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -151,7 +151,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
 
 
 def _find(root: Path) -> tuple[list[str], bool]:
-    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
+    """Return the audio files below a folder, or else its recordings of signals; and True if the files are audio.
 
     Raises:
         ValueError: if there are neither.
@@ -202,8 +202,7 @@ def _drawn_splits(
     seed: int,
     keeps_speakers: bool,
 ) -> dict[str, list[str]]:
-    """Return a column `split`, from the first folders or drawn; {} if another column names splits, or both shares are
-    0.
+    """Return a column `split`: named by the first folders, or drawn. {} if splits are known, or both shares are 0.
 
     With `keeps_speakers`, files of one speaker are drawn together even without `split_by`.
     """

@@ -20,7 +20,7 @@ Waveform = Float[np.ndarray, " S"]
 def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
     """Raise pitch and formants by `cents` (1200 are an octave), as SoX does: resample, then stretch back.
 
-    At 300 cents sounds move by at most 12 ms, because of the search of the stretch and the drift within a segment.
+    At 300 cents sounds move by at most 12 ms: the stretch shifts segments, and sounds drift within a segment.
     """
     ratio = 2 ** (-cents / 1200)
     apart = np.pad(x, (0, sample_rate_hz // 20))  # padded, so that the end does not sound at the beginning
@@ -50,7 +50,7 @@ def keep_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -
 
 
 def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
-    """Remove the frequencies within a band; from 25 Hz beside the band on, frequencies are unchanged."""
+    """Remove the frequencies within a band. Frequencies more than 25 Hz from the band do not change."""
 
     def gain(hz: np.ndarray) -> np.ndarray:
         distance = np.maximum(low_hz - hz, hz - high_hz).clip(0, _BAND_EDGE_HZ)

@@ -39,8 +39,7 @@ def read_square(
     num_channels: int,
     note_narrow: Callable[[int], object] | None = None,
 ) -> UInt8[np.ndarray, "S S C"]:
-    """Return the central square of one image of a table, upright, in RGB or grey, at one size; of a film, its first
-    frame.
+    """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, resized.
 
     The shorter side is scaled to `image_size` by Pillow's bicubic filter, with antialiasing for larger images. An image
     that already has this size is copied. JPEG files of at least four times the size are decoded at 1/2, 1/4 or 1/8 of

@@ -50,9 +50,9 @@ def _locked(folder: Path) -> Iterator[None]:
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
 
-    Several processes may build one folder at the same time. The folder of the process that ends first stays (with
-    `build_once` all others wait instead). After a kill -9 a folder `<folder>.partial-*` remains; a later call removes
-    it if nothing was written to it for an hour.
+    Several processes may build one folder at the same time. Then the folder of the process that ends first remains.
+    (With `build_once` only one process builds.) After a kill -9 a folder `<folder>.partial-*` remains; a later call
+    removes it if nothing was written to it for an hour.
 
     Args:
         folder: the final folder; an existing incomplete one is replaced.

@@ -1,5 +1,4 @@
-"""ABX errors of cells, and their average as in ZeroSpeech. An error is the share of triplets with X closer to B than to
-A.
+"""ABX errors (the share of triplets with X closer to B than to A) of cells, averaged as in ZeroSpeech.
 
 m cells, g groups, P pairs of items, G speakers, Q pairs of phones.
 """

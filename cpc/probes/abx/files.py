@@ -64,8 +64,7 @@ def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return, for each name, the row of its path: of the path that equals the name, or of the only path that ends with
-    it.
+    """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
 
     File suffixes are ignored. Names without a path are left out.
 
