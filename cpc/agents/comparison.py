@@ -20,8 +20,8 @@ from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
-FINAL_SHARE = 0.1  # share of the last steps, whose mean return is the final return
-SMOOTHED_RECORDS = 5  # consecutive records whose mean return must reach the threshold
+FINAL_SHARE = 0.1  # the final return is the mean return over this share of the steps, at the end
+SMOOTHED_RECORDS = 5  # number of consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
 
 

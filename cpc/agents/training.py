@@ -228,7 +228,7 @@ class AgentRun:
                 self.state = step.state
                 transition = self.environments.step(action.numpy())
                 reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
-                for i, observation in transition.last.items():  # stands for the rewards it missed
+                for i, observation in transition.last.items():  # a truncated episode would have had further rewards
                     reward[i] += a2c.discount * self._value(torch.tensor(observation), i)
             actions.append(action)
             rewards.append(reward)

@@ -36,9 +36,9 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
     cancel.
 
     A **lower bound** in expectation for any critic, if negatives are independent samples of the marginal of the
-    candidates. Negatives must not repeat (`cpc.candidates.draw_excess_nats`). Bias: never above log N, and below the
-    truth unless exp(I) is small against N (`optimal_reading_nats`). Variance: small, because no row exceeds log N
-    (figures in docs/results/estimators.md).
+    candidates. Negatives must not repeat (`cpc.candidates.draw_excess_nats`).
+    Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_reading_nats`).
+    Variance: small, because no row exceeds log N (figures in docs/results/estimators.md).
 
     Example:
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from cpc.data.batch import Batch
 
 Precision = Literal["float32", "bfloat16"]
-# maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes, `UNLABELLED` for a vector without a
-# label
+# maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes; `UNLABELLED` if there is no label
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
 
 UNLABELLED = -100  # PyTorch's `ignore_index`

@@ -100,7 +100,7 @@ class ClassTableLoss(Loss):
         self.refresh_every = refresh_every
         self.updates_between = updates_between
         self.is_watched = False
-        self.has_moved = True  # whether the optimiser may have stepped since the last update or resume
+        self.has_moved = True  # whether the optimiser may have taken a step since the last update
         self.num_losses: Tensor
         self.is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
         if reads_table:

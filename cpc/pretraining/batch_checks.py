@@ -70,7 +70,7 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
     num_valid, *_ = identities(model.encoder, training.dataset, training.batches.batch(0))
     mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
     distances = [step.k for step in model.steps if step.direction == model.steps[0].direction]
-    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # or more, by Jensen
+    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # at least, by Jensen
     num_queries = num_sequences * num_latents * model.predictor.num_steps
     per_observation = {
         modality.unit: 4 * training.dataset.num_values,

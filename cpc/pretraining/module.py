@@ -95,7 +95,7 @@ class Pretraining(pl.LightningModule):
         self.generator = torch.Generator()  # generator of the negatives
         self.seed = seed
         self.tally = BoundTally(self.model.steps)  # training batches since the last record
-        self.context_state: tuple[Tensor, ...] | None = None  # of the last batch, if they are continuous
+        self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
         # The last step with its loss and its sequence ids; None after the check of the loss.
         self._unchecked: tuple[int, ContrastiveOutput, Tensor | None] | None = None
         self._restored: dict[str, Any] | None = None  # this rank's state in a checkpoint

@@ -20,7 +20,7 @@ from torch import Tensor
 MOST_WHITENED_DIMS = 4096  # largest dimension whose spectrum is computed; the eigendecomposition takes half a minute
 _BLOCK_ROWS = 4096
 _KEPT_BYTES = 1_000_000_000  # features above this size are standardised again in every pass, instead of being kept
-_SPECTRUM_EXAMPLES = 20_000  # at least, or eight per dimension; the spectrum is only a preconditioner
+_SPECTRUM_EXAMPLES = 20_000  # minimum; eight per dimension if that is more. They give only a preconditioner
 _MOST_PASSES = 1000
 _MOST_PRODUCTS = 100  # largest number of products with the Hessian in one step
 # Loss per example that float32 can resolve. The solver also stops after a step that lowers the loss by less than this

@@ -16,7 +16,7 @@ from cpc.probes.convex import Coordinates, Solution, solve
 
 PENALTIES = tuple(float(10.0 ** (power / 2)) for power in range(2, -13, -1))  # grid of l2 / n, from 10 to 1e-6
 NUM_FOLDS = 3
-MOST_EXAMPLES = 5_000  # at most, for the choice; neighbouring frames are nearly equal
+MOST_EXAMPLES = 5_000  # limit for the choice; neighbouring frames are nearly equal
 DEFAULT_L2 = 1.0  # scikit-learn's default, used if no class is in two folds
 _TOLERANCE = 0.1  # tolerance in standard errors; 0.001 led to the same choices
 _PATIENCE = 2  # the search stops after this many penalties in a row without a better score

@@ -50,10 +50,10 @@ class Plan:
         return [name for name in self.features if name in self.probe_data.features]
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Check that every task has neighbours and subsets of its labels, if the plan includes them.
+        """Check that every task supports nearest neighbours and shares of its labels, if the plan includes these.
 
         Raises:
-            ValueError: if a task lacks them. The message names the task and the option.
+            ValueError: if a task does not support them. The message names the task and the option.
         """
         for task in tasks:
             if task.pool == "frames" and "neighbours" in self.baselines:

@@ -175,5 +175,5 @@ def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
 def _allocate(shape: tuple[int, int], dtype: np.dtype, folder: Path | None) -> np.ndarray:
     if folder is None:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # without a name: freed after a kill
+    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # has no name, so a kill frees it too
         return np.memmap(file, dtype, "w+", shape=shape)

@@ -28,8 +28,9 @@ class ProposalSampler(Sampler):
       (e^-kappa for the Gumbel key kappa). Sums over the candidates weighted by the inverse of this estimate are
       unbiased: `importance` has E[Z'] = Z. For m = 1 their variance is infinite.
     - `rejection`: 1 - (1 - q_i)^num_tries, the estimate of TensorFlow's samplers. The estimate is biased: by about 8 %
-    of Z for three of six classes, by less for large m. - `tensorflow`: `rejection`, but m q_i if nothing was rejected,
-    as in TensorFlow. This estimate is discontinuous and biased.
+      of Z for three of six classes, by less for large m.
+    - `tensorflow`: `rejection`, but m q_i if nothing was rejected, as in TensorFlow. This estimate is discontinuous and
+      biased.
 
     With hits="exclude", targets are removed from the stream before anything is counted, so candidates follow q
     renormalised without the targets. `log_count_targets` is the log of the expected count of each target in the stream

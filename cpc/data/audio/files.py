@@ -1,4 +1,4 @@
-"""Waveforms from audio files: mono, at any rate, in blocks that join to the whole file decoded at once."""
+"""Waveforms from audio files: mono, at any rate, in blocks. Joined blocks equal the whole file read at once."""
 
 import math
 from collections.abc import Iterator

@@ -84,9 +84,9 @@ def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
 
     - Black and white become 0 and 255. Palettes are looked up. Grey becomes three equal channels.
     - Transparency (a channel, a palette or a single colour) is laid over white.
-    - 16-bit grey is divided by 257 and rounded, so that 65535 becomes 255. Pillow converts 16-bit colour when it
-    decodes. - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied. -
-    Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
+    - 16-bit grey is divided by 257 and rounded, so that 65535 becomes 255. Pillow converts 16-bit colour itself.
+    - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied.
+    - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 
     Raises:
         ValueError: for floating point, and for integers beyond 16 bits, since their black and white are unknown.

@@ -35,9 +35,11 @@ def read_image_source(
             - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or images without folders (see `read_image_folder`);
             - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
               `read_image_arrays`). An array `sequence` marks images that belong together, such as overlapping crops.
-            Such images share a sequence id: they come in different batches, are held out together, and are resampled
-            together by intervals; - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist,
-            stl10 (see `read_torchvision`); - a folder that `cpc data shard` wrote, or its URL.
+              Such images share a sequence id: they come in different batches, are held out together, and are
+              resampled together by intervals;
+            - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
+              `read_torchvision`);
+            - a folder that `cpc data shard` wrote, or its URL.
         valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0: no images
             become `valid`. A hash of seed and name decides, so adding images does not change the split of other images
             (see `draw_splits`). Images of one sequence stay together.

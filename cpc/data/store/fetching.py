@@ -1,4 +1,4 @@
-"""Files behind URLs, read whole and checked, by fsspec's file system for the URL's protocol."""
+"""Files behind URLs, read whole by fsspec, and checked."""
 
 import time
 from collections.abc import Callable

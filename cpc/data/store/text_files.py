@@ -28,7 +28,7 @@ def marked_encoding(start: bytes) -> tuple[str | None, int]:
 
 
 def read_text(path: Path, encoding: Encoding | None = None) -> str:
-    r"""Return the text of a file, with line ends ` `; raises the errors of `decode`."""
+    r"""Return the text of a file, with line ends `\n`; raises the errors of `decode`."""
     with reading(path):
         return decode(path.read_bytes(), path, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
