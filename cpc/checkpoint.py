@@ -1,10 +1,10 @@
-"""Saving and loading of a model as a folder of model.safetensors and config.json; reading of checkpoints of runs.
+"""Models as folders with model.safetensors and config.json: saving and loading. Also reads the checkpoints of runs.
 
 Files may be untrusted: reading them never runs code from them (docs/records.md).
 
 config.json describes every part by class and arguments, as YAML configs do, so loading a folder needs no code of the
-run that wrote it. It also contains the sha256 of the weights. Two files cannot be replaced atomically, so new weights
-are written next to the old ones and replace them after config.json contains their sha256.
+run that wrote it. It also contains the sha256 of the weights. Two files cannot be replaced in one atomic step. So new
+weights are written next to the old weights, and replace the old weights after config.json contains the new sha256.
 """
 
 import hashlib
@@ -212,8 +212,8 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
         revision: branch, tag or commit on the Hub.
 
     Raises:
-        ValueError: if a revision is given for a folder; as `cpc.interop.hub.fetch_model`.
-        ConnectionError: as `cpc.interop.hub.fetch_model`.
+        ValueError: if a revision is given for a folder; also the errors of `cpc.interop.hub.fetch_model`.
+        ConnectionError: the errors of `cpc.interop.hub.fetch_model`.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
@@ -348,7 +348,7 @@ def _finish_save(folder: Path) -> None:
 class _Budget(TorchDispatchMode):
     """A limit on the numbers and tensors that building a model allocates, relative to the size of its weights.
 
-    The limit is generous, because some networks are built with classifiers that are removed, and samplers build tables.
+    The limit is generous: some networks are built with classifiers that are later removed, and samplers build tables.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -360,7 +360,7 @@ class _Budget(TorchDispatchMode):
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
             num = math.prod(size for size in sizes if type(size) is int)
-            self.num_left -= max(num, 2**14)  # cost of a tensor besides its numbers
+            self.num_left -= max(num, 2**14)  # cost of a tensor, in numbers, besides its own numbers
             if self.num_left < 0:
                 raise ValueError("its sizes need far more numbers than the file of weights holds")
         return func(*args, **(kwargs or {}))

@@ -156,7 +156,7 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
-    """Add the options of the data of the model among the arguments, and return a note for unknown options."""
+    """Find the model in the arguments, add the options of its data, and return a note for unknown options."""
     parsed, rest = options.parse_alone(arguments)
     values = [argument for argument in rest if argument.strip() and not argument.startswith("-")]
     if not values:

@@ -26,8 +26,8 @@ from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.tables import format_report
 
 CARD_NAME = "README.md"
-_PATH_OPTIONS = ("source", "init_from")  # options that hold a path in any form
-_PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also in NAME:ROOT
+_PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not
+_PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also after `NAME:`
 
 
 @checked
@@ -44,9 +44,9 @@ def share(
 ) -> Path | str:
     """Write a model and its card to a folder, or upload them to the Hub, or both.
 
-    The card holds data, recipe, bound, the tables of `probe*.json` of the run or model folder, and the licence.
-    Absolute paths, and paths of sources and of the initial model, are not shared. Only the last part of such a path is
-    written, or the name of NAME:ROOT.
+    The card holds data, recipe, bound, licence, and the tables of `probe*.json` from the run folder and the model
+    folder. Absolute paths, and paths of sources and of the initial model, are not shared: only the last part of such a
+    path is written, and only NAME of NAME:ROOT.
 
     Args:
         model_folder: a run folder, or a model folder.
@@ -66,7 +66,7 @@ def share(
 
     Raises:
         ValueError: if neither `to` nor `out` is given, `out` exists, or the model cannot be loaded (before anything is
-            written or sent); or if the licence is unknown to the Hub.
+            written or sent); also if the Hub does not know the licence.
         ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
     if to is None and out is None:

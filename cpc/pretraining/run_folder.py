@@ -47,8 +47,8 @@ class RunFolder(Checkpoint):
     """A callback that evaluates the model, and writes records and checkpoints to the run's folder.
 
     A failed write does not destroy an earlier file. The held-out evaluation happens here, between the optimiser's step
-    and the checkpoint, so that a checkpoint is always written after the records of its step. So a resumed run neither
-    repeats nor misses a record.
+    and the checkpoint. A checkpoint is therefore always written after the records of its step, and a resumed run
+    neither repeats nor misses a record.
 
     Args:
         folder: the run's folder.
@@ -80,12 +80,12 @@ class RunFolder(Checkpoint):
         self.init_from = init_from
         self.init_trained_on = init_trained_on
         self.seeds = seeds or {}
-        self._unused: list[str] = []  # options without effect on a resumed run
+        self._unused: list[str] = []  # differing options, which have no effect on a resumed run
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the stop signal of any rank
         self._stop_signal = 0  # the stop signal of this rank
         self.ranks = Ranks(on_stuck=self._report_stuck)
-        self._failure: Failure | None = None  # failure of the first rank that failed
+        self._failure: Failure | None = None  # the first failure of any rank
         self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
@@ -147,7 +147,7 @@ class RunFolder(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Record, evaluate and save at their steps, once per step even under gradient accumulation."""
+        """Record, evaluate and save if it is due at this step; once per step, even under gradient accumulation."""
         step = trainer.global_step
         if step == self._last_step:
             return
@@ -156,7 +156,7 @@ class RunFolder(Checkpoint):
         if trainer.strategy.reduce_boolean_decision(bool(self._stop_signal), all=False) and step < trainer.max_steps:
             self.stopped_by = max(pl_module.gather_from_ranks(self._stop_signal))
             trainer.should_stop = True
-        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # max_time is over
+        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # `max_time` is over
         should_evaluate = step % self.eval_every_steps == 0 or is_last
         should_save = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
         if should_evaluate or should_save:
@@ -268,7 +268,7 @@ class RunFolder(Checkpoint):
 
     @property
     def _has_started(self) -> bool:
-        """Whether training has started; before that no event is recorded, since the folder may hold another run."""
+        """Whether training has started. Only then are events recorded, since the folder may hold another run."""
         return self._last_step >= 0
 
     def _rank_error(self, failure: Failure) -> RankError:
@@ -278,7 +278,7 @@ class RunFolder(Checkpoint):
         return RankError(f"rank {failure.rank} of {self.ranks.num_ranks}: {message}{advice}")
 
     def _report_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
-        """Record and print a failure, from another thread, before the process ends with its main thread stuck."""
+        """Record and print a failure, in another thread than the stuck main thread, before the process exits."""
         with suppress(OSError):
             self._record_failure(trainer, failure)
         print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # a new line after the progress bar
@@ -334,7 +334,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def how_to_continue(folder: Path) -> str:
-    """Return advice on the options that continue a run from its checkpoints."""
+    """Return the options that continue a run from its checkpoints, as advice in a message."""
     for name in ("last", "best"):
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"

@@ -1,4 +1,4 @@
-"""Features of files, written to one output per file, for use outside cpc."""
+"""`cpc embed`: features of files, written to one output per file, for use outside cpc."""
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -71,7 +71,7 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before files are written, if the modality cannot be probed, a path is missing, a folder has no files
+        ValueError: before files are written: if the modality cannot be probed, a path is missing, a folder has no files
             of the modality, two inputs have the same output, or outputs exist already. While files are written, without
             `skip_bad`: if a file is bad, or has features that are not finite. With `num_ray_workers`: see
             `cpc.on_ray.spread.spread`.

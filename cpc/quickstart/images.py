@@ -23,7 +23,7 @@ from cpc.quickstart.time_budget import Precision
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # for each corpus
 NUM_FIGURE_IMAGES = 300  # images of each split in the figures
-PROBED_FEATURES = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
+PROBED_FEATURES = ("z", "c")  # probed as means over the grid; the results `cpc` and `random` are of the first
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
     "results. The probe's rate was chosen on frames of synthesised speech."

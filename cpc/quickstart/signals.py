@@ -63,10 +63,10 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     source = corpus / "smartwatch.npz"
     arrays = read_installed_smartwatch()
     people = np.unique(arrays.group)
-    held_out = np.random.default_rng(seed).choice(people)  # for the bound; probes have folds over all people
+    held_out = np.random.default_rng(seed).choice(people)  # for the bound; probes use folds
     arrays = replace(arrays, split=np.where(arrays.group == held_out, "valid", "train").tolist())
     corpus.mkdir(parents=True, exist_ok=True)
-    write_recordings(source, arrays)  # always: another seed gives other splits
+    write_recordings(source, arrays)  # written even if it exists, since another seed gives other splits
     return {"smartwatch": source}, {
         "recipe_chosen_on": RECIPE_CHOSEN_ON,
         "corpus_minutes": round(float(np.sum(arrays.length)) / RATE_HZ / 60, 1),

@@ -27,13 +27,15 @@ _NARROWEST_HZ = 10.0  # width of ten frequency bins of a second of noise
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null omits a change.
+    """Changes of training windows, made in the order of the arguments; null omits a change.
+
+    The changes follow Kharitonov et al. 2020 (arXiv:2007.00991).
 
     Amounts are drawn uniformly for each window. Two numbers are a range; one number is the largest amount.
 
     Args:
-        applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged ones, at the
-            cost of encoding both; `both`: contexts, positives and negatives come from changed waveforms.
+        applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged waveforms, and
+            both are encoded; `both`: contexts, positives and negatives come from changed waveforms.
         pitch_cents: largest change of pitch, up or down.
         noise_snr_db: range of the ratio of signal to added noise.
         noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
@@ -60,7 +62,7 @@ class WaveformAugmentation:
         return None if self.noise in COLOURS else self.noise
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
-        """Raise a ValueError that names the option if an option is out of range for such windows, or has no effect."""
+        """Raise a ValueError if an option is out of range for these windows, or has no effect; the message names it."""
         if self.applied_to not in ("past", "both"):
             raise ValueError(f"data.augmentation.applied_to={self.applied_to!r} is not one of 'past', 'both'")
         highest_hz = sample_rate_hz / 2

@@ -46,7 +46,7 @@ class StateLabels(Labels):
 
 
 class FrameFeatureExtractor(FeatureExtractor):
-    """Latents `z` and contexts `c` of episodes, from the first frame on; without a corpus, only of files."""
+    """Latents `z` and contexts `c` of episodes, from the first frame on. Without a corpus it reads only files."""
 
     def __init__(
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision
@@ -57,7 +57,7 @@ class FrameFeatureExtractor(FeatureExtractor):
 
     @property
     def num_workers(self) -> int:
-        """All cores on a CPU, one episode per core."""
+        """All cores if the device is a CPU; a core takes one episode."""
         return torch.get_num_threads() if self.device == "cpu" else 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ class FrameFeatureExtractor(FeatureExtractor):
         """Return the features of an episode in a numpy file, uint8 `[T, H, W]`."""
         size = self.model.encoder.frame_size
         with reading(path, "cannot be read: it is cut off, or not an .npy file"):
-            frames = np.load(path, mmap_mode="r")  # a wrong shape in the header cannot exhaust the memory
+            frames = np.load(path, mmap_mode="r")  # mapped, in case the header has a huge shape
         if frames.dtype != np.uint8 or frames.shape[1:] != size or not len(frames):
             raise ValueError(
                 f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"
@@ -134,7 +134,7 @@ class FrameProbeData(ProbeData):
         return self.corpus.recording.splits
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the variables of a category; for `state` the variables of all categories, and the categories.
+        """Return the variables of a category. For `state`, also return all categories with their variables.
 
         Raises:
             ValueError: if a category has no variable that changes enough.

@@ -148,7 +148,7 @@ class ImageProbeData(ProbeData):
     """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
 
     Args:
-        corpus: the images, cut as in the model's run; empty if only files outside a corpus are read.
+        corpus: the images, cut as in the model's run. The corpus is empty if only files outside a corpus are read.
         where: arguments of `ProbeData`.
     """
 
@@ -177,7 +177,7 @@ class ImageProbeData(ProbeData):
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """Return an extractor of a model's means and grids in one pass, or of pixels or histograms."""
+        """Return an extractor: of a model's means and grids, in one pass; or of pixels or histograms."""
         if model is None:
             return HandMadeImageFeatures(features[0], self.corpus)
         return LearntImageFeatures(features, model, self.corpus, self.device, self.precision)
@@ -189,11 +189,11 @@ class ImageProbeData(ProbeData):
         return self.corpus.table.names[row]
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return sequences: overlapping crops, frames of a film."""
+        """Return sequences, such as the overlapping crops of a photograph or the frames of a film."""
         return "sequence", self.corpus.table.sequences
 
     def groups(self, task: str) -> np.ndarray:
-        """Return sequences, as `clusters` does."""
+        """Return sequences; see `clusters`."""
         return self.corpus.table.sequences
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
@@ -207,7 +207,7 @@ class ImageProbeData(ProbeData):
         model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder; supervised training has no context."""
+        """Return only the encoder, because supervised training uses no context."""
         return [model.encoder]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:

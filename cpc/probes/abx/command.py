@@ -72,7 +72,7 @@ def abx(
     Raises:
         ValueError: if the item file is damaged, names files that the data lack, or has no triplet; if a name is
             unknown; if an item begins or ends after the end of its file; if the report has errors of other items under
-            the same name. These errors come before features are computed.
+            the same name. All these errors are raised before features are computed.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
