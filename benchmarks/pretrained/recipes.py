@@ -86,7 +86,7 @@ RECIPES = {
         sources.photographs,
         "source",
         "cc-by-4.0",
-        "Caltech-101, 14 classes",
+        "Caltech-101, 10 classes",
         {
             "probe": Figures(
                 sources.photographs_of_other_classes,
@@ -97,7 +97,7 @@ RECIPES = {
                 },
             )
         },
-        ("--model.encoder.trunk.dim=192", "--trainer.max_steps=2400"),
+        ("--model.encoder.trunk.dim=144", "--trainer.max_steps=2400"),
     ),
     "activity-small": Recipe(
         "signals/activity.yaml",

@@ -37,11 +37,11 @@ def photographs_of_other_classes(data: Path, out: Path) -> Path:
 
 
 def _copy_classes(data: Path, out: Path, is_held_out: bool) -> Path:
-    """Copy every third class (kept apart), or the others, whose two parts become the split `train`."""
+    """Copy every second class (kept apart), or the others, whose two parts become the split `train`."""
     classes = sorted(folder.name for folder in (data / "caltech101_small" / "train").iterdir())
     for part in ("train", "test"):
         for index, name in enumerate(classes):
-            if (index % 3 == 2) == is_held_out:
+            if (index % 2 == 1) == is_held_out:
                 target = out / (part if is_held_out else "train") / name
                 shutil.copytree(data / "caltech101_small" / part / name, target, dirs_exist_ok=True)
     return out
