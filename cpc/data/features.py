@@ -37,8 +37,8 @@ class Features:
         statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`. A model holds its
             statistics.
         device: device to compute on, to which the model is moved; None: the device of the model.
-        precision: `bfloat16` computes the encoder's products in bfloat16, which is faster on many processors and slower
-            on some. Contexts stay in float32.
+        precision: `bfloat16` computes the encoder's matrix products in bfloat16, which is faster on many processors and
+            slower on some. Contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
     Attributes:

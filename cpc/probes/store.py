@@ -25,7 +25,7 @@ class Extraction:
 
     Attributes:
         device: device of the computation.
-        precision: precision of the encoder's products.
+        precision: precision of the encoder's matrix products.
         max_ram_gb: features above this size go to temporary files, which are deleted when the process ends.
         scratch_dir: folder of the temporary files; the folder of the system if not given.
         dtype: type of stored features; float32, or float16 for grids, if not given. `float16` has three decimal digits.

@@ -27,8 +27,8 @@ AUDIO_SUFFIXES = frozenset(
 _INEXACT_SEEKS = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS")
 _MOST_VORBIS_SAMPLES = 2048  # samples per byte: a packet of at least two bytes holds at most 4096 samples
 
-# Legal values in headers and manifests; a header beyond them is damaged. A header of 1 Hz would make the file 16,000
-# times as long, 2^40 samples at 16 kHz are two years, and libsndfile supports at most 1024 channels.
+# Legal values in headers and manifests; a header beyond them is damaged. 2^40 samples at 16 kHz last two years.
+# Resampling from 1 Hz to 16 kHz would make a file 16,000 times as long. libsndfile supports at most 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
 

@@ -30,7 +30,7 @@ def read_image_folder(root: Path) -> ImageTable:
 
     Raises:
         ValueError: if there is no image (the message lists other files), images and folders do not fit a layout, or a
-            file has two names.
+            file is found under two names.
     """
     return tabulate(root, find_images(root))
 
