@@ -16,6 +16,7 @@ from cpc import cli
 from cpc.checkpoint import read_config
 from cpc.data.store.untrusted import read_json
 from cpc.pretrained import FOLDER, models, shipped_names
+from cpc.sklearn import CPCTransformer
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -78,6 +79,15 @@ def test_commands_take_names(
     with pytest.raises(SystemExit):
         cli.main(["models", "--card", "speech-large"])
     assert "--card='speech-large' is not one of" in capsys.readouterr().err
+
+
+def test_training_starts_from_a_name() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 600, 6)).astype(np.float32)
+    transformer = CPCTransformer(init_from="activity-small", sample_rate_hz=50, max_steps=0).fit(x)
+    shipped = cpc.load_pretrained("activity-small").state_dict()
+    weights = transformer.model_.state_dict()
+    assert all(torch.equal(weights[name], shipped[name]) for name in shipped)
+    assert transformer.transform(x).shape == (6, len(transformer.get_feature_names_out()))
 
 
 @pytest.mark.slow

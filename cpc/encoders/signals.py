@@ -98,7 +98,7 @@ class SignalEncoder(Encoder):
         check_norm(norm)
         self.channels = channels
         self.dim = dim
-        self.sample_rate_hz = sample_rate_hz
+        self.sample_rate_hz = float(sample_rate_hz)  # configs write 50
         self.kernels = tuple(kernels)
         self.strides = tuple(strides)
         self.causal = causal
