@@ -54,7 +54,7 @@ def _measure(name: str, figures: Figures, model: str | Path, data: Path, work: P
     alignments = data / figures.alignments
     result = probe(model, source, out=report, alignments=alignments, **figures.options)
     if figures.has_abx:
-        items = source.parent / "phone.item"
+        items = source / "phone.item"
         write_items(source, items, alignments=alignments)
         result = abx(model, items, protocol=ABXProtocol(context="any", max_size_group=4), out=report)
     return result
@@ -67,9 +67,17 @@ def publish(recipe: Recipe, stored: Path, folder: Path) -> Path:
         new = Path(temporary) / folder.name
         share(stored, license=recipe.license, out=new, data_name=recipe.data_name, notes=notes)
         for name in recipe.figures:
-            write_json(shorten_paths(read_json(stored / f"{name}.json")), new / f"{name}.json")
+            write_json(_without_confusion(shorten_paths(read_json(stored / f"{name}.json"))), new / f"{name}.json")
         shutil.copytree(new, folder, dirs_exist_ok=True)
     return folder
+
+
+def _without_confusion(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report without the matrices of 60 x 60 phones, which are nine tenths of its size."""
+    for task in report["tasks"].values():
+        for result in task["results"].values():
+            result["confusion"] = None
+    return report
 
 
 def main() -> None:

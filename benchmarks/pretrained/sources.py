@@ -50,7 +50,7 @@ def _copy_classes(data: Path, out: Path, is_held_out: bool) -> Path:
 def speech(data: Path, out: Path) -> Path:
     """Write one manifest of AN4 and the training part of speechocean762."""
     parts = [prepare(corpus, data / corpus, out / f"{corpus}.csv") for corpus in ("an4", "speechocean")]
-    return write(out / "speech" / "manifest.csv", (row for part in parts for row in read(part)))
+    return write(out / "an4_and_speechocean", (row for part in parts for row in read(part)))
 
 
 def timit(data: Path, out: Path) -> Path:
@@ -58,17 +58,17 @@ def timit(data: Path, out: Path) -> Path:
 
     The split says which sentences a speaker probe trains and is tested on: five of each speaker, and three others.
     """
-    rows = [row for row in read(timit_all(data, out)) if not Path(row["path"]).stem.startswith("sa")]
-    return write(out / "timit" / "manifest.csv", rows, lambda row: "train" if "/sx" in row["path"] else "test")
+    rows = [row for row in read(timit_all(data, out) / "manifest.csv") if not Path(row["path"]).stem.startswith("sa")]
+    return write(out / "timit_without_sa", rows, lambda row: "train" if "/sx" in row["path"] else "test")
 
 
 def timit_all(data: Path, out: Path) -> Path:
     """Write a manifest of all 80 sentences of the TIMIT sample."""
-    path = out / "timit_all" / "manifest.csv"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        index_folder(data / "timit_dev", speaker_level=0, out=path)
-    return path
+    folder = out / "timit"
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        index_folder(data / "timit_dev", speaker_level=0, out=folder)
+    return folder
 
 
 def read(path: Path) -> list[Row]:
@@ -77,12 +77,12 @@ def read(path: Path) -> list[Row]:
         return [row | {"path": str((path.parent / row["path"]).resolve())} for row in csv.DictReader(stream)]
 
 
-def write(path: Path, rows: Iterable[Row], split: Callable[[Row], str] = lambda row: row["split"]) -> Path:
-    """Write the columns that all corpora have."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
+def write(folder: Path, rows: Iterable[Row], split: Callable[[Row], str] = lambda row: row["split"]) -> Path:
+    """Write a manifest with the columns that all corpora have, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "manifest.csv").open("w", newline="", encoding="utf-8") as stream:
         columns = ["path", "split", "speaker", "num_samples", "sample_rate_hz", "num_channels"]
         table = csv.DictWriter(stream, columns, extrasaction="ignore")
         table.writeheader()
         table.writerows(row | {"split": split(row)} for row in rows)
-    return path
+    return folder

@@ -191,9 +191,13 @@ def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
     folders = [folder, folder.parent] if folder.name == "model" else [folder]
     paths = [path for folder in folders for path in sorted(folder.glob(f"{Path(REPORT_NAME).stem}*.json"))]
     reports = [shorten_paths(read_report(path, config["sha256"])) for path in paths]
-    tables = [format_report(report) for report in reports if report.get("tasks")]
-    tables += [format_abx(record) for report in reports for record in report.get("abx", {}).values()]
-    return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")
+    tables = []
+    for report in reports:
+        source = report.get("data", {}).get("source")
+        texts = [format_report(report)] if report.get("tasks") else []
+        texts += [format_abx(record) for record in report.get("abx", {}).values()]
+        tables += [f"On `{_last_part(source)}`:" if source else "", *map(_block, texts)]
+    return "## Probes\n\n" + ("\n\n".join(filter(None, tables)) or "None were measured with these weights.")
 
 
 def _yaml(value: Any) -> str:
