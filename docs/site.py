@@ -19,6 +19,8 @@ PUBLIC = (
     "cpc.candidates.samplers",
     "cpc.losses",
     "cpc.bounds",
+    "cpc.bounds.estimators",
+    "cpc.bounds.tasks",
     "cpc.evaluation",
     "cpc.probes",
     "cpc.probes.abx",
