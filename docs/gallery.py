@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).with_suffix("")
 REPOSITORY = SCRIPTS.parents[1]
 OUTPUTS = REPOSITORY / "dist" / "gallery"
-PAGES = ("log_n", "own_loop", "estimators")
+PAGES = ("recording", "three_lines", "log_n", "negatives", "stream", "own_loop", "heartbeats", "estimators")
 NOT_RUN = (
     "!!! note\n    This copy of the page was built without its figures: `CPC_GALLERY=run mkdocs build` makes them.\n"
 )
@@ -35,6 +35,7 @@ STYLE: dict[str, Any] = {
     "figure.figsize": (4.5, 3.0),
     "figure.constrained_layout.use": True,
     "savefig.transparent": True,
+    "savefig.dpi": 200,  # of what is drawn as pixels
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -74,7 +75,9 @@ def cells(script: str) -> list[Cell]:
             code += 1
         comments = [line.removeprefix("#").removeprefix(" ") for line in lines[start + 1 : code]]
         text = "\n".join([f"## {heading}\n"] * bool(heading) + comments) if start != starts[0] else introduction
-        found.append(Cell(text, "\n".join(lines[code:end]).strip("\n"), code + 1))
+        while code < end and not lines[code]:
+            code += 1
+        found.append(Cell(text, "\n".join(lines[code:end]).rstrip("\n"), code + 1))
     return found
 
 

@@ -36,7 +36,7 @@ def test_cells_of_a_script() -> None:
     found = gallery.cells(
         '"""# Title\n\nText.\n"""\n\nimport os\n\n# %% Head\n# First\n#\n# second.\n\na = 1\n# why\nb = 2\n'
     )
-    assert found == [("# Title\n\nText.", "import os", 5), ("## Head\n\nFirst\n\nsecond.", "a = 1\n# why\nb = 2", 12)]
+    assert found == [("# Title\n\nText.", "import os", 6), ("## Head\n\nFirst\n\nsecond.", "a = 1\n# why\nb = 2", 13)]
 
 
 def test_a_page_shows_what_its_script_printed_and_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,5 +61,6 @@ plt.show()
 
 # %% Options used
 # [`info_nce`][cpc.bounds.estimators.info_nce] · [`nwj`][cpc.bounds.estimators.nwj] ·
-# [`smile`][cpc.bounds.estimators.smile] · [`make_task`][cpc.bounds.tasks.make_task] · [results with exact critics](../results/estimators.md) ·
+# [`smile`][cpc.bounds.estimators.smile] · [`make_task`][cpc.bounds.tasks.make_task] ·
+# [results with exact critics](../results/estimators.md) ·
 # [theory](../theory.md#other-estimators-and-how-infonce-relates-to-mine)

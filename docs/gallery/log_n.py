@@ -1,8 +1,8 @@
 """# What `log N - L` says
 
-The loss of CPC turns into information: `log N - L` is at most the information that a context holds about a latent ahead.
-Here the process is known, so its true information is known too. The page compares the two for a trained model, and
-shows when the number comes out too low.
+The loss of CPC turns into information: `log N - L` is at most the information of a context about a latent ahead. Here
+the process is known, so its true information is known too. The page compares the two for a trained model, and shows
+when the number comes out too low.
 """
 
 import math

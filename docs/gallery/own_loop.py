@@ -35,8 +35,8 @@ parameters = [*encoder.parameters(), *context.parameters(), *predict.parameters(
 optimiser = torch.optim.Adam(parameters, lr=2e-3)
 
 # %% The loop
-# All latents of the batch are candidates. The positive of a query at time t is the latent at t + K of the same sequence.
-# Its index in the flat list of candidates is all that the loss needs.
+# All latents of the batch are candidates. The positive of a query at time t is the latent at t + K of the same
+# sequence. Its index in the flat list of candidates is all that the loss needs.
 
 generator = torch.Generator().manual_seed(0)
 positives = rearrange(torch.arange(B * T), "(b t) -> b t", b=B)[:, K:].flatten()
