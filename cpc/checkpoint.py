@@ -1,10 +1,10 @@
-"""Saving and loading of a model as a folder of model.safetensors and config.json; reading of checkpoints of runs.
+"""Models as folders with model.safetensors and config.json: saving and loading. Also reads the checkpoints of runs.
 
 Files may be untrusted: reading them never runs code from them (docs/records.md).
 
 config.json describes every part by class and arguments, as YAML configs do, so loading a folder needs no code of the
-run that wrote it. It also contains the sha256 of the weights. Two files cannot be replaced atomically, so new weights
-are written next to the old ones and replace them after config.json contains their sha256.
+run that wrote it. It also contains the sha256 of the weights. Two files cannot be replaced in one atomic step. So new
+weights are written next to the old weights, and replace the old weights after config.json contains the new sha256.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.untrusted import open_regular, read_json, require_regular
 from cpc.interop.hub import fetch_model, is_hub_name
 from cpc.model import CPC
+from cpc.pretrained import FOLDER, is_shipped
 
 FORMAT_VERSION = 1
 _WEIGHTS, _NEW_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
@@ -49,7 +50,9 @@ _CHECKPOINT_ENTRIES = {
 }
 
 
-def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None) -> None:
+def save_pretrained(
+    model: CPC, folder: str | Path, *, provenance: dict[str, Any] | None = None, dtype: torch.dtype | None = None
+) -> None:
     """Write weights and description; if this fails or is killed, the folder holds either the old or the new model.
 
     Sharded weights (`fully_shard` of FSDP2) are gathered: all ranks must call this function, and the first rank writes.
@@ -58,10 +61,12 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         model: model to save.
         folder: output folder, created if needed.
         provenance: facts that are stored with the architecture, such as corpus, steps, seed and bound.
+        dtype: type in which weights and statistics are stored, such as torch.float16, which halves the file;
+            `load_pretrained` converts them back. None: their own types.
 
     Raises:
         TypeError: if the architecture or the provenance contains values that JSON cannot represent.
-        ValueError: if a number in them is not finite.
+        ValueError: if a number in them is not finite, or a finite weight is too large for `dtype`.
     """
     weights = model.state_dict()
     sharded = {name for name, weight in weights.items() if hasattr(weight, "full_tensor")}  # DTensor imports slowly
@@ -69,6 +74,8 @@ def save_pretrained(model: CPC, folder: str | Path, *, provenance: dict[str, Any
         weights = {name: weight.full_tensor() if name in sharded else weight for name, weight in weights.items()}
         if dist.get_rank() > 0:
             return
+    if dtype is not None:
+        weights = {name: _converted(weight, name, dtype) for name, weight in weights.items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _finish_save(folder)
@@ -97,8 +104,9 @@ def load_pretrained(
     """Load a saved model in eval mode.
 
     Args:
-        folder: folder written by `save_pretrained`; a run folder that contains such a folder as `model/`; or a model on
-            the Hugging Face Hub, as `ORG/NAME` or `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
+        folder: folder written by `save_pretrained`; a run folder that contains such a folder as `model/`; the name of a
+            model that ships with cpc (`cpc models` lists them); or a model on the Hugging Face Hub, as `ORG/NAME` or
+            `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
         revision: branch, tag or commit on the Hub.
         device: device of the model in the notation of torch: `cpu`, `cuda`, `cuda:1`.
         trusted_packages: packages whose classes config.json may name.
@@ -158,7 +166,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
-            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'"
+            f"{folder} holds no model: it lacks config.json and model.safetensors, and so does its folder 'model'; "
+            "`cpc models` lists the models that need no folder"
         )
     config = read_json(path)
     version = config.get("format_version") if isinstance(config, dict) else None
@@ -198,30 +207,39 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     """Return the folder of config.json and the weights, which may not exist; a model on the Hub is downloaded.
 
     Args:
-        model: a model folder, a run folder with a model in `model/`, or a name on the Hub (`cpc.interop.hub`).
+        model: a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
+            a name on the Hub (`cpc.interop.hub`).
         revision: branch, tag or commit on the Hub.
 
     Raises:
-        ValueError: if a revision is given for a folder; as `cpc.interop.hub.fetch_model`.
-        ConnectionError: as `cpc.interop.hub.fetch_model`.
+        ValueError: if a revision is given for a folder; also the errors of `cpc.interop.hub.fetch_model`.
+        ConnectionError: the errors of `cpc.interop.hub.fetch_model`.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
     if revision is not None:
-        raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is a folder: omit it")
+        raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is none: omit it")
+    if is_shipped(model):
+        return FOLDER / model
     folder = Path(model)
     return folder if (folder / _CONFIG).exists() else folder / "model"
+
+
+def is_named(model: str | Path) -> bool:
+    """Return whether this is the name of a shipped model or of a model on the Hub, and no local folder."""
+    return is_shipped(model) or is_hub_name(model)
 
 
 def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Path:
     """Return the file for results: `out`, or the file `name` in the folder of the model.
 
     Raises:
-        ValueError: if `out` is None for a model on the Hub, or the path is a folder.
+        ValueError: if `out` is None for a model that is named, or the path is a folder.
         OSError: if the file cannot be written.
     """
-    if out is None and is_hub_name(model):
-        raise ValueError(f"{model} is a model of the Hub, without a local folder for {name}: name a file with `out`")
+    if out is None and is_named(model):
+        where = "ships with cpc" if is_shipped(model) else "is a model of the Hub"
+        raise ValueError(f"{model} {where}, and has no local folder for {name}: name a file with `out`")
     path = Path(model) / name if out is None else Path(out)
     Writable(is_folder=False).check("out", path)
     return path
@@ -308,6 +326,15 @@ def nonfinite_names(model: nn.Module) -> list[str]:
     ]
 
 
+def _converted(weight: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    if not weight.is_floating_point():
+        return weight
+    converted = weight.to(dtype)
+    if not torch.equal(converted.isfinite(), weight.isfinite()):
+        raise ValueError(f"{name} has values up to {weight.abs().max():g}, too large for {dtype}: keep another type")
+    return converted
+
+
 def _finish_save(folder: Path) -> None:
     """Rename new weights if config.json names them; otherwise the save has failed, and they are deleted."""
     new_weights = folder / _NEW_WEIGHTS
@@ -321,7 +348,7 @@ def _finish_save(folder: Path) -> None:
 class _Budget(TorchDispatchMode):
     """A limit on the numbers and tensors that building a model allocates, relative to the size of its weights.
 
-    The limit is generous, because some networks are built with classifiers that are removed, and samplers build tables.
+    The limit is generous: some networks are built with classifiers that are later removed, and samplers build tables.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -333,7 +360,7 @@ class _Budget(TorchDispatchMode):
         if not any(isinstance(arg, Tensor) for arg in args):
             sizes = next((arg for arg in args if isinstance(arg, list | tuple)), args)
             num = math.prod(size for size in sizes if type(size) is int)
-            self.num_left -= max(num, 2**14)  # cost of a tensor besides its numbers
+            self.num_left -= max(num, 2**14)  # cost of a tensor, in numbers, besides its own numbers
             if self.num_left < 0:
                 raise ValueError("its sizes need far more numbers than the file of weights holds")
         return func(*args, **(kwargs or {}))

@@ -30,6 +30,7 @@ COMMANDS = {
     "embed": ("cpc.probes.embed:embed", "write features of audio or image files, with their positions in the input"),
     "export": ("cpc.interop.export:export", "write a model as ONNX graphs, and check them"),
     "import": ("cpc.interop.cpc_audio:import_checkpoint", "convert a checkpoint of CPC_audio to a model"),
+    "models": ("cpc.pretrained:models", "list the small models that ship with cpc, or print the card of one"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "figures": (
         "cpc.probes.figures:write_figures",
@@ -155,18 +156,17 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
 
 
 def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
-    """Add the options of the data of the model among the arguments, and return a note for unknown options."""
+    """Find the model in the arguments, add the options of its data, and return a note for unknown options."""
     parsed, rest = options.parse_alone(arguments)
     values = [argument for argument in rest if argument.strip() and not argument.startswith("-")]
     if not values:
         options.parser.epilog = "Further options depend on the model's data: name the model before --help to see them."
         return ""
     models = [value for value in values if any((Path(value) / name).exists() for name in ("config.json", "model"))]
-    from cpc.checkpoint import read_config
+    from cpc.checkpoint import is_named, read_config
     from cpc.evaluation import data_class
-    from cpc.interop.hub import is_hub_name
 
-    model = next(iter(models or filter(is_hub_name, values)), values[0])
+    model = next(iter(models or filter(is_named, values)), values[0])
     modality = data_class(read_config(model), tuple(getattr(parsed, "trusted_packages", ("cpc",))))
     if command == "probe":
         options.add_fields(modality, modality.probe_options)

@@ -40,7 +40,7 @@ class CPC(nn.Module):
             loss does not fit encoder and context.
     """
 
-    # Any: parts follow a protocol (connect, dim, num_latents, ...) that torch's own attribute types would hide.
+    # Any: torch's attribute types would hide the protocol of the parts (connect, dim, num_latents, ...).
     encoder: Any
     context: Any
     loss_part: Any
@@ -62,7 +62,7 @@ class CPC(nn.Module):
         self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
     def encode(self, x: Num[Tensor, "B ..."], state: Any = None) -> tuple[Tensor, Tensor, Any]:
-        """Return latents, contexts and the state from which to continue; probes use only this."""
+        """Return latents, contexts, and the state with which the next chunk continues. Probes call only this method."""
         latents = self.encoder(x)  # z: [B, T, D]
         contexts, state = self.context(latents, state)  # c: [B, T, C]
         return latents, contexts, state
@@ -81,7 +81,7 @@ class CPC(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """Return the loss of a batch, or of observations without padding from distinct sequences; see `contrast`."""
+        """Return the loss of a batch; see `contrast`. Plain observations are distinct sequences without padding."""
         batch = batch if isinstance(batch, Batch) else Batch.of(batch)
         return self.contrast(self(batch.x), batch, generator, measure)
 
@@ -96,8 +96,8 @@ class CPC(nn.Module):
 
         Args:
             output: output of the model for `batch.x`.
-            batch: the observations. Only here are lengths converted from samples to latents. If the batch has a
-                `target`, it is encoded here: positives and negatives come from it.
+            batch: the observations, with lengths in samples; this method converts the lengths to latents. If the batch
+                has a `target`, this method encodes it, and positives and negatives come from it.
             generator: source of the draws.
             measure: a strategy and number of negatives to use instead of those of training.
         """
@@ -111,7 +111,7 @@ class CPC(nn.Module):
         return latents if targets is None else targets
 
     def lengths_in_latents(self, batch: Batch) -> Batch:
-        """Return the batch for a loss: `num_valid` counts latents and `is_known` marks latents, not samples."""
+        """Return the batch that a loss reads: `num_valid` and `is_known` refer to latents instead of samples."""
         num_valid, is_known = batch.num_valid, batch.is_known
         return batch._replace(
             num_valid=None if num_valid is None else self.encoder.num_latents(num_valid),
@@ -142,7 +142,7 @@ class CPC(nn.Module):
 
 
 def _check_parts(**parts: Any) -> None:
-    """Raise an error on a module that is not a part of its kind, before it fails in the middle of a step."""
+    """Raise an error now on a module of a wrong kind, which would fail in the middle of a step."""
     for name, part in parts.items():
         missing = (
             [] if part is None and name == "loss" else [each for each in _PROTOCOL[name] if not hasattr(part, each)]

@@ -18,7 +18,7 @@ from cpc.contexts.transformer import TransformerLayer
 
 
 class Step(NamedTuple):
-    """A prediction step: k latents ahead in a direction of time, whose name is empty for sequences."""
+    """A prediction step: k latents ahead in a direction of time. For sequences the name of the direction is empty."""
 
     direction: str
     k: int
@@ -43,7 +43,7 @@ class Output(NamedTuple):
         queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences the name of the direction is empty and S =
             B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
         state: state of the context network, with which the next chunk continues.
-        targets: latents to which queries are compared, if the loss encodes its own (`Loss.encode`); None: z.
+        targets: latents to which queries are compared, if they are not z (`Loss.encode`); None: z.
     """
 
     latents: Tensor
@@ -131,11 +131,11 @@ class Bilinear(Predictor):
 class TransformerPredictor(Predictor):
     """A causal transformer layer, separate for each step or shared by all steps, and a linear head per step.
 
-    Separate layers are those of Riviere et al. 2020 (arXiv:2002.02848), the shared layer is the multi-head form of
-    Kharitonov et al. 2020 (arXiv:2007.00991). The layers of both papers (CPC_audio) normalise after each addition and
-    learn a vector per distance up to a fixed length; this class uses the pre-norm, rotary layer of
-    `cpc.contexts.CausalTransformer`, which accepts any length. A query attends to its own and all previous contexts of
-    the input: to process a stream, pass the past contexts again.
+    Riviere et al. 2020 (arXiv:2002.02848) use separate layers; Kharitonov et al. 2020 (arXiv:2007.00991) use one layer
+    with several heads. Their layers (CPC_audio) normalise after each addition, and learn a vector per distance up to a
+    fixed length. This class uses the layer of `cpc.contexts.CausalTransformer`: pre-norm, with rotary positions, for
+    sequences of any length. A query attends to its own context and to all previous contexts of the input. To process a
+    stream, pass the past contexts again.
 
     Args:
         num_steps: K, the largest predicted step.

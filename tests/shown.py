@@ -15,6 +15,7 @@ _NARROW = f"{_DRAWN} --model.encoder.init_args.dim 8 --model.context.init_args.d
 # By config or command.
 SMALLER = {
     "configs/small_speech.yaml": f"{_NARROW} --data.speakers_per_batch 2",
+    "configs/speech_small.yaml": f"{_DRAWN} --data.window_samples 6400 --data.speakers_per_batch 2",
     "configs/cpu_small.yaml": _NARROW,
     "configs/librispeech960.yaml": f"{_NARROW} --data.batch_size 2 --data.num_workers 0",
     "configs/image/cpu_small.yaml": f"""{_DRAWN} --model.encoder.init_args.trunk.init_args.dim 8

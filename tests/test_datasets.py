@@ -3,6 +3,7 @@
 import csv
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -85,6 +86,21 @@ def librispeech(tmp_path: Path, write_audio: Write) -> Path:
     return root
 
 
+@pytest.fixture
+def speechocean(tmp_path: Path, write_audio: Write) -> Path:
+    root = tmp_path / "speechocean"
+    for part, speakers in (("train", ("0001", "0005")), ("test", ("0003",))):
+        (root / part).mkdir(parents=True)
+        for speaker in speakers:
+            for number in range(6):
+                write_audio(root / "WAVE" / f"SPEAKER{speaker}" / f"00{speaker}{number:03}.WAV", 0.2)
+        names = [f"00{speaker}{number:03}\t{speaker}" for speaker in speakers for number in range(6)]
+        (root / part / "utt2spk").write_text("\n".join(names) + "\n")
+        for name, value in (("spk2gender", "f"), ("spk2age", "12")):
+            (root / part / name).write_text("".join(f"{speaker}\t{value}\n" for speaker in speakers))
+    return root
+
+
 def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(monkeypatch, "fsdd", fsdd)
     written = rows(fsdd / "manifest.csv")
@@ -135,6 +151,36 @@ def test_an4(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:
     assert {row["speaker"] for row in written.values() if row["split"] == "test"} == {"fcaw"}
     assert written["fash/an103-fash-b.wav"]["transcript"] == "YES NO"
     assert written["fcaw/an100-fcaw-b.wav"]["transcript"] == "RUBOUT G M"
+
+
+def test_speechocean(monkeypatch: pytest.MonkeyPatch, speechocean: Path) -> None:
+    prepare(monkeypatch, "speechocean", speechocean)
+    written = rows(speechocean / "manifest.csv")
+    assert len(written) == 18
+    for name, row in written.items():
+        speaker, number = name.split("/")[0].removeprefix("SPEAKER"), int(name.split(".")[0][-3:])
+        assert row["split"] == ("test" if speaker == "0003" else "valid" if number == 4 else "train")
+        assert (row["speaker"], row["gender"], row["age"]) == (speaker, "f", "12")
+
+
+def test_speechocean_from_one_table(monkeypatch: pytest.MonkeyPatch, speechocean: Path) -> None:
+    shutil.rmtree(speechocean / "WAVE" / "SPEAKER0003")
+    for part in ("train", "test"):
+        shutil.rmtree(speechocean / part)
+    lines = [
+        f"{speaker}/00{speaker}{number:03}.wav\t{speaker}\tm\t40\tNO\tN OW"
+        for speaker in ("0001", "0005")
+        for number in range(6)
+    ]
+    header = "file\tspeaker\tgender\tage\ttext\tphones"
+    (speechocean / "utterances.tsv").write_text("\n".join([header, *lines]) + "\n")
+    prepare(monkeypatch, "speechocean", speechocean)
+    written = rows(speechocean / "manifest.csv")
+    assert Counter(row["split"] for row in written.values()) == {"train": 10, "valid": 2}
+    assert {(row["gender"], row["age"]) for row in written.values()} == {("m", "40")}
+    (speechocean / "utterances.tsv").write_text("\n".join([header, *lines[1:]]) + "\n")
+    with pytest.raises(SystemExit, match=r"1 utterances are not in the lists of .*:\n  000001000"):
+        prepare(monkeypatch, "speechocean", speechocean)
 
 
 def test_an4_refusals(monkeypatch: pytest.MonkeyPatch, an4: Path) -> None:

@@ -39,7 +39,7 @@ from cpc.data.store.records import read_records
 
 # A block that is added to a page has no name here, and no test.
 SHARDS, IMAGE_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")
-HUB, CPC_AUDIO = command_blocks("docs/library.md")
+SHIPPED, HUB, CPC_AUDIO = command_blocks("docs/library.md")
 (MONITOR,) = command_blocks("docs/monitor.md")
 (AGENTS,) = command_blocks("docs/agents.md")
 (SIGNALS,) = command_blocks("docs/signals.md")
@@ -182,6 +182,17 @@ def test_frames_of_a_game(beside_configs: Path) -> None:
     assert held_out_at("runs/pong") == {2}
     report = json.loads(Path("runs/pong/probe.json").read_text())
     assert report["families"]["state"]["members"]
+
+
+def test_models_that_ship(indexed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in SHIPPED:
+        run(words, {"DIR": str(indexed)})
+    assert "MB" in capsys.readouterr().out
+    assert len(list(Path("features").rglob("*.npy"))) == 60
+    provenance = read_config("runs/more")["provenance"]
+    assert provenance["init_from"] == "speech-small"
+    shipped = read_config("speech-small")["provenance"]["trained_on"]["num_observations"]
+    assert provenance["trained_on"]["num_observations"] > shipped
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 
 import cpc
 from cpc.config.extras import DISTRIBUTION
+from cpc.pretrained import FOLDER, shipped_names
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK_FILES = re.compile(r"(^|/)(uv\.lock|poetry\.lock|Pipfile\.lock|pylock.*\.toml|package-lock\.json)$")
@@ -55,6 +56,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) ->
     assert sources <= shipped
     assert all(name.startswith("cpc/") for name in shipped)
     assert not [name for name in shipped if re.search(r"(^|/)(datasets|tests|__pycache__)(/|$)", name)]
+
+
+def test_the_wheel_carries_the_models_and_stays_small(wheel: zipfile.ZipFile) -> None:
+    assert shipped_names()
+    for name in shipped_names():
+        for file in ("config.json", "model.safetensors", "README.md"):
+            assert wheel.read(f"cpc/pretrained/{name}/{file}") == (FOLDER / name / file).read_bytes()
+    assert wheel.filename is not None
+    assert Path(wheel.filename).stat().st_size < 25e6
 
 
 def test_the_wheel_carries_licence_and_command(wheel: zipfile.ZipFile) -> None:

@@ -1,4 +1,4 @@
-"""A policy and a value function of the contexts of a CPC model, and their losses.
+"""A policy and a value function on the contexts of a CPC model, and the losses of both.
 
 B environments, T steps of a rollout, D latent dim, C context dim, A actions, K prediction steps, P segments: a rollout
 is cut into segments where episodes begin.
@@ -45,7 +45,8 @@ class ActorCritic(nn.Module):
         num_actions: A.
 
     Raises:
-        ValueError: if the state of the context does not have a bounded size, which acting step by step requires.
+        ValueError: if the size of the context's state is not bounded; an agent acts step by step, and needs a bounded
+            state.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
@@ -58,13 +59,13 @@ class ActorCritic(nn.Module):
         self.model = model
         self.policy = nn.Linear(model.context.dim, num_actions)
         self.value = nn.Linear(model.context.dim, 1)
-        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # at first actions are about equally likely
+        nn.init.orthogonal_(self.policy.weight, gain=0.01)  # small, so that actions are about equally likely at first
         nn.init.orthogonal_(self.value.weight)
         for head in (self.policy, self.value):
             nn.init.zeros_(head.bias)
 
     def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> AgentOutput:
-        """Return the output for observations; the state of the context is reset where an episode `begins`."""
+        """Return the output for observations. If `begins` is True at a step, the context's state is reset before it."""
         latents, targets = self.model.loss_part.encode(self.model.encoder, x)
         parts = []
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
@@ -122,7 +123,7 @@ def discounted_returns(
     Args:
         rewards: reward of each step.
         is_end: True where a step ends its episode.
-        final_values: value of the observation after the last step, added to the rewards if its episode goes on.
+        final_values: value of the observation after the last step; it is added to the rewards if the episode goes on.
         discount: discount per step.
     """
     returns = torch.empty_like(rewards)

@@ -20,8 +20,8 @@ from cpc.data.store.untrusted import read_limited_yaml
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
-FINAL_SHARE = 0.1  # share of the last steps, whose mean return is the final return
-SMOOTHED_RECORDS = 5  # consecutive records whose mean return must reach the threshold
+FINAL_SHARE = 0.1  # the final return is the mean return over this share of the steps, at the end
+SMOOTHED_RECORDS = 5  # number of consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
 
 
@@ -44,8 +44,8 @@ def train_agents(
         config: a YAML file with `model` (encoder, context, predictor, loss), `environment` and `a2c`.
         run_dir: folder for the folders of the runs and for the comparison.
         num_seeds: number of seeds for each weight.
-        cpc_weights: weights of the CPC loss; 0 and the config's weight if not given.
-        num_steps: steps of each run, in all its environments together; the config's number if not given.
+        cpc_weights: weights of the CPC loss; if not given, 0 and the weight in the config.
+        num_steps: steps of each run, summed over its environments; if not given, the number in the config.
         threshold: a return; the numbers of steps until it is reached are also compared.
         trusted_packages: packages whose classes the config may name.
 
@@ -98,7 +98,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
-    read_limited_yaml(path)  # refuses a file that is too large for `read_yaml`
+    read_limited_yaml(path)  # raises an error on a file that is too large for `read_yaml`
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")
@@ -157,7 +157,7 @@ def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[s
 
 
 def _difference(seed_differences: np.ndarray) -> dict[str, Any]:
-    """Return mean and interval of a difference, which is resolved if the interval excludes zero."""
+    """Return mean and interval of a difference. The difference is resolved if the interval excludes zero."""
     interval = _interval(seed_differences)
     is_resolved = None if interval is None else not interval[0] <= 0 <= interval[1]
     return {"mean": float(seed_differences.mean()), "interval": interval, "is_resolved": is_resolved}

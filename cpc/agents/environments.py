@@ -20,7 +20,7 @@ class Transition(NamedTuple):
     Attributes:
         rewards: `[N]` float32 rewards.
         is_end: `[N]` True if the step ended the episode; the next observation is then the first of a new episode.
-        last: by environment, the last observation of a truncated episode, which ended only because of a time limit.
+        last: for each environment, the last observation if the episode was truncated (ended only by a time limit).
         returns: sums of the rewards of the episodes that ended.
     """
 
@@ -38,7 +38,7 @@ class Environment:
         name: name as for `cpc data record`: `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
         options: further arguments of `gymnasium.make`, such as `{frame_skip: 4}`.
         shrink: side of the squares of pixels that are averaged; 1: pixels are unchanged.
-        is_grey: True if a picture becomes one frame of luminance; False if each of its channels becomes a frame.
+        is_grey: True: a picture becomes one frame of luminance. False: each channel of a picture becomes a frame.
 
     Raises:
         ValueError: if `shrink` is below 1.
@@ -91,7 +91,7 @@ def _is_vector(space: Any) -> bool:
 
 
 class Environments:
-    """N environments, each of which begins a new episode when one has ended.
+    """N environments. Each environment begins a new episode when the previous episode has ended.
 
     Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
     and the actions of unfinished episodes, which are replayed when the state is loaded.
@@ -137,7 +137,7 @@ class Environments:
         return Transition(rewards, is_end, last, returns)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the indices of the current episodes and their actions so far."""
+        """Return the index of each current episode, and its actions so far."""
         return {"numbers": list(self._episodes), "actions": [list(actions) for actions in self._actions]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from cpc.probes.tracker import event_record
 
 SCHEMA = 1
 RECORDS = ("bound.jsonl", "returns.jsonl")
-_ENTRIES = {"settings": dict, "update": int, "agent": dict, "optimiser": dict, "environments": dict}  # of checkpoints
+_ENTRIES = {"settings": dict, "update": int, "agent": dict, "optimiser": dict, "environments": dict}  # for checkpoints
 _MAY_CHANGE = ("num_steps", "save_every_updates")  # settings that a resumed run may change
 
 
@@ -204,7 +204,7 @@ class AgentRun:
                 rate = (self.num_steps - steps_before) / (time.perf_counter() - since)
                 self._record(rate)
                 since, steps_before = time.perf_counter(), self.num_steps
-            if is_last:  # records come before the last checkpoint, which marks the run as finished
+            if is_last:  # the records first, because the last checkpoint marks the run as finished
                 provenance = {"step": self.num_steps, "seed": self.seed}
                 save_pretrained(self.agent.model, self.folder / "model", provenance=provenance)
             if self.update % a2c.save_every_updates == 0 or is_last:
@@ -220,7 +220,7 @@ class AgentRun:
         a2c, first_state = self.a2c, self.state
         x, actions, rewards, is_end, begins = [], [], [], [], [self.begins]
         for _ in range(a2c.rollout_steps):
-            # A copy in torch's memory, because matrix products depend on the alignment of memory.
+            # torch allocates a copy, because the results of matrix products depend on the alignment of memory.
             x.append(torch.tensor(self.environments.observations))
             with torch.no_grad():
                 step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)
@@ -258,7 +258,7 @@ class AgentRun:
         self.optimiser.step()
 
     def _value(self, observation: Tensor, i: int) -> Tensor:
-        """Return the value of the last observation of environment i's episode."""
+        """Return the value of the last observation of the episode in environment i."""
         assert self.state is not None
         state = tuple(tensor[i : i + 1] for tensor in self.state)
         begins = torch.zeros(1, 1, dtype=torch.bool)

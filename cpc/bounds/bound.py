@@ -32,7 +32,7 @@ class Bound:
         steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
         directions: directions of time, such as `down` in grids; empty for sequences.
         strategy: strategy of the negatives; `cpc.candidates.interpretation` explains what the bound then means. For
-            losses of classes, the objective: a name in `cpc.losses.OBJECTIVES`.
+            losses of classes it is the objective, a name in `cpc.losses.OBJECTIVES`.
         split: split of the corpus.
         num_batches: number of batches.
         num_rows: number of rows.
@@ -41,7 +41,8 @@ class Bound:
         mi_ceiling_nats: mean log N, the maximum of the bound for any critic.
         mi_bound_nats: mean log N - L.
         standard_error_nats: standard error of `mi_bound_nats` over the batches with rows of the step; NaN if only one
-            of several batches has such rows. With a single batch, the error over its sequences.
+            of several batches has such rows. If there is a single batch, it is the error over the sequences of the
+            batch.
         accuracy: fraction of rows in which no negative scores higher than the positive; ties count as fractions.
         draw_excess_nats: mean excess of `mi_bound_nats` that repeated negatives may cause; 0 without sampling.
     """
@@ -67,12 +68,12 @@ class Bound:
 
     @property
     def biased(self) -> list[bool]:
-        """For each step, whether an exact critic on Gaussians has a bias above 0.3 nats; False if not a bound."""
+        """For each step, whether an exact critic on Gaussians has a bias above 0.3 nats; False for no bound."""
         return [self.is_bound and is_biased(*estimate) for estimate in self._estimates]
 
     @property
     def is_bound(self) -> bool:
-        """Whether `mi_bound_nats` is a lower bound: never on grids, nor if sampled negatives repeat often."""
+        """Whether `mi_bound_nats` is a lower bound. It is none on grids, or if sampled negatives repeat often."""
         repeats = self._most_draw_excess_nats > MOST_DRAW_EXCESS_NATS
         return bounds_information(self.strategy) and not any(self.directions) and not repeats
 
@@ -80,7 +81,7 @@ class Bound:
     def information_for_gaussians_nats(self) -> list[float]:
         """For each step, the information at which an exact critic on Gaussians has this bound.
 
-        Infinite at the ceiling; NaN if the value is not a bound.
+        The information is infinite at the ceiling, and NaN if the value is not a bound.
         """
         return [information_at_reading_nats(*e) if self.is_bound else math.nan for e in self._estimates]
 
@@ -107,7 +108,7 @@ class Bound:
 
     @property
     def _estimates(self) -> list[tuple[float, float]]:
-        """For each step, the bound and exp(ceiling), which is below the mean of N if N differs between rows."""
+        """For each step, the bound and exp(ceiling). If N differs between rows, exp(ceiling) is below the mean of N."""
         return [(b, math.exp(c)) for b, c in zip(self.mi_bound_nats, self.mi_ceiling_nats, strict=True)]
 
     @property
@@ -122,7 +123,8 @@ class Bound:
         frequent classes, so log n - L would count the class frequencies of a text as information.
 
         Args:
-            class_entropy_nats: H, the entropy of the classes; an estimate should err on the low side.
+            class_entropy_nats: H, the entropy of the classes; prefer an estimate that is too low to one that is too
+                high.
         """
         ceilings = [class_entropy_nats + 0 * loss for loss in self.loss_nats]
         bounds = [class_entropy_nats - loss for loss in self.loss_nats]
@@ -134,7 +136,7 @@ class Bound:
         return sum(values) / len(values) if values else math.nan
 
     def record(self, step: int | None) -> dict[str, Any]:
-        """Return a line of `bound.jsonl`: the fields and their interpretation; None for values that are not finite.
+        """Return a line of `bound.jsonl`: the fields and their interpretation. Values that are not finite become None.
 
         Args:
             step: training step; None if unknown.

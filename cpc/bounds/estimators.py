@@ -36,7 +36,7 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
     cancel.
 
     A **lower bound** in expectation for any critic, if negatives are independent samples of the marginal of the
-    candidates, so they must not repeat (`cpc.candidates.draw_excess_nats`).
+    candidates. Negatives must not repeat (`cpc.candidates.draw_excess_nats`).
     Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_reading_nats`).
     Variance: small, because no row exceeds log N (figures in docs/results/estimators.md).
 
@@ -99,9 +99,9 @@ def interpolated(
     `log_baseline` is log a of each row, and `alpha` lies in [0, 1]. The estimate 1 + E[s+ - log(alpha m_j + (1 - alpha)
     a)] - E[exp s_j / (alpha m_j + (1 - alpha) a)] is averaged over j.
 
-    A **lower bound** for any critic, if negatives are independent and do not repeat: then no baseline depends on the
-    negative that it divides. Bias: the estimate is at most 1 + log((N - 1) / alpha). Variance: for good critics
-    between the variances of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
+    A **lower bound** for any critic, if negatives are independent and do not repeat: then the baseline of a term does
+    not depend on the negative of that term. Bias: the estimate is at most 1 + log((N - 1) / alpha). Variance: for good
+    critics between the variances of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
     lower limit: for a critic that overrates negatives the estimate is far below zero, even with alpha = 1.
     """
     if not 0 <= alpha <= 1:
@@ -143,8 +143,8 @@ def smile(
 
     **Neither** bound: the clipped partition function may lie below the true one, and then the estimate exceeds the
     information. Bias: depends on tau and on how far scores exceed tau. Variance: at most (exp tau - exp -tau)^2 / (4 m)
-    relative to the squared partition function, whatever I is. Infinite tau is Donsker-Varadhan. The critic is trained
-    on the Jensen-Shannon objective. `clip` is tau, positive.
+    relative to the squared partition function, whatever I is. Infinite tau is Donsker-Varadhan. Train the critic with
+    the Jensen-Shannon objective. `clip` is tau, a positive number.
     """
     if not clip > 0:
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
@@ -167,10 +167,10 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
     """Return E[log p(y_i | x_i) - log mean over j != i of p(y_i | x_j)]: section 2.5 of Poole et al. 2019
     (arXiv:1905.06922).
 
-    An **upper bound** in expectation: the mean over other x stands for p(y), and the mean of -log of an average is at
-    least -log of the mean. Bias: positive; it vanishes if N is large against exp(I), and is otherwise unlimited.
-    Variance: moderate, because every exponential is inside a logarithm. A learned critic is not a conditional density:
-    its constants per row would change the estimate.
+    An **upper bound** in expectation: the mean over other x replaces p(y), and by Jensen the expectation of -log of an
+    average is at least -log of the expectation. Bias: positive; it vanishes if N is large against exp(I), and is
+    otherwise unlimited. Variance: moderate, because every exponential is inside a logarithm. A learned critic is not a
+    conditional density: it has an unknown constant in each row, and these constants would change the estimate.
 
     Args:
         log_conditional: log p(y_j | x_i) with rows x_i, a square matrix of at least two pairs. Any function of only y_j
@@ -186,8 +186,8 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
 def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
     """Return the training objective -E[softplus(-s)] over positives - E[softplus(s)] over negatives.
 
-    It is not an estimate of information, but the f-GAN bound on the Jensen-Shannon divergence of Nowozin et al. 2016
-    (arXiv:1606.00709), in Deep InfoMax (Hjelm et al. 2019, arXiv:1808.06670); the maximum is at s = log p(y | x) /
+    It is not an estimate of information. It is the f-GAN bound on the Jensen-Shannon divergence (Nowozin et al. 2016,
+    arXiv:1606.00709), used by Deep InfoMax (Hjelm et al. 2019, arXiv:1808.06670). The maximum is at s = log p(y | x) /
     p(y). Gradients are bounded, because there is no exponential.
     """
     split = _split_scores(scores)
@@ -196,7 +196,7 @@ def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
 
 
 class MovingAverageGradient:
-    """The objective of MINE: the value of Donsker-Varadhan, with a gradient corrected by a moving average of E[exp s].
+    """The objective of MINE: Donsker-Varadhan, with a gradient that is corrected by a moving average of E[exp s].
 
     The gradient of the log of a minibatch mean is biased, because it is divided by the minibatch mean. Division by a
     moving average instead is from section 3.2 of Belghazi et al. 2018 (arXiv:1801.04062).
@@ -240,8 +240,8 @@ class Estimator:
         needs_conditional: whether `read` takes log p(y | x), which is known only for tasks with known information; no
             critic is trained for it.
         best_offset: offset of the best scores from log p(y | x) / p(y).
-        objective: factory of the training objective, if it differs from the estimate; estimators with the same
-            objective can use the same critic.
+        objective: function that makes the training objective, if the objective differs from the estimate. Estimators
+            with the same objective can use the same critic.
     """
 
     read: Callable[..., Reading]
@@ -270,7 +270,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 class _Scores(NamedTuple):
-    """A score matrix, split into `[M]` positives and `[M, N]` negatives; minus infinity for other columns."""
+    """A score matrix, as `[M]` positives and `[M, N]` negatives. Columns without a negative hold -inf."""
 
     positive: Tensor
     negatives: Tensor
@@ -323,7 +323,7 @@ def _log_sum_of_others(split: _Scores) -> Float[Tensor, "M N"]:
     """Return the log of the sum of exp s over all candidates of the row except the candidate of the column.
 
     Subtracting exp s from the sum of the row would lose all digits if s dominates the sum. Only the largest negative
-    can dominate, so its sum is computed separately.
+    can dominate. For its column the sum is computed separately.
     """
     log_sum = rearrange(split.log_sum_exp, "m -> m 1")
     columns = torch.arange(split.negatives.shape[1], device=log_sum.device)

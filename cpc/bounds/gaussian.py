@@ -1,7 +1,7 @@
 """The expected bound log N - L of the exact critic on Gaussians of many dimensions, its inverse, and advice.
 
-In this case the exact scores s = log p(z | c) / p(z) of a pair with information I are normal with variance 2 I and mean
-I for the positive, -I for a negative.
+In this case the exact scores s = log p(z | c) / p(z) are normal with variance 2 I, if I is the information. Their mean
+is I for the positive, and -I for a negative.
 """
 
 import math
@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 BIAS_NATS = 0.3
 SATURATION_NATS = 0.3
 INDISTINCT_NATS = 0.02
-MAX_NATS = 60.0  # at this information the bound is within INDISTINCT_NATS of every lower ceiling
+MAX_NATS = 60.0  # at this information the bound is within INDISTINCT_NATS of any ceiling below it
 _DEVIATIONS = 8.0  # limit of the quadrature in standard deviations of the scores
 
 
@@ -55,8 +55,8 @@ def is_biased(reading_nats: float, num_candidates: int | float) -> bool:
 def information_at_reading_nats(reading_nats: int | float, num_candidates: int | float) -> float:
     """Return the information at which the exact critic has this bound: the inverse of `optimal_reading_nats`.
 
-    The result is infinite within 0.02 nats of the ceiling, where bounds no longer distinguish informations; 0 for a
-    bound of 0 or less; NaN for NaN.
+    Within 0.02 nats of the ceiling the result is infinite, because there bounds no longer distinguish informations. It
+    is 0 for a bound of 0 or less, and NaN for NaN.
 
     Args:
         reading_nats: log N - L.
@@ -72,7 +72,8 @@ def information_at_reading_nats(reading_nats: int | float, num_candidates: int |
     def excess(information_nats: float) -> float:
         return optimal_reading_nats(information_nats, num_candidates) - reading_nats
 
-    # Only the error of the quadrature lets the optimum exceed the information; the lower limit allows for it.
+    # The optimum exceeds the information only by the error of the quadrature. The lower limit of the search allows for
+    # this error.
     low = max(reading_nats - 1e-3, 0.0)
     if excess(low) >= 0:  # the bound is below the error
         return low
@@ -85,10 +86,10 @@ def is_saturated(reading_nats: int | float, ceiling_nats: int | float) -> bool:
 
 
 def advice(reading_nats: int | float, num_candidates: int | float, change: str) -> str:
-    """Return advice on a bound whose bias exceeds 0.3 nats; an empty text for other bounds.
+    """Return advice if the bias of a bound exceeds 0.3 nats, otherwise an empty text.
 
     The advice is only indicative: data are not Gaussian (with additive uniform noise of 6 nats the bound is 0.4 nats
-    higher), and a critic is not exact, which adds to the bias. Within 0.3 nats of the ceiling an error of 0.01 nats of
+    higher), and a critic that is not exact adds to the bias. Within 0.3 nats of the ceiling an error of 0.01 nats of
     the bound means 1 nat of information, so the advice gives only a lower limit.
 
     Args:

@@ -53,12 +53,13 @@ def pooled(readings: Sequence[Reading]) -> Reading:
 class ReadingTally:
     """An accumulator of estimates: it computes the estimate over all rows and its standard error over matrices.
 
-    It stores three numbers per matrix, because sums of exponentials have no common scale.
+    It stores three numbers per matrix instead of totals, because the exponentials of different matrices have no common
+    scale.
     """
 
     def __init__(self) -> None:
         self.num_rows: list[int] = []
-        self.sums: list[Tensor] = []  # sums of joint and marginal (as log) over the rows of each matrix
+        self.sums: list[Tensor] = []  # of each matrix: sum of joint, log of the sum of marginal, rows
         self.is_log = False
 
     def update(self, reading: Reading) -> None:

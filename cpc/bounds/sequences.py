@@ -1,4 +1,4 @@
-"""Score matrices of a batch of sequences per step, for any estimator, with the rows of `cpc.losses.contrast`.
+"""Score matrices of a batch of sequences: one per step and sequence, for any estimator.
 
 K steps, B sequences, T latents, D latent dim, M rows, N = B T columns.
 """
@@ -52,9 +52,9 @@ def scored_rows(
     """Yield the index of a step and the scores of its rows in one sequence, for all steps and sequences.
 
     Rows and candidates are those of `cpc.losses.contrast`. Sampled negatives follow the same distribution, but are not
-    the same sample. A negative counts once even if it is sampled repeatedly: distinct negatives are independent if the
-    pool is, so lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one
-    sequence, T x (B T) numbers, are in memory at a time.
+    the same sample. A negative counts once even if it is sampled repeatedly. If the latents of the pool are
+    independent, so are distinct negatives, and lower bounds hold for any number of negatives. Each step samples
+    separately. Only the scores of one sequence, T x (B T) numbers, are in memory at a time.
 
     Args:
         queries: W_k c_t, steps first.
@@ -63,11 +63,12 @@ def scored_rows(
         strategy: strategy of the negatives.
         num_negatives: negatives per row; None: all candidates.
         skip_steps: the first step is k = skip_steps + 1.
-        has_baseline: use half of the sequences with candidates for a baseline, and only the others as candidates.
+        has_baseline: use half of the sequences for a baseline, and only the other half for candidates.
         generator: source of random numbers.
 
     Raises:
-        ValueError: as `contrast`, or if a row has candidates of fewer than two sequences for a baseline.
+        ValueError: the errors of `contrast`; also if `has_baseline` and the candidates of a row come from fewer than
+            two sequences.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
     candidate_set = plan(strategy, sequences, num_latents, num_steps, skip_steps)

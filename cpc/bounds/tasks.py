@@ -21,7 +21,7 @@ from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_powe
 
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
-_MAX_NATS_PER_DIM = 12  # 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; beyond it grows fast
+_MAX_NATS_PER_DIM = 12  # 1 - rho^2 = exp(-24) has a relative error of 1e-6 in float64; the error grows fast beyond it
 Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
 
@@ -44,7 +44,7 @@ class Task(Protocol):
 class CorrelatedGaussians:
     """Standard normal x and y = rho x + sqrt(1 - rho^2) noise, independent in each dimension.
 
-    The task of Belghazi et al. 2018 and Poole et al. 2019. I = -D/2 ln(1 - rho^2): half the log of the ratio of
+    This is the task of Belghazi et al. 2018 and Poole et al. 2019. I = -D/2 ln(1 - rho^2): half the log of the ratio of
     marginal to conditional variance, dimension by dimension (Cover and Thomas, Elements of Information Theory,
     section 8.5).
 
@@ -99,7 +99,7 @@ class StudentT:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "StudentT":
-        """Return the task with this information, which must exceed that of the common divisor; rho is at least 0."""
+        """Return the task with this information, with rho >= 0. The common divisor's information is the minimum."""
         divisor_nats = cls(0.0, dim).mutual_information_nats
         _check_range("student", information_nats, dim, divisor_nats, divisor_nats + _MAX_NATS_PER_DIM * dim)
         return cls(CorrelatedGaussians.make(information_nats - divisor_nats, dim).correlation, dim)
@@ -172,14 +172,14 @@ class AdditiveUniform:
         # 2e p(y) is the length of the part of [0, 1] within e of y.
         length = (y + self.noise).clamp(max=1) - (y - self.noise).clamp(min=0)
         log_ratio = -length.log().sum(1)
-        reach = self.noise * (1 + 1e-12)  # rounding of y - x must not exclude a pair at the edge
+        reach = self.noise * (1 + 1e-12)  # so that rounding of y - x excludes no pair at the edge
         is_possible = (rearrange(y, "n d -> 1 n d") - rearrange(x, "m d -> m 1 d")).abs().amax(2) <= reach
         return rearrange(log_ratio, "n -> 1 n").expand_as(is_possible).masked_fill(~is_possible, -math.inf)
 
 
 @dataclass(frozen=True)
 class DiscreteChannel:
-    """A symmetric channel of D uniform letters: each is replaced by another letter with probability p.
+    """A symmetric channel of D uniform letters. Each letter is replaced by another letter with probability p.
 
     All other letters are equally likely. x and y are one-hot. I = D (ln S - H(p) - p ln(S - 1)), the capacity of the
     symmetric channel (Cover and Thomas, section 7.2).
@@ -196,7 +196,7 @@ class DiscreteChannel:
 
     @classmethod
     def make(cls, information_nats: int | float, dim: int) -> "DiscreteChannel":
-        """Return the task with this information, which D letters must be able to hold."""
+        """Return the task with this information, which must not exceed D ln S."""
         _check_range("discrete", information_nats, dim, 0, dim * math.log(NUM_LETTERS))
         no_information = 1 - 1 / NUM_LETTERS  # at this error y does not depend on x
         error = brentq(lambda p: cls(p, dim).mutual_information_nats - information_nats, 0, no_information, xtol=1e-15)
@@ -255,7 +255,7 @@ class Transformed:
         return self.x_map.forward(x), self.y_map.forward(y)
 
     def log_density_ratio(self, x: Float[Tensor, "M D"], y: Float[Tensor, "N D"]) -> Float[Tensor, "M N"]:
-        """Return the scores of the base task at the inverse images."""
+        """Return the scores of the base task at the original x and y."""
         return self.base.log_density_ratio(self.x_map.inverse(x), self.y_map.inverse(y))
 
 

@@ -18,8 +18,8 @@ from cpc.bounds.tasks import CorrelatedGaussians
 class VectorAR1:
     """The process x_t = a x_{t-1} + sqrt(1 - a^2) e_t with standard normal e_t, independent in each dimension.
 
-    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t), which is the information of Gaussians of correlation
-    a^k. A good context network approaches this value, and none can exceed it.
+    The process is Markov, so I(x_{t+k}; x_<=t) = I(x_{t+k}; x_t), and this is the information of Gaussians with
+    correlation a^k. A good context network approaches this value, and none can exceed it.
     """
 
     coefficient: float

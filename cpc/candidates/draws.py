@@ -16,7 +16,7 @@ from cpc.native.compiled import call, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
 
 SOURCE = source("draws.c")
-# torch has no unsigned arithmetic. A constant minus 2^64 is the signed integer with the same bits.
+# torch has no unsigned arithmetic. Subtracting 2^64 from a constant gives the signed integer with the same bits.
 _SIGN = 2**64
 
 
@@ -37,14 +37,14 @@ def draw_negatives(
     Each negative is a function of the key from the generator, the index of the row among the rows of all processes, and
     the index r of the negative. Every process and device can therefore draw the negatives of only its own rows.
 
-    If R is not small compared with the pool, negatives repeat, and `log N - L` may exceed the information;
-    `draw_excess_nats` returns by how much.
+    If R is not small compared with the pool, negatives repeat, and `log N - L` may exceed the information.
+    `draw_excess_nats` returns the largest excess.
 
     Args:
         pool: candidates that the queries of each sequence may be compared with.
         query_sequence: the row of `pool` that holds the candidates of each query.
-        positives: index of the positive of each row among the N candidates. It is never drawn, whether or not the pool
-            holds it. None excludes nothing.
+        positives: index of the positive of each row among the N candidates. The positive is never drawn, even if the
+            pool holds it. None: rows have no positive.
         num_negatives: R.
         generator: source of the key, on the CPU; None: the global generator of torch.
         device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
@@ -67,7 +67,7 @@ def draw_negatives(
 
 
 class NegativePool(NamedTuple):
-    """The possible negatives of each row, which do not change from step to step.
+    """The possible negatives of each row. They stay the same in all training steps with the same candidate set.
 
     Attributes:
         first: `[M]`, index in `members` of the first candidate of the pool of each row.
@@ -124,7 +124,7 @@ def _draw(
     behind: Int[Tensor, " M"],
     members: Int[Tensor, " P"],
 ) -> Int[Tensor, "M R"]:
-    """Draw the same negatives as draws.c, with torch operators.
+    """Draw with torch operators, with the same result as draws.c.
 
     Random number i is the i-th number of SplitMix64 (`cpc.native.splitmix64`) with this key.
     """
@@ -155,7 +155,7 @@ def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bo
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     """Return the largest amount by which repeated negatives can lift `log N - L` above the information.
 
-    It is log(N E[1 / (1 + D)]) for N = R + 1. D is the number of distinct negatives among R negatives from a pool of P.
+    It is log(N E[1 / (1 + D)]) for N = R + 1. D is the number of distinct negatives among R draws from a pool of P.
     E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided by P + 1. If R is small compared with P, the excess
     is about R / (2 P); docs/theory.md derives it.
 

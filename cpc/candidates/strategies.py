@@ -17,8 +17,8 @@ from cpc.data.tensors import check_tensor
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
 
 # Each rule takes four indicators (0 or 1) of a pair of sequences: any pair, same sequence, same speaker, both the same.
-# Rules are linear, so they also take counts of latents, summed over all sequences that form such a pair with a given
-# sequence.
+# Rules are linear. So they also accept four counts of latents for a sequence: the sum over all sequences that form a
+# pair of each kind with it.
 _RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "mixed": lambda every, same, speaker, both: every,
     "same_speaker": lambda every, same, speaker, both: speaker,
@@ -27,7 +27,7 @@ _RULES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "sequence_only": lambda every, same, speaker, both: same,
 }
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-BANK = "bank"  # stored latents of all other sequences: for evaluation only, not a strategy of training
+BANK = "bank"  # stored latents of all other sequences; only for evaluation
 MOST_DRAW_EXCESS_NATS = 0.1
 
 
@@ -81,8 +81,8 @@ def num_candidates_of(
         num_valid: the number of latents that each sequence supplies.
         sequence_id: as in `allowed_matrix`.
         group_id: as in `allowed_matrix`.
-        within: one number per sequence, such as its rank; a sequence supplies candidates only to sequences with the
-            same number. None: to all.
+        within: one number per sequence, such as its rank. A sequence supplies candidates only to sequences with the
+            same number. None: every sequence supplies candidates to all.
     """
     _check(strategy, group_id)
     block = torch.zeros_like(sequence_id) if within is None else within
@@ -99,7 +99,7 @@ def num_candidates_of(
 def identities_read(
     strategy: str, sequence_id: Int[Tensor, " B"], group_id: Int[Tensor, " B"] | None
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, " B"] | None]:
-    """Return the ids that a strategy reads: distinct ids if it ignores sequences, None if it ignores groups."""
+    """Return sequence and group ids for a strategy. Ids that it ignores are replaced, by distinct ids or by None."""
     reads_speakers, reads_sequences = strategy.startswith("same_speaker"), strategy not in ("mixed", "same_speaker")
     sequence_id = sequence_id if reads_sequences else torch.arange(len(sequence_id))
     return sequence_id, group_id if reads_speakers else None
@@ -121,7 +121,7 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
 
 
 def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
-    """Raise an error if a sequence claims more latents than exist, since its targets would lie in another sequence.
+    """Raise an error if `num_valid` exceeds the latents of a sequence, since targets would lie in another sequence.
 
     Raises:
         ValueError: if an entry of `num_valid` is negative or exceeds `num_latents`.
@@ -139,19 +139,19 @@ def bounds_information(strategy: str) -> bool:
 
     The bound needs many independent sequences, or latents that mix fast within a sequence. Otherwise the estimate is
     biased, because a property that is constant within a sequence is sampled once per sequence, not once per latent;
-    docs/theory.md derives by how much.
+    docs/theory.md derives the size of the bias.
     """
     return strategy in ("mixed_excluding", BANK)
 
 
 def interpretation(strategy: str, on_grid: bool = False, draw_excess_nats: float = 0.0) -> str:
-    """Return the legend of a curve of `log N - L` with this strategy: its quantity, and whether it is a bound.
+    """Return the legend of a curve of `log N - L` with this strategy: what it measures, and whether it is a bound.
 
     Args:
         strategy: a name in `STRATEGIES`, or `BANK`.
         on_grid: whether latents are patches of an image. Rows of patches are not exchangeable: a critic can rule out
             rows that cannot hold a positive (docs/theory.md).
-        draw_excess_nats: upper limit of what repeated negatives add (`cpc.candidates.draw_excess_nats`). Above 0.1
+        draw_excess_nats: most nats that repeated negatives add (`cpc.candidates.draw_excess_nats`). Above 0.1
             nats, reached when about a fifth of the pool is drawn, the legend says "not a bound".
     """
     if bounds_information(strategy):

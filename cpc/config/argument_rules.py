@@ -1,4 +1,4 @@
-"""Rules for arguments, written as annotations: ranges of numbers, and files or folders for results.
+"""Rules for arguments, written as annotations: the range of a number, or a file or folder that can be written.
 
 `checked` makes a function check its arguments before it runs, and a dataclass calls `check_fields`; the same rules
 serve Python, the command line and configs. Every number must be finite, and no text may be empty.
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers from `least` to `most`, including both; `is_open` excludes `least`, which must then be 0."""
+    """A range of numbers from `least` to `most`, including both. With `is_open`, `least` must be 0 and is excluded."""
 
     least: int | float = -math.inf
     most: int | float = math.inf

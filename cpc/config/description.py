@@ -1,7 +1,7 @@
-"""Conversion of a part of a model to plain data (its class and arguments, as in YAML configs) and back.
+"""Conversion of a part of a model to plain data and back. The data are its class and arguments, as in YAML configs.
 
-Descriptions may come from untrusted files. So only classes of trusted packages are built, and from cpc only parts of
-models (docs/records.md).
+Descriptions may come from untrusted files. So only classes of trusted packages are built; of the classes of cpc, only
+parts of models (docs/records.md).
 """
 
 import importlib
@@ -24,7 +24,7 @@ _PARTS = (
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
-    """Return the class of a module and the arguments that rebuild it; arguments that are modules are described too.
+    """Return the class of a module and the arguments that rebuild it; modules among the arguments are described too.
 
     A module must store each `__init__` argument in an attribute of the same name, or `NAME_part` if a method has that
     name.
@@ -79,7 +79,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """Return the class of a path if its package is trusted; from cpc only parts of models, which do not open files.
+    """Return the class of a path in a trusted package. In cpc only parts of models are allowed, which open no files.
 
     Raises:
         ValueError: if the class is unknown, outside the trusted packages, or not a subclass of `kind`.
@@ -107,7 +107,7 @@ def _is_description(value: Any) -> bool:
 
 
 def _has_type(value: Any, annotation: Any, default: Any) -> bool:
-    """Return whether a plain value has the type of its annotation; other types fail when they are used."""
+    """Return whether a plain value fits its annotation; annotations of other types fit every value."""
     if value is default or value == default:
         return True
     if get_origin(annotation) in (Union, UnionType):

@@ -2,7 +2,7 @@
 
 
 def check_sizes(**sizes: int | tuple[int, ...]) -> None:
-    """Raise ValueError, with all sizes, unless each (each number of a tuple) is at least 1."""
+    """Raise ValueError, with all sizes, unless every size is at least 1; a size may be a tuple of numbers."""
     numbers = [number for size in sizes.values() for number in (size if isinstance(size, tuple | list) else (size,))]
     if min(numbers) < 1:
         *names, last = (f"{name}={size}" for name, size in sizes.items())

@@ -21,7 +21,7 @@ import yaml
 
 from cpc.config.yaml_rules import check_yaml
 
-COMMAND = "command"  # a parameter of this name takes all remaining arguments, including options
+COMMAND = "command"  # a parameter of this name takes all further arguments, including options
 NAMED = ("data", "items", "task", "out", "run_dir")
 MAY_BE_EMPTY = ("baselines",)
 PYTHON_ONLY = ("progress", "num_workers", "held_out", "supervised")
@@ -33,7 +33,7 @@ class Options:
 
     Args:
         function: function that the command calls.
-        prog: text before the options in the usage message.
+        prog: program and command in the usage message, before the options.
         words: description of the command; None: the first line of the docstring of the function.
 
     Attributes:
@@ -164,7 +164,7 @@ def mapping(text: str) -> dict[str, Any]:
 
 
 def _argparse_settings(kind: Any) -> dict[str, Any]:
-    """Return the settings of argparse for values of a type; {} if the type has no form on the command line."""
+    """Return the settings of argparse for a type of values; {} if such values cannot be typed on a command line."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     for member in members:
         origin = get_origin(member)
@@ -199,7 +199,7 @@ def prepare_from_command_line(
 
     Args:
         prepare: function whose parameters become the options.
-        describe: function from the result, and `published` if given, to the printed text.
+        describe: function that returns the printed text from the result, and from `published` if given.
         published: numbers that the authors of the corpus report for each split.
     """
     values = Options(prepare).parse(sys.argv[1:])

@@ -46,7 +46,7 @@ def check_yaml(text: str) -> None:
 def check_size(events: Iterator[yaml.Event]) -> None:
     """Raise ValueError if the text is too long with aliases expanded, or nested too deeply."""
     sizes: dict[str, int] = {}  # size by anchor
-    inner: list[tuple[str | None, int]] = []  # anchor and size so far of each open node
+    inner: list[tuple[str | None, int]] = []  # for each open node its anchor and its size so far
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             inner.append((event.anchor, 1))

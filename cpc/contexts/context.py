@@ -15,14 +15,15 @@ State = tuple[Tensor, ...] | None
 class Context(nn.Module):
     """A context network g_ar: z_<=t -> c_t.
 
-    A subclass defines `_allocate` and `_encode`, and must guarantee that c_t depends only on z_<=t, that sequences of a
-    batch do not affect each other, and that `state` is the only memory between calls. Chunks that are encoded one after
-    the other, each with the state of the previous chunk, then give the contexts of the whole sequence.
+    A subclass defines `_allocate` and `_encode`. It must guarantee three things: c_t depends only on z_<=t, sequences
+    of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a sequence are then
+    encoded one after the other, each with the state of the previous chunk, the result is the contexts of the whole
+    sequence.
 
     Attributes:
         dim: width of the contexts.
         input_dim: width of the latents; None before `connect`.
-        directions: directions of time; a single unnamed direction for sequences.
+        directions: directions of time; sequences have one direction, without a name.
         latents: shape of the latents, `sequences` `[B, T, D]` or `grids` `[B, H, W, D]`; must match the encoder.
         has_bounded_state: whether the size of the state does not grow with the length of the sequence.
     """
@@ -57,8 +58,8 @@ class Context(nn.Module):
 
         Args:
             z: latents `[B, T, D]` or `[B, H, W, D]`, depending on `latents`; T may be 0.
-            state: state after the previous chunk, sequences first in every tensor; None at the start. The caller
-                detaches it if needed.
+            state: state after the previous chunk, with sequences along the first axis of every tensor; None at the
+                start. The caller detaches the state if needed.
 
         Returns:
             Contexts, and the state after the last latent.
@@ -89,7 +90,7 @@ class Context(nn.Module):
         return {"": contexts}
 
     def sequences(self, num_latents: int) -> tuple[int, int]:
-        """Return the number of sequences in an observation of `num_latents` latents, and the length of each."""
+        """Return the number and the length of the sequences in an observation of `num_latents` latents."""
         return 1, num_latents
 
     @abstractmethod

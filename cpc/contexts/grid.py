@@ -1,4 +1,4 @@
-"""Conversion of grids of patches to sequences: rows are time steps, columns are sequences, time has four directions.
+"""Grids of patches as sequences: a column is a sequence, its rows are time steps. Time has four directions.
 
 B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim.
 """
@@ -43,7 +43,7 @@ def is_signal(
     num_valid: Int[Tensor, " B"] | None,
     is_known: Bool[Tensor, "B T"] | None = None,
 ) -> Bool[Tensor, "B ..."]:
-    """Return the mask of known latents before the padding: `num_valid` of each sequence. None and grids: all."""
+    """Return the mask of latents that are known and not padding (`num_valid`); grids have no padding."""
     mask = torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
     if is_known is not None:
         mask &= is_known.to(latents.device, non_blocking=True)

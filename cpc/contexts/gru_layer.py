@@ -52,7 +52,7 @@ def gru_layer(
 def _gru_layer(
     x: Tensor, hidden: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return all hidden states `[T + 1, B, C]`, the initial one included, and two tensors for the backward pass."""
+    """Return all hidden states `[T + 1, B, C]`, including the initial state, and two tensors for the backward pass."""
     num_sequences, num_latents, _ = x.shape
     dim = hidden.shape[1]
     flat = rearrange(x, "b t d -> (t b) d")

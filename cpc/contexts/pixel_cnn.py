@@ -1,7 +1,7 @@
 """The context network g_ar for grids: masked convolutions as in PixelCNN (van den Oord et al. 2016, arXiv:1606.05328).
 
-B images, H rows and W columns of patches, T rows and S columns in a direction of time, D latent dim, C context dim, V
-directions.
+B images, H rows and W columns of patches, D latent dim, C context dim, V directions. In a direction of time a grid has
+T rows (steps) and S columns.
 """
 
 import math
@@ -24,9 +24,9 @@ class PixelCNN(Context):
     the grid is turned (Henaff et al. 2019, arXiv:1905.09272), and the contexts are turned back and concatenated in the
     last axis.
 
-    Whole rows are predicted, so a context may depend on both sides of its own row, unlike a pixel in PixelCNN; the mask
-    separates only rows. After n blocks a context depends on n rows above and n columns on each side. The grid is padded
-    with zeros. The block 1x1, 1x3, 2x1, 1x1 is that of public CPC v2 implementations; the paper gives only its name.
+    Whole rows are predicted, so a context may depend on all columns of its own row, unlike a pixel in PixelCNN. The
+    mask hides only later rows. After n blocks a context depends on n rows above and n columns on each side. The grid is
+    padded with zeros. Public implementations of CPC v2 use the block 1x1, 1x3, 2x1, 1x1; the paper gives only its name.
 
     Args:
         width: width of the contexts of each direction.
@@ -67,7 +67,7 @@ class PixelCNN(Context):
         }
 
     def sequences(self, num_latents: int) -> tuple[int, int]:
-        """Return the number and length of the columns of a square grid."""
+        """Return the number and the length of the columns of a square grid with `num_latents` latents."""
         side = math.isqrt(num_latents)
         return side, side
 

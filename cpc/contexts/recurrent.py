@@ -37,7 +37,7 @@ class Recurrent(Context):
         self.dropout = dropout
 
     def _cast(self, z: Tensor) -> Tensor:
-        """Return latents in the dtype of the weights, unless autocast is on. Autocast may have narrowed them before."""
+        """Return latents, which autocast may have narrowed, in the dtype of the weights; under autocast, unchanged."""
         return z if torch.is_autocast_enabled(z.device.type) else z.to(next(self.parameters()).dtype)
 
 

@@ -107,15 +107,15 @@ class TransformerLayer(nn.Module):
         )
         if past is not None:
             keys, values = torch.cat([past[0].to(keys), keys], 2), torch.cat([past[1].to(values), values], 2)
-        # Stored keys are not rotated; they are rotated by their index among the current keys. Only distances matter,
-        # and angles stay small and exact in streams of any length.
+        # Stored keys are not rotated; they are rotated by their index among the current keys. Attention depends only on
+        # distances, and in this way angles stay small and exact in streams of any length.
         rotated = rotate(queries, keys.shape[2] - queries.shape[2]), rotate(keys, 0)
         attended = attend(*rotated, values, self.window, self.dropout if self.training else 0.0)
         x = x + self.output(rearrange(attended, "b h t d -> b t (h d)"))
         x = x + self.feedforward(x)
         if self.window is not None:
             first = max(keys.shape[2] - self.window, 0)
-            # Copies, because views would keep all keys and values in memory.
+            # The state holds copies, because views would keep all keys and values in memory.
             keys, values = keys[:, :, first:].clone(), values[:, :, first:].clone()
         return x, keys, values
 

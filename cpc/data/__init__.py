@@ -1,7 +1,7 @@
 """Data: manifests, audio, windows, batches, alignments, images.
 
 The public names are imported on first use, so that indexing a folder never imports torch. `pack` is not a public name,
-since the function has the name of its module: `from cpc.data.audio.pack import pack`.
+since function and module have the same name: use `from cpc.data.audio.pack import pack`.
 """
 
 import importlib

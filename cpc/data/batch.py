@@ -14,16 +14,16 @@ class Batch(NamedTuple):
 
     Attributes:
         x: `[B, S]` float32 waveforms; other modalities have observations of another shape.
-        num_valid: `[B]` int64, number of samples of `x` that are signal; the rest is zero padding. None: all. In the
-            batch that a loss reads, it counts latents, since `CPC.contrast` converts it.
+        num_valid: `[B]` int64, number of samples of `x` that are signal, before zero padding. None: all. In the batch
+            that a loss reads it counts latents, because `CPC.contrast` converts samples to latents.
         sequence_id: `[B]` int64, the file of each window, since windows of one file may overlap; None: all files
             differ.
         group_id: `[B]` int64, the speaker, or -1 if unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
         target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
         is_known: `[B, S]` bool, samples of which at least one channel is known; None: all. In the batch that a loss
-            reads it marks latents, `[B, T]`: `CPC.contrast` converts it. Other latents are neither targets nor
-            negatives.
+            reads it marks latents, `[B, T]`, because `CPC.contrast` converts it. Unknown latents are neither targets
+            nor negatives.
     """
 
     x: Tensor
@@ -36,12 +36,12 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Batch":
-        """Return a batch of observations from different files, without padding, labels and speakers."""
+        """Return a batch of observations that come from different files, and have no padding, labels or speakers."""
         unknown = torch.full((len(x),), -1, device=x.device)
         return Batch(x, None, None, unknown, unknown.new_zeros(len(x), 0))
 
     def beside(self, weights: Tensor) -> "Batch":
-        """Return the batch on the device of `weights`; floating-point observations also take its dtype."""
+        """Return the batch on the device of `weights`, with floating-point observations in the dtype of `weights`."""
         moved = Batch(*(None if field is None else field.to(weights.device) for field in self))  # type: ignore[arg-type]
         if not self.x.is_floating_point():
             return moved

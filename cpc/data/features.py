@@ -25,19 +25,20 @@ _SPECTRAL: dict[str, Any] = {"mfcc": MFCC, "logmel": LogMel}
 class Features:
     """Latents z, contexts c or a spectral baseline of whole files, for probes.
 
-    Every file starts from a fresh state and the model is in eval mode, so features do not depend on other files, except
-    for rounding where files are encoded together. Long files are encoded in chunks in bounded memory: chunks of the
-    encoder overlap, and the context carries its state. The result equals that of the whole file at once.
+    Every file starts from a fresh state, and the model is in eval mode. So features do not depend on other files,
+    except for rounding if files are encoded together. Long files are encoded in chunks in bounded memory: chunks of the
+    encoder overlap, and the context carries its state. The result is the same as for the whole file at once.
 
     Args:
-        kind: `z` latents, `c` contexts, `zc` both concatenated (one pass over the audio serves two probes), `mfcc` or
-            `logmel`.
+        kind: `z` latents; `c` contexts; `zc` both concatenated, so that one pass over the audio serves two probes;
+            `mfcc`; or `logmel`.
         model: needed for `z`, `c` and `zc`.
-        sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; the model's own if there is a model.
-        statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`; a model has its own.
+        sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; with a model, the model's rate.
+        statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`. A model holds its
+            statistics.
         device: device to compute on, to which the model is moved; None: the device of the model.
-        precision: `bfloat16` computes the encoder's products in bfloat16, faster on many processors and slower on some;
-            contexts stay in float32.
+        precision: `bfloat16` computes the encoder's matrix products in bfloat16, which is faster on many processors and
+            slower on some. Contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
     Attributes:
@@ -48,7 +49,7 @@ class Features:
         sample_rate_hz: rate of the waveforms.
 
     Raises:
-        ValueError: on an unknown kind, or if the model or the rate that the kind needs is missing.
+        ValueError: if the kind is unknown, or needs a model or a rate that is missing.
 
     Example:
         >>> features = Features("mfcc", sample_rate_hz=16000)
@@ -94,7 +95,7 @@ class Features:
         self.hop_samples: int = self._encoder.hop_samples
         self.first_centre_samples: float = self._encoder.first_centre_samples
         self.sample_rate_hz: int = self._encoder.sample_rate_hz
-        # A latent closer than this to the start of a chunk depends on the padding there.
+        # If a latent is closer than this to the start of a chunk, it depends on the padding there.
         half_field = (self._encoder.receptive_field_samples - 1) / 2
         past_samples = getattr(self._encoder, "past_samples", half_field - self.first_centre_samples)
         # At least one latent is kept, since fewer samples than a hop may be a latent only at the start of a recording.
@@ -155,7 +156,7 @@ class Features:
     def _latents(self, blocks: Iterable[np.ndarray]) -> Iterator[Float[Tensor, "1 t Z"]]:
         """Yield a file's latents in pieces; no latent depends on the edge of a chunk."""
         pending: np.ndarray | None = None
-        num_done = 0  # latents of `pending` that were already yielded, or that depend on the cut edge
+        num_done = 0  # latents of `pending` to drop: already yielded, or dependent on the cut edge
         for block in self._chunks(blocks):
             pending = np.array(block) if pending is None else np.concatenate([pending, block])
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1

@@ -1,4 +1,4 @@
-"""Corpora whose observations are read by index, in random order, and whose latents are contrasted.
+"""Map-style data: corpora whose observations are read by index, in random order.
 
 B observations.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
+from cpc.data.store.fingerprints import Content, fingerprint_record
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -55,8 +56,8 @@ class MapStyleCorpus(ABC):
 
     Attributes:
         speakers: names of the groups by their id, for messages; empty if groups have no names.
-        nouns: nouns for a group and for an item of the source, for messages.
-        uniform: class of the stream of the sampler `uniform`; its arguments include `Observations.draws`.
+        nouns: two nouns for messages: for a group, and for an item of the source.
+        uniform: class of the streams for sampler `uniform`. Its constructor takes `Observations.draws`.
     """
 
     speakers: Sequence[str] = ()
@@ -69,7 +70,7 @@ class MapStyleCorpus(ABC):
 
         Args:
             splits: splits that will be used; None: the whole corpus.
-            needs_speakers: True if the speaker (the group) of every observation must be known.
+            needs_speakers: True if the speaker of every observation must be known.
 
         Raises:
             ValueError: if a split cannot be used; the message names it.
@@ -77,7 +78,11 @@ class MapStyleCorpus(ABC):
 
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
-        """Return the `Observations` of a split (None: of all); `is_training` augments them as in training."""
+        """Return the `Observations` of a split (None: of all splits), augmented if `is_training`."""
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return numbers that depend on the values of each row and on no path; None if they are not at hand."""
+        return None
 
     @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, ...]:
@@ -95,7 +100,7 @@ class MapStyleCorpus(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> BatchStream:
-        """Return a stream of batches of indices: `uniform`, or `same_speaker`, with few groups in a batch.
+        """Return a stream of batches of indices. A batch of `same_speaker` has few groups, a `uniform` batch any.
 
         Raises:
             ValueError: if the split has no such batches; the message names it.
@@ -117,7 +122,7 @@ class MapStyleCorpus(ABC):
             )
 
     def held_out_batch_size(self, windows: Any, batch_size: int, world_size: int) -> int:
-        """Return the size of a held-out batch of all ranks, which is that of training; short splits repeat rows."""
+        """Return the size of a held-out batch of all ranks, by default the training size; short splits repeat rows."""
         return world_size * batch_size
 
 
@@ -126,12 +131,13 @@ class MapStyleModality(Modality):
     """A modality whose observations come in random order; see `Modality`. Its corpus is a `MapStyleCorpus`.
 
     Args:
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        eval_batches: number of batches per device in a held-out evaluation; at most one pass. Every evaluation has the
+            same batches.
         num_workers: loader processes; 0 loads in the training process.
         seed: seed of the batches.
 
     Attributes:
-        sampler: sampler of the batches: `uniform`, or `same_speaker`, with `speakers_per_batch` speakers in a batch.
+        sampler: sampler of the batches: `uniform`; or `same_speaker`, whose batches have `speakers_per_batch` speakers.
         size_option: the field that sets the size of an observation.
         num_initialisation: largest number of observations for the data-dependent initialisation.
     """
@@ -156,7 +162,7 @@ class MapStyleModality(Modality):
         return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)).x
 
     def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Raise an error on a split that is missing, or lacks speakers or sequences that sampler or strategies need."""
+        """Raise an error if a split is missing, or lacks the speakers or sequences that sampler or strategies need."""
         needs_speakers = any(
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
         )
@@ -177,8 +183,13 @@ class MapStyleModality(Modality):
                 "[] of `cpc pretrain` or --negatives of `cpc evaluate`"
             )
 
+    def trained_on(self, corpus: MapStyleCorpus) -> dict[str, Any] | None:
+        """Return the fingerprints of the observations of the training split; None if their content is not at hand."""
+        content = corpus.content(np.unique(corpus.windows(self.train_split).sequence_ids))
+        return None if content is None else fingerprint_record(content)
+
     def sampler_for(self, strategy: str, own: str) -> str:
-        """Return the sampler of a strategy's batches; for `own`, the strategy of training, the sampler of training."""
+        """Return the sampler of a strategy's batches. The strategy of training (`own`) has the sampler of training."""
         if strategy == own:
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
@@ -228,14 +239,15 @@ class MapStyleModality(Modality):
 class HeldOut:
     """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
-    They are at most one pass over the split, since a repeated window adds no evidence, but lowers the standard error.
-    If a pass has fewer batches than `num_batches`, a line is printed.
+    The batches are at most one pass over the split. A repeated window would add no evidence, but would lower the
+    standard error. If a pass has fewer batches than `num_batches`, a line is printed.
 
     Args:
         corpus: the corpus.
         options: the modality, with split, batch size and sampler.
-        negatives: the strategy of training, evaluated on batches of training's sampler. Other same-speaker strategies
-            are evaluated on same-speaker batches, all others on uniform batches.
+        negatives: the strategy of training. It is evaluated on batches of the sampler of training; all other
+            same-speaker strategies are evaluated on same-speaker batches, and all further strategies on uniform
+            batches.
         num_batches: largest number of batches of one evaluation and rank.
         seed: seed of the batches and of sampled negatives.
         rank: index of this process.
@@ -274,13 +286,13 @@ class HeldOut:
             yield self.windows.__getitems__(indices)
 
     def draws(self, strategy: str) -> list[list[Draw]]:
-        """Return this rank's indices of each batch; see `draws_of_all_ranks`."""
+        """Return, for each batch, the indices of this rank; see `draws_of_all_ranks`."""
         batches = self.draws_of_all_ranks(strategy)
         first, end = (len(batches[0]) * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return [indices[first:end] for indices in batches]
 
     def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
-        """Return the indices of each batch of all ranks, in the order of the ranks.
+        """Return, for each batch, the indices of all ranks in the order of the ranks.
 
         Raises:
             ValueError: if the corpus has no such batches, because speakers are unknown or too few.

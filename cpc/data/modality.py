@@ -35,7 +35,7 @@ class Modality(ABC):
         name: name of the modality, equal to `encoder.modality` of its encoders.
         unit: noun for the observations of a batch, in the plural.
         source_option: the field that names the source.
-        held_out_options: fields that, with the split, determine the held-out batches.
+        held_out_options: fields that determine the held-out batches, together with the split.
         probe_options: fields that `cpc probe` offers as options, besides the source.
         local_options: fields that depend on the machine; they are not saved with a model.
         predicts: target of the loss: `latents`, or `classes` of the following symbols.
@@ -86,7 +86,7 @@ class Modality(ABC):
         return {"split": self.eval_split} | {name: getattr(self, name) for name in self.held_out_options}
 
     def of_all_ranks(self, num_ranks: int) -> "Modality":
-        """Return a copy for a single process, whose batch is as large as those of all ranks together."""
+        """Return a copy for a single process. Its batch is as large as the batches of all ranks together."""
         return replace(self, batch_size=num_ranks * self.batch_size)
 
     def check(self, model: Any) -> None:
@@ -103,7 +103,7 @@ class Modality(ABC):
                 f"the loss must predict {self.predicts}: choose "
                 + ("Contrastive" if self.predicts == "latents" else "ClassTableLoss, as configs/text do")
             )
-        if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # users' classes may lack it
+        if self.is_continuous and getattr(model.predictor, "reads_past_contexts", False):  # a user's class may lack it
             raise ValueError(
                 f"model.predictor is {type(model.predictor).__name__}, which reads past contexts, but batches of "
                 f"{self.name} continue the last batch, of which only the state of the context is kept: choose "
@@ -150,7 +150,11 @@ class Modality(ABC):
 
     @abstractmethod
     def initialisation_batch(self, corpus: Any) -> Tensor:
-        """Return the observations for the data-dependent initialisation, the same on every rank."""
+        """Return observations for the data-dependent initialisation; every rank gets the same."""
+
+    def trained_on(self, corpus: Any) -> dict[str, Any] | None:
+        """Return the record of the training observations (`cpc.data.store.fingerprints`); by default there is none."""
+        return None
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
         """Return the features, tasks and baselines for probes and embeddings; by default there are none.
@@ -188,7 +192,7 @@ class Modality(ABC):
             corpus: the opened corpus.
             split: split to train or to evaluate on.
             strategies: negative strategies whose losses will be computed.
-            own: strategy of training, to which the options of the batches apply.
+            own: strategy of training; the options of the batches apply only to it.
 
         Raises:
             ValueError: if the split cannot be used; the message names it.
@@ -262,7 +266,7 @@ class HeldOutBatches(Protocol):
         ...
 
     def sampler_for(self, strategy: str) -> tuple[str, bool]:
-        """Return the sampler of a strategy's batches; strategies with equal values share batches."""
+        """Return the sampler of a strategy's batches. Strategies with the same sampler share batches."""
         ...
 
     def batches(self, strategy: str) -> Iterator[Batch]:

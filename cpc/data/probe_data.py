@@ -17,9 +17,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
+from cpc.data.store.fingerprints import Content
 
 Precision = Literal["float32", "bfloat16"]
-# (row, `FeatureExtractor.times`, first sample, T) -> `[T]` int64 classes, `UNLABELLED` for a vector without a label
+# maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes; `UNLABELLED` if there is no label
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
 
 UNLABELLED = -100  # PyTorch's `ignore_index`
@@ -68,7 +69,7 @@ class FeatureExtractor(ABC):
         dims: D of each feature.
         dtypes: dtype in which a feature is stored; float32 for features that are not listed.
         times: the times of the vectors, for labels that vary within an observation.
-        is_pooled: True if each observation has a single vector, whatever the pooling of the task.
+        is_pooled: True if each observation has a single vector; the pooling of the task then has no effect.
     """
 
     dims: Mapping[str, int]
@@ -78,7 +79,7 @@ class FeatureExtractor(ABC):
 
     @property
     def num_workers(self) -> int:
-        """Number of reader threads; if there are several, each computes on one core."""
+        """Number of reader threads. If there are several threads, each computes on one core."""
         return 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -120,14 +121,14 @@ class ProbeData(ABC):
     `several_vectors`.
 
     Args:
-        train_split: split on which probes are trained, and whose statistics untrained models take; None: the whole
-            corpus.
+        train_split: split on which probes are trained; untrained models take its statistics. None: the whole corpus.
         device: device of the models.
         precision: precision of the encoder's matrix products.
 
     Attributes:
         unit: noun for an observation, such as `file` or `image`.
-        features: a model's features, and the suffix of each after `cpc` and `random` in the names of results.
+        source_unit: noun for what `content` describes: an observation, or the recording that it is cut from.
+        features: a model's features, each with the suffix that follows `cpc` or `random` in the name of its result.
         hand_made: features that need no model.
         default_features: features that are probed by default.
         default_baselines: baselines that are probed by default.
@@ -135,12 +136,12 @@ class ProbeData(ABC):
         supervised: fields of `cpc.probes.SupervisedProtocol` that this modality sets; None: there is no supervised
             training.
         supervised_feature: feature that the softmax of a supervised network reads.
-        penalty_chosen_by: criterion on held-out examples that selects the penalty: their log-`likelihood`, which is
-            smoother, or their `accuracy`, for tasks with so many classes that a few confident errors dominate the
-            likelihood.
+        penalty_chosen_by: criterion that selects the penalty on held-out examples. `likelihood` is smoother. `accuracy`
+            suits tasks with so many classes that a few confident errors dominate the likelihood.
     """
 
     unit: str = "observation"
+    source_unit: str = "file"
     features: Mapping[str, str] = {"c": "", "z": "_z"}
     hand_made: tuple[str, ...] = ()
     default_features: tuple[str, ...] = ("c", "z")
@@ -179,7 +180,7 @@ class ProbeData(ABC):
         """Return the files below a folder that a model can read, relative to it; raise an error if there are none."""
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the families of tasks that a name stands for; a report gives the mean of each family. Default: none.
+        """Return the families of tasks that a name stands for, by default none. A report gives the mean of each family.
 
         Members of a family are tasks, or families that precede it in the mapping.
         """
@@ -216,6 +217,10 @@ class ProbeData(ABC):
         Observations of one group are held out together when a probe's penalty is chosen.
         """
         return np.arange(len(self.splits))
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the content of the observations, or of the files that they are cut from; None if not at hand."""
+        return None
 
     def minutes(self, rows: np.ndarray) -> np.ndarray | None:
         """Return the duration of each observation in minutes, `[n]`; None if observations have no duration."""

@@ -1,6 +1,6 @@
 """`cpc data shard`: write a corpus of audio or images as shards.
 
-torch is imported when the command starts, so that its help does not need torch.
+torch is imported only when the command starts, so that the help of the command does not need torch.
 """
 
 from pathlib import Path
@@ -31,8 +31,8 @@ def shard_corpus(
         out: a new folder for the shards; copy it to the place from which training will read them.
         shard_mb: size of a shard, in 1e6 bytes.
         sample_rate_hz: for audio, rate to resample to; 16000 if not given.
-        image_size: for images, side in pixels of the square that is cut from each image: `load_size` of training, or
-            `image_size` of training without `load_size`.
+        image_size: for images, side in pixels of the square that is cut from each image. Give the `load_size` of
+            training, or the `image_size` if `load_size` is not set.
         num_channels: for images, 3 for RGB or 1 for grey; 3 if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
@@ -90,5 +90,5 @@ def _images(
     from cpc.data.images.sharded import TABLE_NAME, write_table
     from cpc.data.images.sources import read_image_source
 
-    table = read_image_source(data, valid_share=0.0)  # readers of the shards draw held-out splits
+    table = read_image_source(data, valid_share=0.0)  # 0, because readers of the shards draw held-out splits
     return pack_images(table, image_size, num_channels, **options), {TABLE_NAME: write_table(table)}

@@ -1,7 +1,7 @@
 """Checks of tensors that a caller passes, with uniform error messages.
 
-`check_tensor` and `check_precision` read dtypes and shapes only. `check_range` and `check_finite` read values, which
-makes the caller wait for the GPU.
+`check_tensor` and `check_precision` read only dtypes and shapes. `check_range` and `check_finite` read values, so the
+caller waits for the GPU.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-# Kind of values -> test of the dtype, and the conversion from another kind.
+# For each kind of values: a test of the dtype, and the conversion from another kind.
 _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "floats": (lambda dtype: dtype.is_floating_point, "{}.float()"),
     "integers": (lambda dtype: dtype in _INTEGERS, "{}.long()"),
@@ -52,7 +52,7 @@ def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -
 
     Args:
         name: name of the argument.
-        value: the integers, indices of things.
+        value: the integers, which are indices of things.
         lowest: lowest legal integer: 0, or -1 if -1 means a missing thing.
         num: number of things.
         meaning: noun for the things, in the plural.
@@ -93,7 +93,7 @@ def check_count(name: str, value: Any, least: int) -> None:
 
 
 def check_precision(**tensors: Tensor) -> None:
-    """Raise an error on float64 together with other dtypes: float64 would be rounded, or the others would be slow.
+    """Raise an error if float64 is mixed with other dtypes: it would be rounded, or all products would be slow.
 
     Raises:
         ValueError: if dtypes are mixed. The message names the dtypes.

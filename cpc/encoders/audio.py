@@ -1,4 +1,4 @@
-"""The encoder g_enc for waveforms: strided convolutions, one latent every 10 ms of 16 kHz audio.
+"""The encoder g_enc for waveforms: strided convolutions give one latent every 10 ms of 16 kHz audio.
 
 B batch, S samples, T latents, D latent dim.
 """
@@ -78,7 +78,7 @@ class AudioEncoder(WaveformEncoder):
         self.receptive_field_samples = receptive_field(kernels, strides)
         first_sample = -sum(padding * hop for padding, hop in zip(paddings, hops(strides), strict=True))
         self.first_centre_samples = first_sample + (self.receptive_field_samples - 1) / 2
-        shortest = 1  # outputs of the last layer; the loop converts it to inputs of each layer
+        shortest = 1  # in outputs of the last layer; the loop converts to inputs of each layer
         for kernel, stride, padding in reversed(list(zip(kernels, strides, paddings, strict=True))):
             shortest = max((shortest - 1) * stride + kernel - 2 * padding, 1)
         self._shortest_samples = shortest
@@ -105,7 +105,7 @@ class AudioEncoder(WaveformEncoder):
 
     @property
     def shortest_samples(self) -> int:
-        """The smallest number of samples for one latent, with which every layer has an input besides padding."""
+        """The smallest number of samples for one latent. Every layer then has an input besides padding."""
         return self._shortest_samples
 
     @torch.no_grad()
@@ -115,7 +115,7 @@ class AudioEncoder(WaveformEncoder):
         Layers are set one after the other.
 
         Raises:
-            ValueError: as `forward`; if the audio is constant or not finite.
+            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
         hidden = self._frames(x)
         for layer in self.layers:
@@ -124,7 +124,7 @@ class AudioEncoder(WaveformEncoder):
             hidden = layer(blocks)
 
     def _frames(self, x: Tensor) -> Float[Tensor, "B T kernel"]:
-        """Return the standardised samples under each position of the kernel of the first layer."""
+        """Return the standardised samples that the first layer's kernel reads at each position."""
         x = self._standardise(x)
         return F.pad(x, (self.paddings[0], self.paddings[0])).unfold(1, self.kernels[0], self.strides[0])
 
@@ -132,7 +132,8 @@ class AudioEncoder(WaveformEncoder):
 class ConvLayer(NormedConvolution):
     """A strided convolution and norm of `[B, L, C]`; the first layer takes frames of samples `[B, T, kernel]`.
 
-    The next layer applies the ReLU after this one, because it writes rectified values directly into its input blocks.
+    The ReLU after this layer is applied by the next layer, which writes the rectified values directly into its input
+    blocks.
     """
 
     def __init__(

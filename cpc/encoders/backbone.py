@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_sizes
 
-_SIZES = (224, 448)  # sides of the images that measure the dimension and stride of a network
+_SIZES = (224, 448)  # sides of two images, from which dimension and stride of a network are measured
 
 
 class Backbone(nn.Module):

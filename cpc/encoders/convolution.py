@@ -27,7 +27,7 @@ def check_norm(norm: str) -> None:
 
 
 def hops(strides: Sequence[int]) -> list[int]:
-    """Return the distance of neighbouring inputs of each layer, in inputs of the network."""
+    """Return, for each layer, the distance of its neighbouring inputs, in inputs of the network."""
     return [math.prod(strides[:i]) for i in range(len(strides))]
 
 
@@ -39,8 +39,8 @@ def receptive_field(kernels: Sequence[int], strides: Sequence[int]) -> int:
 def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
     """Return the scale and shift that give every channel of `x` zero mean and unit deviation over `axes`.
 
-    Data-dependent initialisation after Salimans and Kingma 2016 (arXiv:1602.07868) and the ActNorm of Kingma and
-    Dhariwal 2018 (arXiv:1807.03039).
+    This is the data-dependent initialisation of Salimans and Kingma 2016 (arXiv:1602.07868), called ActNorm by Kingma
+    and Dhariwal 2018 (arXiv:1807.03039).
 
     Raises:
         ValueError: if `x` is constant or not finite.
@@ -63,8 +63,8 @@ def initialise_layers(layers: nn.Sequential, x: Tensor) -> None:
 class NormedConvolution(nn.Module):
     """A convolution with a norm, channels last; weights have the shape of `nn.Conv1d` or `nn.Conv2d`.
 
-    A subclass defines `_convolve`. Kaiming's initialisation keeps the scale of the signal through ReLUs; the default of
-    torch shrinks the signal sixfold over five layers, and the differences between latents with it.
+    A subclass defines `_convolve`. Kaiming's initialisation keeps the scale of the signal through ReLUs. The default of
+    torch shrinks the signal, and the differences between latents, sixfold over five layers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The encoder g_enc for frames: strided convolutions on each frame, or on each frame and the few before it.
+"""The encoder g_enc for frames: strided convolutions on each frame, or on stacks of a frame and the frames before it.
 
 B windows of T frames, S frames in a stack, H W rows and columns of pixels, D latent dim, P positions in the output of
 the last layer, d channels of a layer.
@@ -19,7 +19,7 @@ from cpc.encoders.tiny import TinyLayer
 
 
 class FrameEncoder(Encoder):
-    """Convolutions with ReLU and a projection of all their outputs, so that latents encode positions of objects.
+    """Convolutions with ReLU, and a projection of all outputs, so that a latent can encode positions of objects.
 
     The layers are those of Mnih et al. 2015 (Human-level control through deep reinforcement learning). The first two
     are those of Espeholt et al. 2018 (IMPALA, arXiv:1802.01561), whose agents van den Oord et al. 2018 train in section
@@ -109,7 +109,7 @@ class FrameEncoder(Encoder):
         return self.projection(places), places
 
     def set_statistics(self, mean: float, std: float) -> None:
-        """Set the mean and standard deviation, on a scale where 255 is 1, that standardise the pixels."""
+        """Set the mean and standard deviation that standardise the pixels; both on a scale where 255 is 1."""
         if std <= 0:
             raise ValueError(f"mean={mean} and std={std} cannot standardise frames: do all pixels have one colour?")
         self.pixel_mean.fill_(mean)

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_sizes
 
-_LEAST_CONTRAST = 0.05  # contrast of standardised pixels; keeps the division by contrast from amplifying noise
+_LEAST_CONTRAST = 0.05  # added to the contrast of standardised pixels, so that the division amplifies no noise
 
 
 class GradientTrunk(nn.Module):
     """A two-layer network on standardised histograms of gradients and colours of the cells of a patch.
 
-    The features follow Dalal and Triggs 2005. The gradient of a pixel is the gradient of the channel in which it is
-    largest. It is distributed over the two nearest orientations and the four nearest cells. The histogram of a cell is
+    The features follow Dalal and Triggs 2005. The gradient of a pixel is the largest gradient among its channels. The
+    gradient is distributed over the two nearest orientations and the four nearest cells. The histogram of a cell is
     divided by the contrast of the cells around it. Unlike in the paper, gradients are signed, and cells outside the
     patch are not used. Also, the square root is taken, so that a few strong edges do not dominate. Further features are
     the brightness of each cell, the differences of its colour channels and the logarithm of its contrast. The features
     are fixed, except that `initialise_from` measures the mean and deviation of every feature once.
 
-    The edge of a frame would count as a gradient, so training requires `augmentation: none`.
+    Augmentation puts a frame of one colour around patches, and its edge would count as a gradient. So training requires
+    `augmentation: none`.
 
     Args:
         dim: D, the width of the latents.
@@ -86,7 +87,7 @@ class GradientTrunk(nn.Module):
         """Set the mean and deviation of every feature from these patches.
 
         Raises:
-            ValueError: as `forward`; if the pixels are constant or not finite.
+            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
         """
         std, mean = torch.std_mean(self._features(x), 0)
         if not torch.isfinite(std).all() or (std <= 1e-12).all():
@@ -110,7 +111,7 @@ class GradientTrunk(nn.Module):
 
 
 def orientation_maps(x: Float[Tensor, "n C P Q"], num_orientations: int) -> Float[Tensor, "n O p q"]:
-    """Return gradient sizes per orientation, without border pixels; each is split between two orientations."""
+    """Return gradient sizes per orientation, without border pixels. Each size is split between two orientations."""
     down = (x[:, :, 2:, 1:-1] - x[:, :, :-2, 1:-1]) / 2
     right = (x[:, :, 1:-1, 2:] - x[:, :, 1:-1, :-2]) / 2
     size, channel = (down.square() + right.square()).max(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The encoder g_enc on log-mel frames: two layers map the spectra, the input of MFCC, to latents.
+"""The encoder g_enc on log-mel frames: two layers map log-mel spectra (from which MFCCs are computed too) to latents.
 
 B batch, S samples, T latents, F frames per latent, M mel bands, D latent dim.
 """
@@ -16,10 +16,10 @@ from cpc.encoders.spectral import LogMel
 class MelEncoder(LogMel):
     """Two linear layers with a ReLU on log-mel frames that are standardised per band.
 
-    Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent depends on `num_frames` frames, its own frame
-    in the middle. The targets of the first `num_frames + 1` steps share samples with the context; `skip_steps` of the
-    loss skips some of these steps. `initialise_from` measures the statistics that standardise the bands. Every latent
-    is a function of its own window, with zeros outside the waveform.
+    Frames are those of `LogMel`: 25 ms every 10 ms by default. A latent depends on `num_frames` frames; the frame at
+    the latent's time is in the middle. The targets of the first `num_frames + 1` steps share samples with the context;
+    `skip_steps` of the loss skips some of these steps. `initialise_from` measures the statistics that standardise the
+    bands. Every latent is a function of its own window, with zeros outside the waveform.
 
     Args:
         dim: width of the latents.
@@ -32,8 +32,8 @@ class MelEncoder(LogMel):
         window_samples: length of a frame's window.
 
     Raises:
-        ValueError: if a width is below 1, `num_frames` is not odd, or `dropout` is not a probability below 1; as
-            `LogMel`.
+        ValueError: if a width is below 1, `num_frames` is not odd, or `dropout` is not a probability below 1; also the
+            errors of `LogMel`.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class PatchGrid:
 
     @property
     def overlapping_rows(self) -> int:
-        """The number of following rows that share pixels with a row. Skip these rows, or targets are partly known."""
+        """The number of following rows that share pixels with a row. Skip these rows: they are partly known."""
         return math.ceil(self.patch_size / self.stride) - 1
 
     def side(self, image_size: int) -> int:

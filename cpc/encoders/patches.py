@@ -21,10 +21,9 @@ class PatchEncoder(Encoder):
 
     This is the encoder of section 3.2 of van den Oord et al. 2018. Patches are encoded separately, so a latent depends
     only on the pixels of its patch. With `fully_convolutional` the trunk instead runs once over the whole image, and
-    the features inside each patch are averaged. The overlap of patches is then computed only once. But a latent then
-    depends on pixels beyond its patch, up to the receptive field of the trunk, where separate patches would be padded
-    with zeros. Contexts then contain pixels of more rows below, so set the `skip_steps` of the loss to
-    `overlapping_rows`.
+    the features inside each patch are averaged. This computes the overlap of patches only once. But a latent then
+    depends on pixels beyond its patch, up to the receptive field of the trunk; separate patches are padded with zeros
+    there. Contexts then contain pixels of more rows below, so set the `skip_steps` of the loss to `overlapping_rows`.
 
     Args:
         trunk: network from pixels `[n, C, P, P]` to features `[n, D, h, w]`; see `cpc.encoders.TinyTrunk` and
@@ -32,9 +31,9 @@ class PatchEncoder(Encoder):
         patch_size: P.
         stride: distance of neighbouring patches in pixels.
         fully_convolutional: run the trunk over whole images; patch size and stride must be multiples of its stride.
-        crop_size: side of the central square that remains of each patch; the mean colour replaces the pixels around the
-            square, as augmentation does in training. None: the whole patch. `cpc pretrain` sets this option. Patches
-            that are passed already cut are not changed.
+        crop_size: side of a central square of each patch; the mean colour replaces the pixels around the square, as
+            augmentation does in training. None: the whole patch. `cpc pretrain` sets this option. If patches are passed
+            instead of images, this option does not change them.
 
     Attributes:
         overlapping_rows: the number of following rows whose latents share pixels with the latents of a row.
@@ -89,7 +88,7 @@ class PatchEncoder(Encoder):
                 "depend on the whole image, so contexts would contain their targets"
             )
         _try_patch(trunk, patch_size)
-        # Number of pixels beyond each side of its patch on which a latent depends if patches are not cut.
+        # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
         self.overlapping_rows = -(-(patch_size + 2 * margin) // stride) - 1
         self.dim: int = self.trunk.dim

@@ -20,7 +20,7 @@ _STEMS = ("imagenet", "small")
 
 @dataclass(frozen=True)
 class Stage:
-    """Residual blocks of one shape; widths are multiples of the trunk's `width`, and None stands for basic blocks."""
+    """Residual blocks of one shape. Widths are multiples of the trunk's `width`; basic blocks have no bottleneck."""
 
     num_blocks: int
     width: int
@@ -43,13 +43,13 @@ class ResNetTrunk(nn.Module):
     `depth=101`. `depth=161` is the network of CPC v2 (Henaff et al. 2019, arXiv:1905.09272). That paper states that the
     third stage of ResNet-101 grows from 23 to 46 blocks, from 1024 to 4096 features and from bottlenecks of 256 to 512,
     and that layer norm replaces batch norm. It does not state the stem and stages one and two, which are taken from
-    ResNet-101. It does not state either that no stage follows, but the name confirms this: 3 * (3 + 4 + 46)
+    ResNet-101. It does not state whether another stage follows. The name says that no stage does: 3 * (3 + 4 + 46)
     convolutions and two layers at the ends are 161.
 
-    A block that changes shape projects its activated input onto the residual stream, and its (first) 3x3 convolution
-    has the stride. The stem has neither norm nor ReLU, because the first block begins with both. The trunk ends with
-    norm and ReLU after the last addition, as in He et al. All convolutions pad with zeros to keep the size of their
-    input, so features near the border of a patch contain its position.
+    If a block changes the shape, its activated input is projected onto the residual stream, and its (first) 3x3
+    convolution has the stride. The stem has neither norm nor ReLU, because the first block begins with both. The trunk
+    ends with norm and ReLU after the last addition, as in He et al. All convolutions pad with zeros to keep the size of
+    their input, so features near the border of a patch contain their position in the patch.
 
     No norm mixes information between patches. `layer` normalises the channels of each position separately. With
     statistics over positions, every feature of a fully convolutional trunk would depend on all rows of an image.

@@ -15,7 +15,7 @@ from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.encoders.convolution import standardising_affine
 from cpc.encoders.encoder import Encoder
 
-_DEVIATION = 0.02  # deviation of initial embeddings; small, so that the few Adam steps of rare words change them
+_DEVIATION = 0.02  # deviation of initial embeddings; small, so that rare words, with few Adam steps, still change
 
 
 class SentenceEncoder(Encoder):
@@ -63,7 +63,7 @@ class SentenceEncoder(Encoder):
         self.vocabulary = vocabulary
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
         nn.init.normal_(self.embedding.weight, std=_DEVIATION)
-        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # windows of embeddings around each token
+        self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of each token and its neighbours
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
         """Return the vector of every sentence; zeros if a sentence has no token.

@@ -98,7 +98,7 @@ class SignalEncoder(Encoder):
         check_norm(norm)
         self.channels = channels
         self.dim = dim
-        self.sample_rate_hz = sample_rate_hz
+        self.sample_rate_hz = float(sample_rate_hz)  # configs write 50
         self.kernels = tuple(kernels)
         self.strides = tuple(strides)
         self.causal = causal
@@ -203,7 +203,7 @@ class SignalEncoder(Encoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Raises:
-            ValueError: as `forward`; if the signals are constant.
+            ValueError: the errors of `forward`; also if the signals are constant.
         """
         hidden, is_known = self._front(x)
         for layer in self.layers:

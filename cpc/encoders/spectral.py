@@ -1,4 +1,4 @@
-"""Log-mel spectra and MFCCs as encoders without learned parameters: the baselines of all probes.
+"""Log-mel spectra and MFCCs as encoders without learned parameters. They are the baselines of all probes.
 
 B batch, S samples, T frames, M mel bands, D latent dim.
 """
@@ -17,7 +17,7 @@ from cpc.config.network_arguments import check_sizes
 from cpc.encoders.encoder import Count
 from cpc.encoders.waveforms import WaveformEncoder
 
-DELTA_REACH = 2  # frames on each side to which a slope is fitted
+DELTA_REACH = 2  # number of frames on each side of a frame, to which a slope is fitted
 
 
 class LogMel(WaveformEncoder):
@@ -62,7 +62,7 @@ class LogMel(WaveformEncoder):
             win_length=window_samples,
             hop_length=hop_samples,
             window_fn=torch.hamming_window,
-            wkwargs={"periodic": False},  # the centre of a periodic window is half a sample late
+            wkwargs={"periodic": False},  # because the centre of a periodic window is half a sample late
             center=False,
         )
         with warnings.catch_warnings(action="ignore"):  # the check below raises an error instead
@@ -102,8 +102,8 @@ class MFCC(LogMel):
 
     Frames are those of `LogMel`. The coefficients are the orthonormal DCT-II over bands, including coefficient 0 (the
     level). Derivatives are slopes fitted to 5 frames (HTK's regression), with edge frames repeated at both ends. Each
-    order looks 2 frames ahead; the default orders together look 4 frames, or 40 ms, ahead. This baseline is not causal,
-    because it is commonly built in this way.
+    order of derivatives looks 2 frames ahead. The two default orders together look 4 frames (40 ms) ahead, so this
+    baseline is not causal; MFCCs are commonly built in this way.
 
     Args:
         num_coefficients: cepstral coefficients.
@@ -114,7 +114,8 @@ class MFCC(LogMel):
         window_samples: length of the window of a frame.
 
     Raises:
-        ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; as `LogMel`.
+        ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; also the errors of
+            `LogMel`.
     """
 
     def __init__(

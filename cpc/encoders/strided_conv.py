@@ -21,7 +21,7 @@ from cpc.encoders.encoder import Count
 
 
 def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:
-    """Return T of a convolution over `length` inputs; zero or negative if there are too few."""
+    """Return T of a convolution over `length` inputs; it is zero or negative if there are too few inputs."""
     return (length + 2 * padding - kernel) // stride + 1
 
 
@@ -89,7 +89,7 @@ class ConvolveBlocks(torch.autograd.Function):
         slices = _slices(weight, stride)  # m slices [stride * C, D]
         x = rearrange(blocks, "b (n s) c -> (b n) (s c)", s=stride)
         num_blocks = blocks.shape[1] // stride
-        # One product for all sequences. The last m - 1 outputs of a sequence also read the next sequence and are
+        # One product serves all sequences. The last m - 1 outputs of a sequence also read the next sequence, and are
         # dropped.
         y = x.new_empty(len(x), weight.shape[0])
         num_rows = max(len(x) - len(slices) + 1, 0)

@@ -81,7 +81,7 @@ class TinyTrunk(nn.Module):
         """Set scale and bias of each layer to give zero mean and unit deviation on these patches (norm `affine` only).
 
         Raises:
-            ValueError: as `forward`; if the pixels are constant or not finite.
+            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
         """
         initialise_layers(self.layers, self._positions(x))
 

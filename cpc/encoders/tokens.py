@@ -21,8 +21,8 @@ class TokenEncoder(Encoder):
         dim: D.
         dropout: probability of dropping a channel of the vector of a token.
         is_tied: embed with the rows of the class table of the loss (Press and Wolf 2017, arXiv:1608.05859; Inan et al.
-            2017, arXiv:1611.01462) instead of separate vectors. Rows are used as stored: a table with normalised rows
-            normalises them only for scores.
+            2017, arXiv:1611.01462) instead of separate vectors. The rows are not scaled to length 1, even if the table
+            normalises them for its scores.
         vocabulary: description of the tokens from `cpc.data.text.vocabulary.Vocabulary.description`; training sets it,
             so that a saved model can read text.
 
@@ -92,7 +92,7 @@ class TokenEncoder(Encoder):
                 f"is_tied=True, but the encoder has dim={self.dim} and the class table dim={dim}: make the dims "
                 "equal, or set is_tied=False"
             )
-        self._table = (table,)  # a tuple hides the table from nn.Module, so its parameter is saved only once
+        self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time
 
     @property
     def geometry(self) -> dict[str, int]:

@@ -19,7 +19,7 @@ from cpc.losses.output import concatenate_directions
 from cpc.losses.rows import rows_mask, rows_of
 from cpc.model import CPC
 
-_HELD_OUT = "mixed_excluding"  # batches of this strategy are uniform, like those of the bank
+_HELD_OUT = "mixed_excluding"  # batches of this strategy are uniform, like the batches that fill the bank
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
             are compared.
         split: the part of the data.
         num_latents: largest number of latents of the bank.
-        batch_size: windows encoded at a time.
+        batch_size: number of windows that are encoded at a time.
         seed: seed of the window sampler.
 
     Raises:
@@ -65,7 +65,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
 
 @torch.no_grad()
 def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundTally:
-    """Return the tally of this rank's held-out rows against the bank without the row's own sequence.
+    """Return the tally of this rank's held-out rows. The candidates of a row are the bank without its own sequence.
 
     The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
     bank.
@@ -86,7 +86,7 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 
 def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> ContrastiveOutput:
-    """Return the output of `cpc.losses.contrast` with a bank instead of the batch, without gradients or draws."""
+    """Return the output of `cpc.losses.contrast` with all latents of a bank as candidates, without gradients."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
     has_row = rows_mask(sequences.is_valid(num_latents), num_steps, skip_steps)

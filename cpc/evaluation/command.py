@@ -55,10 +55,11 @@ def evaluate(
             images, npz or NAME:ROOT; a text file, a folder or 'embedded'.
         negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
         num_negatives: number R of negatives sampled per row (N = R + 1), or all (None in Python). Several numbers are
-            evaluated one by one. As in training if not given.
+            evaluated one by one. If not given, the number of training.
         estimators: further estimators (nwj, tuba, interpolated, dv, js, smile); info_nce is always measured.
-        split: split of the data; the split that the run held out if not given.
-        num_batches: maximum number of batches, within one pass over the split; 64 if not given. Text is read whole.
+        split: split of the data; if not given, the split that the run held out.
+        num_batches: largest number of batches, at most one pass over the split; 64 if not given. Of text the whole
+            split is read.
         bank: also measure the bound against a bank of latents of this split, which raises the ceiling. It costs a pass
             over the bank for every 1024 rows.
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
@@ -67,11 +68,12 @@ def evaluate(
         skip_bad: leave out files that cannot be used, and print how many.
         out: JSON file; bound.json in the model's folder if not given.
         trusted_packages: packages whose classes the model and its data may name.
-        data_options: fields of the run's `data` (see `cpc.data.Modality`); as in the run if not given, or None.
+        data_options: fields of the run's `data` to change (see `cpc.data.Modality`). Fields that are missing or None
+            stay as in the run.
 
     Returns:
-        The report: how batches were made, `bounds` with the record of `Bound` per N and strategy, and `estimates` with
-        the record of every other estimator.
+        The report: the options of the batches; `bounds`, with a record of `Bound` for each N and strategy; and
+        `estimates`, with a record for each other estimator.
 
     Raises:
         ValueError: if a strategy, estimator, split or speaker column is unknown (the message names it), the model's

@@ -33,11 +33,12 @@ def measured_tallies(
 ) -> dict[EvalProtocol, BoundTally]:
     """Measure the held-out batches of this rank. Protocols that share batches also share their encoding.
 
-    During the measurement the model is in eval mode. Each call samples the same negatives, from its own generators.
+    During the measurement the model is in eval mode. Every call makes new generators with the same seeds, so every call
+    samples the same negatives.
 
     Args:
         model: the model.
-        held_out: the batches; if they are continuous, each batch starts with the context state of the previous one.
+        held_out: the batches; if they are continuous, each batch starts with the context state of the previous batch.
         protocols: strategies, each with the number of negatives sampled.
         forward_context: context manager around the model's computation, such as autocast.
         on_batch: called with each batch of the training strategy, its latents and its contexts.

@@ -21,7 +21,7 @@ from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
-# all except mine, which has the value of dv, and leave_one_out, which needs p(z | c)
+# all but mine (the value of dv) and leave_one_out (needs p(z | c))
 READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
 
 
@@ -118,7 +118,7 @@ class HeldOutReadings:
 
 
 def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:
-    """Return the quantity that an estimator estimates with a strategy, as text for a legend.
+    """Return a legend: the quantity that an estimator estimates with this strategy.
 
     Args:
         name: name of the estimator.

@@ -30,7 +30,7 @@ def recorded_data(
         options: fields to replace; fields that are None stay as in the run.
 
     Raises:
-        ValueError: as `data_class`; also if the data do not have an option.
+        ValueError: the errors of `data_class`; also if the data do not have an option.
     """
     settings, modality = _saved_settings(config), data_class(config, trusted_packages)
     changes = {

@@ -1,9 +1,9 @@
 """`cpc import`: convert checkpoints of CPC_audio (Riviere et al. 2020, arXiv:2002.02848) to models of cpc.
 
-CPC_audio's ChannelNorm divides by the root of epsilon + the unbiased variance over D channels; the layer norm of cpc
-uses the biased variance. So the scale is multiplied by sqrt((D - 1) / D), and epsilon by (D - 1) / D. Scores of
-CPC_audio are means over D, scores of cpc are sums. So the predictors are multiplied by 1 / D. A trained batch norm is a
-scale and a shift of each channel, like cpc's norm `affine`.
+CPC_audio's ChannelNorm divides by the root of epsilon + the unbiased variance over D channels. The layer norm of cpc
+uses the biased variance. To correct for this, the scale is multiplied by sqrt((D - 1) / D), and epsilon by (D - 1) / D.
+Scores of CPC_audio are means over D, scores of cpc are sums. So the predictors are multiplied by 1 / D. A trained batch
+norm is a scale and a shift of each channel, like cpc's norm `affine`.
 
 D latent dim, C context dim, K prediction steps.
 """
@@ -33,7 +33,7 @@ ARGUMENTS_NAME = "checkpoint_args.json"
 NUM_LAYERS = 5
 _NUM_STEPS = 12  # default of nPredicts
 _DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
-_LEGAL = {  # legal values of arguments; the shapes of the weights determine the rest
+_LEGAL = {  # legal values of arguments; the shapes of the weights determine all others
     "encoder_type": ("cpc", None),
     "cpc_mode": ("none", None),
     "arMode": ("GRU", "LSTM", None),
@@ -48,13 +48,13 @@ Weights = dict[str, Tensor]
 
 @checked
 def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
-    """Write a checkpoint of CPC_audio as a model folder, with an exactly equal encoder, GRU or LSTM, and predictors.
+    """Write a checkpoint of CPC_audio as a model folder; encoder, GRU or LSTM, and predictors stay exactly equal.
 
-    Predictors that are not linear in c, for example those that also read the speaker or several contexts, are left out
-    with a message. No code of the file is run. Every byte is compared with its checksum, except in files of torch
-    before 1.6, which have none. `checkpoint_args.json` is read if it lies beside the file. In CPC_audio a model with
-    samplingType `sequential` carries its state over from file to file; the imported model starts each file with a new
-    state.
+    Predictors that are not linear in c, for example those that also read the speaker or several contexts, are not
+    imported, and a message says so. No code of the file is run. Every byte is compared with its checksum, except in
+    files of torch before 1.6, which have none. `checkpoint_args.json` is read if it lies beside the file. In CPC_audio
+    a model with samplingType `sequential` carries its state over from file to file; the imported model starts each file
+    with a new state.
 
     Args:
         checkpoint: `checkpoint_N.pt`, or a file with `config` and `weights`, the format of s3prl.
@@ -237,7 +237,7 @@ def _copy_weights(model: CPC, path: Path, weights: Weights) -> None:
 def _require(
     path: Path, weights: Weights, name: str, num_axes: int | None = None, num_values: int | None = None
 ) -> Tensor:
-    """Return a weight; refuse a checkpoint that lacks it or has another number of axes or values."""
+    """Return a weight. Raise an error if the checkpoint lacks it, or it has a wrong number of axes or values."""
     if name not in weights:
         raise ValueError(
             f"{path} has no weight {name}: cpc does not have this model, or the file is no CPC_audio checkpoint"

@@ -1,4 +1,4 @@
-"""`cpc export`: models as ONNX graphs, one of the encoder and one of the context with its state.
+"""`cpc export`: models as ONNX graphs. One graph is the encoder, one the context with its state.
 
 B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers.
 """
@@ -30,7 +30,7 @@ OLDEST_OPSET = 18  # oldest opset of torch's exporter
 NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
 _LATENT_AXES = {"sequences": {0: "batch", 1: "time"}, "grids": {0: "batch", 1: "rows", 2: "columns"}}
 _ENCODER_FACTS = ("first_centre_samples", "receptive_field_samples", "past_samples", "shortest_samples")
-TOLERANCE = 1e-5  # largest difference, relative to the largest value or to 1
+TOLERANCE = 1e-5  # largest difference, relative to the largest value (to 1, if that is less)
 
 
 class Graph(NamedTuple):
@@ -68,8 +68,8 @@ def export(
     begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
     inputs of random shapes.
 
-    Contexts other than GRU, LSTM, PixelCNN and identity are left out, with a message, since their state has no fixed
-    size.
+    Of contexts, only GRU, LSTM, PixelCNN and identity are exported, since the state of others has no fixed size. A
+    message says if a context is left out.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
@@ -214,7 +214,7 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
     for key, value in (graph.metadata | {"cpc": __version__}).items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = f"cpc.{key}", json_text(value)
-    # A recurrence is traced at one length, which the exporter would declare as the only length.
+    # Tracing unrolls a recurrence at one length, and the exporter would declare this length as the only one.
     del proto.graph.value_info[:]
     for tensor in (*proto.graph.input, *proto.graph.output):
         for axis, name in graph.axes[tensor.name].items():
@@ -232,7 +232,7 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress messages of the exporters, which are about their own code."""
+    """Suppress messages of the exporters; these messages are about the exporters' own code."""
     with (
         torch.no_grad(),
         warnings.catch_warnings(),
@@ -251,7 +251,7 @@ def _check(name: str, graph: Graph, run: Callable[..., list[Tensor]]) -> None:
         expected = graph.module(*inputs)
         for actual, wanted in zip(run(*inputs), [expected] if isinstance(expected, Tensor) else expected, strict=True):
             difference = float((actual - wanted).abs().max()) if actual.shape == wanted.shape else math.inf
-            if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # also true for NaN
+            if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # `not <=` is also true for NaN
                 raise ValueError(
                     f"{name} differs from the model: by {difference:.1e} on an input {tuple(inputs[0].shape)}; "
                     "nothing is written"

@@ -19,7 +19,7 @@ def is_hub_name(model: str | Path) -> bool:
 def fetch_model(model: str, revision: str | None = None) -> Path:
     """Fetch a model's files into the Hub's cache, unless they are cached already, and return their folder.
 
-    The Hub's environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 for no network.
+    The Hub's environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 to use no network.
 
     Args:
         model: `ORG/NAME` or `ORG/NAME@REVISION`.
@@ -51,7 +51,7 @@ def hub() -> Any:
     return huggingface_hub
 
 
-@cache  # a command fetches the same model several times, and must get the same files each time
+@cache  # cached, because a command fetches a model several times, and must get the same files each time
 def _fetch(repository: str, revision: str | None) -> Path:
     try:
         package = hub()

@@ -58,8 +58,9 @@ def download_dataset(
 
     Raises:
         ValueError: if `out` exists; the extra is missing; the dataset, split or column does not exist; an option does
-            not apply; a configuration must be named; the dataset has no audio or images, or no rows; a file has an
-            unknown format or lies outside the dataset. Nothing is written to `out` then.
+            not apply; the dataset has several configurations and none is named; the dataset has no audio or images, or
+            no rows; a file has an unknown format or lies outside the dataset. After such an error nothing is written to
+            `out`.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
@@ -106,7 +107,7 @@ def download_dataset(
 
 
 def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
-    """Return the splits of a dataset by name; rows of the Hub's datasets are fetched while they are read."""
+    """Return the splits of a dataset by name. Rows of a dataset of the Hub are fetched only when they are read."""
     try:
         library = import_module("datasets")
     except ImportError as error:
@@ -202,7 +203,7 @@ def _class_column(features: Mapping[str, Any], label: str | None, source: str, m
 
 
 def _class_folder(feature: Any, value: Any) -> list[str]:
-    """Return the folder of a class in a list; the list is empty if the class is unknown."""
+    """Return a list with the folder of a class; the list is empty if the class is unknown."""
     name = _class_name(feature, value)
     return [_escape(name)] if name else []
 

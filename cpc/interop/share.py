@@ -18,6 +18,7 @@ from cpc.config.description import describe
 from cpc.config.extras import pip_install
 from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.text_files import read_text
 from cpc.evaluation import data_class
 from cpc.interop.hub import MODEL_FILES, hub
 from cpc.probes.abx.command import format_abx
@@ -25,8 +26,8 @@ from cpc.probes.record import REPORT_NAME, read_report
 from cpc.probes.tables import format_report
 
 CARD_NAME = "README.md"
-_PATH_OPTIONS = ("source", "init_from")  # options that hold a path in any form
-_PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also in NAME:ROOT
+_PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not
+_PATH_START = re.compile(r"(\w{2,}:)?(/|~|\.\.?[\\/]|[A-Za-z]:[\\/]|\\\\)")  # start of a path, also after `NAME:`
 
 
 @checked
@@ -37,14 +38,15 @@ def share(
     to: str | None = None,
     out: OutFolder | None = None,
     data_name: str | None = None,
+    notes: str | Path | None = None,
     private: bool = False,
     trusted_packages: tuple[str, ...] = ("cpc",),
 ) -> Path | str:
     """Write a model and its card to a folder, or upload them to the Hub, or both.
 
-    The card holds data, recipe, bound, the tables of `probe.json` of the run or model folder, and the licence. Absolute
-    paths, and paths of sources and of the initial model, are not shared. Only the last part of such a path is written,
-    or the name of NAME:ROOT.
+    The card holds data, recipe, bound, licence, and the tables of `probe*.json` from the run folder and the model
+    folder. Absolute paths, and paths of sources and of the initial model, are not shared: only the last part of such a
+    path is written, and only NAME of NAME:ROOT.
 
     Args:
         model_folder: a run folder, or a model folder.
@@ -54,6 +56,8 @@ def share(
             HF_TOKEN.
         out: a new folder for the files.
         data_name: name of the data, for the card; the last part of their path if not given.
+        notes: text file in Markdown for the start of the card, such as what the model is good for and what it is not;
+            it takes the place of the lines that install cpc and load the model.
         private: create a private repository, if it does not exist.
         trusted_packages: packages whose classes the model and its data may name.
 
@@ -62,7 +66,7 @@ def share(
 
     Raises:
         ValueError: if neither `to` nor `out` is given, `out` exists, or the model cannot be loaded (before anything is
-            written or sent); or if the licence is unknown to the Hub.
+            written or sent); also if the Hub does not know the licence.
         ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
     if to is None and out is None:
@@ -75,16 +79,17 @@ def share(
         )
     if to is not None:
         hub()  # if the package is missing, fail before the work
-    trusted = tuple(trusted_packages)
+    trusted, written = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()
     model = load_pretrained(model_folder, trusted_packages=trusted)  # raises an error if the model is damaged
     config = read_config(model_folder)
-    config["provenance"] = provenance = _shorten_paths(config["provenance"])
+    config["provenance"] = provenance = shorten_paths(config["provenance"])
     if recorded := provenance.get("data"):
         option = data_class(config, trusted).source_option
         data_name = data_name or _last_part(str(recorded["init_args"].get(option, "")))
         recorded["init_args"][option] = data_name
+    provenance["data_name"] = data_name
     sections = [
-        _usage(to or "ORG/NAME", trusted),
+        written or _usage(to or "ORG/NAME", trusted),
         f"## Data\n\n{data_name or 'Not recorded.'}\n\n" + _options(recorded),
         _recipe(describe(model), provenance),
         _bound(model_folder, config),
@@ -132,12 +137,12 @@ def _upload(folder: Path, to: str, private: bool) -> str:
     return str(done.commit_url)
 
 
-def _shorten_paths(value: Any, name: str = "") -> Any:
+def shorten_paths(value: Any, name: str = "") -> Any:
     """Replace each path by its last part, since a path may reveal persons and places."""
     if isinstance(value, dict):
-        return {name: _shorten_paths(entry, name) for name, entry in value.items()}
+        return {name: shorten_paths(entry, name) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_shorten_paths(entry, name) for entry in value]
+        return [shorten_paths(entry, name) for entry in value]
     is_path = isinstance(value, str) and (name in _PATH_OPTIONS or _PATH_START.match(value))
     return _last_part(value) if is_path else value
 
@@ -181,10 +186,11 @@ def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
-    """Return the section with the tables of `probe.json` for these weights, from the model folder and its run."""
+    """Return the section with the tables of `probe*.json` for these weights, from the model folder and its run."""
     folder = model_folder_of(model_folder).resolve()
     folders = [folder, folder.parent] if folder.name == "model" else [folder]
-    reports = [_shorten_paths(read_report(path / REPORT_NAME, config["sha256"])) for path in folders]
+    paths = [path for folder in folders for path in sorted(folder.glob(f"{Path(REPORT_NAME).stem}*.json"))]
+    reports = [shorten_paths(read_report(path, config["sha256"])) for path in paths]
     tables = [format_report(report) for report in reports if report.get("tasks")]
     tables += [format_abx(record) for report in reports for record in report.get("abx", {}).values()]
     return "## Probes\n\n" + ("\n\n".join(map(_block, tables)) or "None were measured with these weights.")

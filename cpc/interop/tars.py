@@ -22,7 +22,7 @@ from cpc.data.store.tars import Sample, read_samples, write_samples
 from cpc.data.store.text_files import decode
 
 LABELS_NAME = "labels.csv"
-_TEXT_PARTS = ("cls", "txt")  # parts of a sample that hold a single label
+_TEXT_PARTS = ("cls", "txt")  # parts of a sample that hold one label each
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _SUFFIXES = {"audio": AUDIO_SUFFIXES, "images": IMAGE_SUFFIXES}
 # Errors for file names that are too long or below another file.
@@ -31,7 +31,7 @@ _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 @checked
 def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
-    """Write a corpus of files as tars that WebDataset reads: the unchanged files, each with a JSON of its labels.
+    """Write a corpus of files as tars that WebDataset reads: unchanged files, each beside a JSON of its labels.
 
     Args:
         data: manifest of audio, or its folder; or a folder of images.
@@ -70,12 +70,12 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
     Args:
         tars: files, and folders to search for `*.tar`.
         out: a new folder.
-        skip_bad: leave out samples without audio or image, and the rest of damaged tars, and warn how many.
+        skip_bad: leave out samples without audio or image, and all samples after the damage in a tar; warn how many.
 
     Raises:
         ValueError: if `read_samples` raises one; if the name of a file leads out of the folder, repeats, is too long or
             lies below another file; if a sample has no audio or image, or several; if a JSON is damaged; or if audio
-            and images are mixed. Nothing is written to `out` then.
+            and images are mixed. After such an error nothing is written to `out`.
     """
     out = Path(out)
     if out.exists():

@@ -1,4 +1,4 @@
-"""InfoNCE against a bank of stored latents: against all of them, in tiles, or against those that a sampler drew.
+"""InfoNCE against a bank of stored latents: against the whole bank, in tiles, or against latents that a sampler drew.
 
 M queries (rows), n latents of the bank, m drawn latents, D latent dim.
 """
@@ -45,7 +45,7 @@ def bank_loss(
     bank and converges to it as m grows. Since E[log Z'] <= log Z, the estimate of log N - L is too high in the mean, by
     about Var[Z' / Z] / 2, and is not a bound. Train with draws, and measure without.
 
-    Latents of a row's own sequence are never its negatives. They are left out of a draw and of Z; E[Z'] = Z still
+    Latents of a row's own sequence are never its negatives. Both the draw and Z leave them out, so E[Z'] = Z still
     holds.
 
     Args:
@@ -60,8 +60,8 @@ def bank_loss(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
 
     Raises:
-        ValueError: on shapes that do not fit the bank, draws out of range, a draw for other rows, or a row without a
-            negative in the bank.
+        ValueError: if shapes do not fit the bank, a draw has ids out of range or another number of rows, or a row has
+            no negative in the bank.
 
     Example:
         >>> bank = LatentBank(torch.zeros(99, 8))
@@ -100,9 +100,9 @@ def _exact(
     positive_scores = torch.einsum("md,md->m", queries, positives)
     width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
     found = partition_sums(queries, bank, positive_scores, width, sequence_id, needs_gradient)
-    loss_nats, factor = loss_and_factor(found.log_odds)  # log(1 + Z / exp s+), precise even if the loss is tiny
+    loss_nats, factor = loss_and_factor(found.log_odds)  # this is log(1 + Z / exp s+), precise even if the loss is tiny
     accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
-    score_grads = factor / len(queries)  # by log Z, and minus those by the positives' scores
+    score_grads = factor / len(queries)  # by log Z; negated: by the positives' scores
     queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(score_grads, "m -> m 1")
     loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -score_grads))
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)

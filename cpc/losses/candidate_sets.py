@@ -34,10 +34,11 @@ class Sequences(NamedTuple):
     """Lengths and identities of sequences, on the host.
 
     Attributes:
-        num_valid: number of latents that are signal; the rest of a sequence is padding, neither target nor candidate.
-        sequence_id: sequences that may overlap share one.
-        group_id: the speaker, -1 where unknown; None: all unknown.
-        is_known: `[B, T]`, latents that are known; the others are like padding. None: all.
+        num_valid: number of latents that are signal. All further latents of a sequence are padding, which is neither
+            target nor candidate.
+        sequence_id: id of each sequence; sequences that may overlap share an id.
+        group_id: speaker of each sequence, -1 if unknown; None: all are unknown.
+        is_known: `[B, T]`, True for a known latent; unknown latents are treated as padding. None: all are known.
     """
 
     num_valid: Tensor
@@ -56,7 +57,8 @@ class Sequences(NamedTuple):
     ) -> "Sequences":
         """Return the sequences of a batch of `size` (B, T).
 
-        None stands for sequences without padding, for distinct sequences, for unknown speakers and for known latents.
+        If an argument is None, no sequence has padding, all sequences are distinct, all speakers are unknown, or all
+        latents are known.
 
         Raises:
             ValueError: if an argument is not one integer for each sequence, `is_known` not one boolean for each latent,
@@ -78,12 +80,12 @@ class Sequences(NamedTuple):
         return sequences._replace(is_known=is_known) if has_missing else sequences
 
     def is_valid(self, num_latents: int) -> Bool[Tensor, "B T"]:
-        """Return which latents are targets and candidates: those that are known and no padding."""
+        """Return the mask of the latents that can be targets and candidates: known latents that are not padding."""
         mask = torch.arange(num_latents) < rearrange(self.num_valid, "b -> b 1")
         return mask if self.is_known is None else mask & self.is_known
 
     def cache_key(self) -> tuple[Any, ...]:
-        """Return what a candidate set depends on: lengths, which identities are equal, and which latents are known.
+        """Return all that a candidate set depends on: lengths, equalities of identities, and the mask of known latents.
 
         An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
         """
@@ -124,9 +126,9 @@ def plan(
     rank_slice: RankSlice | None = None,
     has_draws: bool = False,
 ) -> CandidateSet:
-    """Return the candidate set of a batch, on the host: a row for every step and every t where z_t, z_{t+k} are valid.
+    """Return the candidate set of a batch, on the host. A row is a step k and a t with valid z_t and z_{t+k}.
 
-    The candidates of a row are all valid latents of the allowed sequences, the same for every k, and its positive.
+    The candidates of a row are its positive and all valid latents of the allowed sequences, the same for every k.
     Batches with the same lengths, equal identities and known latents share one candidate set. If latents are unknown,
     rows without a negative are left out.
 
@@ -137,11 +139,11 @@ def plan(
         num_steps: K.
         skip_steps: the first step is k = skip_steps + 1.
         rank_slice: the sequences that are predicted; None: all.
-        has_draws: prepare for drawing negatives.
+        has_draws: whether to prepare the pools from which negatives are drawn.
 
     Raises:
-        ValueError: as `check_rows` for the sequences of all ranks, and so on every rank; if latents are unknown, only
-            for a batch without any row.
+        ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them. If latents
+            are unknown, the only error is that the batch has no row.
     """
     sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
     identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
@@ -183,7 +185,7 @@ def _plan(
 
 
 def _count_all_ranks(planned: CandidateSet, rank_slice: RankSlice, has_row: Bool[Tensor, "S T K"]) -> CandidateSet:
-    """Return the set of a slice with weights and draws that count the rows of all sequences."""
+    """Return the candidate set of a slice. Its weights and the indices of its draws count the rows of all sequences."""
     before = has_row[: rank_slice.first]
     return planned._replace(
         weight=rank_slice.num_ranks * row_weights(planned.step, has_row.sum((0, 1))),
@@ -249,7 +251,7 @@ def draw_row_negatives(
 ) -> Int[Tensor, "M R"]:
     """Draw negatives for each row, uniformly with replacement.
 
-    Given the same generator, each rank draws for its rows what one process draws for them.
+    With the same generator, the negatives of a row are the same whether one process or several ranks draw them.
 
     Args:
         candidate_set: the rows, on the host.
@@ -275,7 +277,7 @@ def draw_row_negatives(
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:
-    """Return each row's weight in the mean, over the steps that have rows, of the mean over the rows of a step.
+    """Return each row's weight in the loss: the mean over the rows of a step, then over the steps that have rows.
 
     Args:
         step: the step of each row.

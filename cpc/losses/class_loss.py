@@ -57,9 +57,9 @@ def class_loss(
 
     Raises:
         ValueError: if the objective is unknown, or does not accept the correction; if the draw is missing or
-            superfluous, or keeps or removes hits against the rules of the objective (excluded hits cannot be detected
-            in a draw); if shapes do not fit; if a target is out of range or twice in a row, or a row has no target; or
-            if the correction needs the expected count of a target and it is zero or unknown.
+            superfluous, or the objective does not allow the draw's treatment of hits (a draw with excluded hits looks
+            like one with removed hits); if shapes do not fit; if a target is out of range or twice in a row, or a row
+            has no target; or if the correction needs the expected count of a target and it is zero or unknown.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -144,8 +144,8 @@ def candidate_loss(
 ) -> RowLosses:
     """Return the loss of targets against candidate vectors, from a table or a bank; F = query . vector + bias.
 
-    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy ranks by F, with and
-    without a sampler.
+    Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy compares F, not the
+    corrected scores.
 
     Args:
         queries: already divided by the temperature.
@@ -189,7 +189,7 @@ def candidate_loss(
 def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
     accepted = objective_of(objective).hits
     is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
-    is_empty = (draw.ids == 0) & is_gone  # padding looks like a removed class 0, but is at the end of a row
+    is_empty = (draw.ids == 0) & is_gone  # class 0 may be a removed hit too
     is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
     if draw.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
         is_empty &= is_gone.all(0)
@@ -261,7 +261,7 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
 
 
 def check_candidates(draw: Draw, num_rows: int) -> None:
-    """Raise ValueError on candidates that do not fit the number of rows, or that cannot have been drawn."""
+    """Raise ValueError on candidates that do not fit the number of rows, or have an impossible log count."""
     ids, log_count, log_count_targets = draw
     check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
     for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
@@ -275,5 +275,5 @@ def check_candidates(draw: Draw, num_rows: int) -> None:
             f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
             f"they are [m] or [{num_rows}, m]"
         )
-    if not bool(log_count.min() > -torch.inf):  # also if it is nan
+    if not bool(log_count.min() > -torch.inf):  # a comparison with nan is False
         raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")

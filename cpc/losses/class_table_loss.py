@@ -1,4 +1,4 @@
-"""The loss of a language model: an objective on a class table, with the sampler that draws its candidates.
+"""The loss of a language model: an objective on a class table, with a sampler that draws the candidates.
 
 M queries, T targets of each query, D dims.
 """
@@ -36,11 +36,11 @@ class ClassTableLoss(Loss):
 
     A sampler whose proposal depends on the query reads the classes' vectors. If the sampler has one dim more than the
     table, it also reads the biases: the last coordinate is temperature * bias for a class and 1 for a query. Kernels
-    that need vectors of length 1 cannot do this. If the sampler has the dims of the table, its proposal ignores the
+    that need vectors of length 1 cannot do this. If the sampler has as many dims as the table, its proposal ignores the
     biases. The loss is corrected for this, but its variance grows with the differences between biases.
 
-    The full softmax measures the model in every case. With several processes, all draw from the proposal of rank 0. Its
-    sampler buffers are sent to the other processes at every step and saved in checkpoints.
+    The full softmax measures the model in every case. With several processes, all draw from the proposal of rank 0.
+    Rank 0 sends the buffers of its sampler to the other processes at every step; checkpoints save the same buffers.
 
     Args:
         table: the classes.
@@ -49,13 +49,14 @@ class ClassTableLoss(Loss):
         num_sampled: number of candidates that are drawn.
         correction: a correction that the objective accepts; None: its default.
         hits: a treatment of accidental hits that the objective accepts; None: its default.
-        refresh_every: number of training losses between two refreshes of a sampler that reads the table. Between them
-            it draws from the proposal of the older table; its log counts stay exact.
-        updates_between: whether such a sampler is updated, after each training step between refreshes, with the classes
-            that were targets or candidates: with sparse gradients these are all that have moved, otherwise those that
-            moved most; with several processes, those of the first process. With many classes this costs less than
-            frequent refreshes. A training loop of your own calls `watch` with its optimiser before the first loss.
-        skip_steps: number of latents between a context and the first whose class is predicted.
+        refresh_every: number of training losses between two refreshes of a sampler that reads the table. Between
+            refreshes the sampler draws from the proposal of the older table; its log counts stay exact.
+        updates_between: whether such a sampler is also updated between refreshes, after each training step. The update
+            takes the classes that were targets or candidates (with several processes, only in the first process). With
+            sparse gradients no other class has changed; otherwise these classes have changed most. With many classes
+            this costs less than frequent refreshes. A training loop of your own calls `watch` with its optimiser before
+            the first loss.
+        skip_steps: number of latents between a context and the first latent whose class is predicted.
 
     Raises:
         ValueError: if objective, sampler, correction, hits and table do not fit each other, or `num_sampled` classes
@@ -99,7 +100,7 @@ class ClassTableLoss(Loss):
         self.refresh_every = refresh_every
         self.updates_between = updates_between
         self.is_watched = False
-        self.has_moved = True  # whether the optimiser took a step since the last update; after a resume it may have
+        self.has_moved = True  # whether the optimiser may have taken a step since the last update
         self.num_losses: Tensor
         self.is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
         if reads_table:
@@ -168,10 +169,11 @@ class ClassTableLoss(Loss):
     ) -> ContrastiveOutput:
         """Return the loss of finding the class k steps ahead with the query W_k c_t, for every step k and every t.
 
-        There is a row for every valid t whose class k steps ahead is known: `labels[:, t + k - 1]`, negative where
-        unknown. All rows are one call, with one draw if the sampler shares draws. N is the number of candidates: n for
-        the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In training, the weight of a row
-        is the number of ranks divided by the rows of all ranks, since DDP takes a mean. All ranks must call this.
+        There is a row for every valid t whose class k steps ahead is known. The class is `labels[:, t + k - 1]`; a
+        negative label is an unknown class. All rows are one call, with one draw if the sampler shares draws. N is the
+        number of candidates: n for the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In
+        training, the weight of a row is the number of ranks divided by the rows of all ranks, since DDP takes a mean.
+        All ranks must call this.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, no class is known, or `num_valid` counts more
@@ -214,7 +216,7 @@ class ClassTableLoss(Loss):
         generator: torch.Generator | None = None,
         weight: Float[Tensor, " M"] | None = None,
     ) -> RowLosses:
-        """Return the training loss; arguments are those of `class_loss`, errors those of `class_loss` and the sampler.
+        """Return the training loss; arguments and errors are those of `class_loss`, the sampler may raise more.
 
         Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
         1 if the table is normalised. Targets on the host are checked without waiting for a GPU.
@@ -285,9 +287,9 @@ class ClassTableLoss(Loss):
         return torch.cat([vectors, self.table.temperature * rearrange(biases, "n -> n 1")], dim=1)
 
     def _check_scores(self, sampler: QuerySampler) -> None:
-        """Raise an error if the proposal of a sampler would follow other scores; warn if it ignores the biases."""
+        """Raise an error if the sampler would use other scores than the table; warn if it ignores the biases."""
         table, name = self.table, type(sampler).__name__
-        can_have_bias = table.has_bias and not sampler.needs_normalised  # a bias would change the length 1
+        can_have_bias = table.has_bias and not sampler.needs_normalised  # a bias changes the length
         if sampler.dim != table.dim and not (can_have_bias and sampler.dim == table.dim + 1):
             with_bias = f", or with dim={table.dim + 1} to draw by biases too" if can_have_bias else ""
             raise ValueError(
@@ -316,7 +318,7 @@ class ClassTableLoss(Loss):
         = log sigmoid(F).
 
         Raises:
-            ValueError: as `check_exact`, and on queries or targets that do not fit the table.
+            ValueError: the errors of `check_exact`; also if queries or targets do not fit the table.
         """
         targets = target_sets(targets, len(queries), self.table.num_classes).to(queries.device, non_blocking=True)
         form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
@@ -327,7 +329,7 @@ class ClassTableLoss(Loss):
         return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, form)
 
     def check_exact(self) -> None:
-        """Raise ValueError if there is no full softmax: scores were learned against proposals that differ by query."""
+        """Raise ValueError if the scores give no full softmax, because each query had another proposal in training."""
         self._log_proposal(self.table.weight.device)
 
     def _log_proposal(self, device: torch.device) -> Float[Tensor, " n"] | None:

@@ -42,9 +42,10 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
     Identities are copied to the host once. Directions of the same size share their `Sequences`.
 
     Args:
-        output: of the model.
-        batch: its observations; `num_valid` and `is_known` are about latents.
-        num_observations: number of observations with identities; None: as many as have latents.
+        output: output of the model.
+        batch: the observations of the output; `num_valid` counts latents, and `is_known` is a mask of latents.
+        num_observations: number of observations that have identities; None: the number of observations that have
+            latents.
     """
     targets = _targets(output)
     num = len(targets) if num_observations is None else num_observations
@@ -81,18 +82,19 @@ class Contrastive(Loss):
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does.
         compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` runs the definition
             (see `cpc.losses.info_nce`).
-        auxiliary_negatives: further strategies to train with, and the share of each in the training loss. `negatives`
-            has the remaining share, and only `negatives` determines the bound. With `{"sequence_only": 0.75}` and
+        auxiliary_negatives: further strategies to train with, and the share of each in the training loss. The strategy
+            `negatives` has the remaining share; the bound is that of `negatives`. With `{"sequence_only": 0.75}` and
             `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
         skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
             the number of rows that overlap the context's row.
-        exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds those
-            of two ranks, so memory does not grow with the number of ranks. It scores every candidate twice, sends half
-            as much again, and cannot draw negatives.
+        exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds the
+            latents of two ranks at a time, so memory does not grow with the number of ranks. `ring` scores every
+            candidate twice, sends one and a half times as much as `gather`, and cannot draw negatives.
 
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
-            `skip_steps` is negative, draws are shared but not made, or a ring is combined with draws or the reference.
+            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, or `exchange="ring"` is
+            combined with `num_negatives` or `compute="reference"`.
     """
 
     uses_all_ranks = True
@@ -244,7 +246,7 @@ class Contrastive(Loss):
         loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * main.loss, main.loss_nats
         for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
             loss = loss + share * other.loss
-            loss_nats = loss_nats + 0 * other.loss_nats  # a loss that is not finite then shows in the sums
+            loss_nats = loss_nats + 0 * other.loss_nats  # so that a loss that is not finite appears in the sums
         return main._replace(loss=loss, loss_nats=loss_nats)
 
 
@@ -284,17 +286,18 @@ def contrast(
         queries: W_k c_t, steps first.
         latents: z.
         strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
-        num_valid: number of latents of each sequence that are signal. The rest is padding and is neither target nor
-            candidate. None: all are signal.
+        num_valid: number of latents of each sequence that are signal. All further latents are padding, which is neither
+            target nor candidate. None: all are signal.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
-        is_known: latents that are known; the others are like padding. None: all.
+        is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
         generator: source of the draws.
         options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
-        ValueError: as `Contrastive`; also if a tensor has a wrong dtype or shape, `num_valid` counts more latents than
-            there are, no sequence is longer than the first step, or the strategy leaves a row without negatives.
+        ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `num_valid` counts more
+            latents than there are, no sequence is longer than the first step, or the strategy leaves a row without
+            negatives.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))

@@ -36,13 +36,14 @@ class CandidateSet(NamedTuple):
         is_used: `[N]` whether the candidate is scored in any row.
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
-        blocks: the parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
+        blocks: parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
         ring: the engine's state of the ring exchange; None: this rank holds the candidates of all ranks.
         pool: the candidates from which each row's negatives are drawn, on the host
             (`cpc.candidates.draws.NegativePool`); None: not prepared.
-        num_rows_before: number of rows of the ranks before this one; the index of a row's draws starts from it.
-        num_times_before: number of (b, t) with rows of the ranks before this one; the index of shared draws starts from
-            it.
+        num_rows_before: number of rows of the ranks before this one. A row is counted from there for its draws, so that
+            no two ranks draw alike.
+        num_times_before: the same for draws that the steps share: number of (b, t) with rows of the ranks before this
+            one.
     """
 
     query_index: Tensor | None
@@ -123,7 +124,7 @@ def _tie_width(
 ) -> Float[Tensor, "M 1"]:
     """Return the largest difference of two scores that still tie: the rounding error of equal scores.
 
-    See `cpc.losses.engine.tie_width`; the rounding is that of float32 scores unless the queries are float64.
+    This is `cpc.losses.engine.tie_width` for scores in float32, or in float64 if the queries are float64.
     """
     eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
     largest = q.norm(dim=1) * positives.norm(dim=1) + (0 if bias is None else bias.abs())

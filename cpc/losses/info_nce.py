@@ -45,13 +45,13 @@ def info_nce(
         candidate_sequence: which sequence (column of `allowed`) each candidate belongs to.
         allowed: which sequences (columns) give candidates to the queries of each sequence (row), as
             `cpc.candidates.allowed_matrix` returns; None: all sequences to all.
-        valid: candidates that exist; None: all.
+        valid: True for a candidate that exists; None: all exist.
         log_count: log expected count of each candidate in the drawn set, subtracted from every score (the posterior
             correction of sampled softmax).
         num_negatives: number of negatives to draw per row, uniformly with replacement; None: all.
         generator: source of the draws.
-        negatives: indices of each row's negatives among the candidates, allowed or not, but never the positive. Use
-            this instead of `num_negatives`.
+        negatives: indices of each row's negatives among the candidates, instead of `num_negatives`. They need not be
+            allowed, but must not be the positive.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products, which is
             faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32. Products
@@ -62,7 +62,7 @@ def info_nce(
         `RowLosses`; `.loss` is the mean over rows.
 
     Raises:
-        ValueError: on shapes, dtypes or devices that do not fit each other, or a row without negatives.
+        ValueError: if shapes, dtypes or devices do not fit each other, or a row has no negatives.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -99,7 +99,7 @@ def info_nce(
     sequence = zeros if sequence is None else sequence
     if negatives is None:
         blocks = split_scores(mask, allowed, sequence, candidate_columns, positive_index)
-    else:  # any candidate may be a negative
+    else:  # without `allowed` any candidate may be a negative
         blocks = [Block(positives=rearrange(positive_index, "m -> m 1"))]
     rows = assemble(None, zeros, sequence, positive_index, mask, blocks, (1, 1, len(positive_index)))
     has_no_negatives = rows.num_negatives < 1

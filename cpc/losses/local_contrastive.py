@@ -1,6 +1,6 @@
 """The loss of CPC for every place of a frame: find its latent k frames later among latents of the same place.
 
-P places of an encoder's last layer, d channels of each, Q queries, N candidates.
+P places of an encoder's last layer, d channels of a place, Q queries, N candidates.
 """
 
 from typing import Any
@@ -20,9 +20,9 @@ class LocalContrastive(Contrastive):
 
     A whole frame can be recognised by its easiest detail, such as a clock, and then no other detail is learnt. With a
     loss for every place, a context must predict all places. This is the global-local loss of Anand et al. 2019
-    (arXiv:1906.08226, eq. 1), after Hjelm et al. 2019 (arXiv:1808.06670); they have no contexts
-    (`cpc.contexts.Identity`). Loss, accuracy and log N - L are means over places, so log N - L belongs to one place,
-    not to a frame.
+    (arXiv:1906.08226, eq. 1), after Hjelm et al. 2019 (arXiv:1808.06670). Their models have no contexts; use
+    `cpc.contexts.Identity` to repeat them. Loss, accuracy and log N - L are means over places, so log N - L belongs to
+    one place, not to a frame.
 
     The encoder returns places from `latents_and_places`, as `cpc.encoders.FrameEncoder` does. The options are those of
     `Contrastive`.

@@ -21,15 +21,15 @@ class EvalProtocol(NamedTuple):
 
 
 class Loss(nn.Module):
-    """Output and batch of a model -> L. A subclass defines `forward`, `training_strategies`, `held_out_strategies`.
+    """The loss of an output and a batch. Subclasses define `forward`, `training_strategies`, `held_out_strategies`.
 
     Args:
         skip_steps: number of latents between a context and the first latent that it predicts. Skip the latents that
-            share input with the context, since they can be copied: one row for patches that overlap by half.
+            share input with the context, since they could be copied. For patches that overlap by half, skip one row.
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
-        predicts: `latents`, or `classes`: the next classes, which data provide as `Batch.labels`.
+        predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
@@ -76,7 +76,7 @@ class Loss(nn.Module):
         return encoder.dim
 
     def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the latents that contexts read, and those that queries predict (None if they are the same)."""
+        """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
         return encoder(x), None
 
     def set_step(self, batch: int) -> None:
@@ -99,5 +99,6 @@ class Loss(nn.Module):
             output: output of the model.
             batch: the observations of the output; `num_valid` counts latents here (`CPC.lengths_in_latents`).
             generator: source of the draws.
-            measure: the strategy and the number of negatives to measure with; None: those of training.
+            measure: the strategy and the number of negatives to measure with; None: the strategy and number of
+                training.
         """

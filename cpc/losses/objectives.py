@@ -1,4 +1,4 @@
-"""The objectives of candidate sampling: how scores of drawn candidates become a loss, by name.
+"""The objectives of candidate sampling, by name. An objective turns scores of drawn candidates into a loss.
 
 F is the score q . c of a class c, Q its expected count in the drawn set, G the corrected score that the loss reads.
 docs/theory.md derives what each objective learns.
@@ -18,7 +18,7 @@ class Objective(NamedTuple):
     Attributes:
         form: `softmax`: find the target among the candidates. `logistic`: classify each candidate as target or not.
         hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first. Empty if
-            all classes are candidates, without a draw.
+            nothing is drawn, because all classes are candidates.
         corrections: accepted corrections, the default first. `none`: G = F. `posterior`: G = F - log Q, for targets and
             candidates. `importance`: G = F, and every candidate's term in the sum over classes is divided by Q, which
             estimates the full loss. In a softmax this equals F - log Q for candidates and F for the target.

@@ -1,4 +1,4 @@
-"""The results of a loss: of each row, and summed by step and sequence.
+"""The results of a loss: one value per row, and sums by step and sequence.
 
 M rows, K steps, B sequences.
 """
@@ -21,8 +21,8 @@ class RowLosses(NamedTuple):
         num_candidates: `[M]`, N of each row, including the positive. With draws from a bank, N counts the whole bank.
         accuracy: `[M]`, [no negative scores higher] / (1 + ties), so that equal scores give exactly 1/N. With draws
             from a bank, nan for a row without a negative.
-        num_negatives: `[M]`, number of negatives of each row among its draws from a bank. None without such draws; the
-            number is then N - 1.
+        num_negatives: `[M]`, number of negatives of each row among its draws from a bank. None without such draws;
+            every row then has N - 1 negatives.
         num_sampled: number of draws from a bank; None: every candidate was scored.
         objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """

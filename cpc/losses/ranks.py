@@ -28,8 +28,8 @@ from cpc.losses.candidate_sets import RankSlice, check_identities
 from cpc.losses.engine import score_dtype
 from cpc.predictors import Output
 
-_NUM_AT_ONCE = 256  # observations of a rank whose identities are sent in one message
-_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # values of unknown identities; None: no padding
+_NUM_AT_ONCE = 256  # number of observations of a rank that fit into one message of identities
+_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # stand for missing identities; None: no padding
 
 
 class GatheredBatch(NamedTuple):
@@ -50,7 +50,7 @@ class GatheredBatch(NamedTuple):
     is_apart: bool = False
 
     def rank_slice(self, num_sequences: int) -> RankSlice | None:
-        """Return the slice of this rank's `num_sequences` among those of all ranks; None if there is one rank."""
+        """Return which of the sequences of all ranks belong to this rank; None if there is one rank."""
         if len(self.nums) == 1:
             return None
         first = self.first * num_sequences // len(self.output.latents)
@@ -98,7 +98,7 @@ def gather_batch(
 def _exchange_identities(
     size: torch.Size, ids: list[Tensor | None], has_missing: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return, for every rank, the shape of its targets, which identities it has, if latents are missing, and the ids.
+    """Return, for every rank, shape of targets, which identities it has, whether latents are missing, and ids.
 
     One collective is enough unless a rank has many observations. Under load, each collective takes a millisecond or
     two, whatever its size.
@@ -121,7 +121,7 @@ def _exchange_identities(
 
 
 def _gather_known(is_known: Tensor | None, size: torch.Size, nums: list[int]) -> Bool[Tensor, "A T"]:
-    """Return which latents of all ranks are known; all are on a rank that does not say."""
+    """Return the mask of known latents of all ranks. On a rank without a mask all latents are known."""
     own = torch.ones(size, dtype=torch.uint8) if is_known is None else is_known.cpu().to(torch.uint8)
     return _remove_padding(_all_gather(_padded(own, max(nums))), nums).bool()
 
@@ -147,7 +147,7 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         num_ranks = dist.get_world_size()
-        if gradient.device.type == "cpu":  # Gloo's reduce-scatter sends twice as much, and takes three times as long
+        if gradient.device.type == "cpu":  # Gloo's reduce-scatter sends twice as much, in three times the time
             received = torch.empty_like(gradient, memory_format=torch.contiguous_format)
             dist.all_to_all_single(received, gradient.contiguous())
             return reduce(received, "(w a) ... -> a ...", "sum", w=num_ranks)
@@ -170,11 +170,11 @@ def _all_gather(own: Tensor) -> Tensor:
 
 @functools.cache
 def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a group of the same ranks whose backend accepts tensors on the host; NCCL does not."""
+    """Return a group of the same ranks with a backend for tensors on the host; NCCL accepts only tensors on a GPU."""
     if "cpu:" in dist.get_backend_config(world):
         return world
     host_group = dist.new_group(backend="gloo")
-    assert isinstance(host_group, dist.ProcessGroup)  # on a rank outside the group this is a number
+    assert isinstance(host_group, dist.ProcessGroup)  # a number if this rank is outside
     return host_group
 
 

@@ -1,1 +1,1 @@
-"""The monitor: a local page that shows runs while they train; it does not import torch, to use little memory."""
+"""The monitor: a local page that shows runs while they train. It does not import torch, to save memory."""

@@ -29,8 +29,8 @@ from cpc.pages.html import Node, node, scroll, table
 
 TICK_SECONDS = 0.75
 SMOOTHING = (1, 5, 21, 101)
-MAX_CONFIGS = 12  # configurations that are compared side by side
-MUCH_BYTES = 16 << 20  # with more unread bytes than this, the page shows how much is left to read
+MAX_CONFIGS = 12  # largest number of configurations that are compared side by side
+MUCH_BYTES = 16 << 20  # if more bytes are unread, the page shows how much is left to read
 HEIGHT = "340px"
 INDEX = """<!doctype html>
 <html lang="en"><head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
@@ -43,7 +43,7 @@ STORES: dict[str, dict[str, Any]] = {  # Dash stores and their initial values
     "sort": {"data": ["name", False]},
     "zoom": {},
     "in-view": {"data": []},  # names of the charts on the screen or near it
-    "drawn": {"data": {}},  # by the chart's name: the inputs of the chart when it was last updated
+    "drawn": {"data": {}},  # for each chart, by name, its inputs when it was last updated
     "theme-now": {},
     "show-asked": {},  # the run whose button was pressed, and the count of presses
     "sort-asked": {},  # the column whose button was pressed, and the count of presses
@@ -166,7 +166,7 @@ def _chart_section(name: str) -> html.Section:
         style={"height": HEIGHT},
         figure={"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}},
     )
-    # The height is reserved from the start, so that the charts on the screen can be determined.
+    # The height is reserved from the start, so that the page can determine which charts are on the screen.
     figure = {"className": "figure", "style": {"minHeight": HEIGHT}, "role": "img", "aria-labelledby": f"alt-{name}"}
     # The table inside is replaced at every update; this element stays, and keeps the scroll position.
     values = _scrolling(f"values-{name}", f"Values of the chart {name}")
@@ -182,7 +182,7 @@ def _chart_section(name: str) -> html.Section:
 
 
 def _scrolling(name: str, label: str) -> html.Div:
-    """Return an area that scrolls on its own, by mouse and by keyboard."""
+    """Return an area with a scroll bar, which also scrolls by keyboard."""
     return html.Div(id=name, className="scroll", tabIndex=0, role="region", **{"aria-label": label})
 
 

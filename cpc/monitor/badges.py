@@ -11,10 +11,10 @@ from cpc.monitor.table import Table
 
 SATURATION_NATS = 0.3
 STALLED_NATS = 0.01
-STALLED_RECORDS = 40  # with fewer records, a slow start would count as stalled
+STALLED_RECORDS = 40  # minimum number of records; with fewer, a slow start would count as stalled
 STALE_SECONDS = 120.0
 STALE_INTERVALS = 5.0
-SLOW_START_SECONDS = 600.0  # without a record; limit for stale runs whose usual interval is unknown
+SLOW_START_SECONDS = 600.0  # without a record, for stale runs whose usual interval is unknown
 
 
 class Badge(NamedTuple):
@@ -77,9 +77,9 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
 def why_stalled(table: Table) -> str:
     """Return why log N - L of training is stalled; empty if it is not, or if there are fewer than 40 records.
 
-    A run is stalled if, from the third to the last quarter of the records, the mean over k rose by less than 0.01 nats
-    or by less than two standard errors of the difference, and is more than 0.3 nats below the ceiling. A converged run
-    is also stalled: more training of the same kind will not change much.
+    Take the mean over k, and compare the last quarter of the records with the third quarter. A run is stalled if the
+    mean rose by less than 0.01 nats, or by less than two standard errors of the difference, and it is more than 0.3
+    nats below the ceiling. A converged run is also stalled: more training of the same kind will not change much.
     """
     bound = table.means["mi_bound_nats"]
     if len(bound) < STALLED_RECORDS:

@@ -1,7 +1,7 @@
 """A cache of parsed records in the user's cache folder, so that the next monitor does not parse them again.
 
 One file per run: checksum, length of the header, a JSON header, the columns of every table as little-endian bytes.
-Locks are not needed: a file is replaced atomically, and the file of the last monitor stays. The header has the offset
+Locks are not needed: a file is replaced atomically, and the monitor that writes last wins. The header has the offset
 up to which each file of records was read.
 """
 
@@ -35,7 +35,7 @@ def save(run: Run) -> None:
     """
     path = _path(run)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}")  # another monitor may be writing the same run's cache
+    new = path.with_name(f"{path.name}.{os.getpid()}")  # other monitors may write this cache
     try:
         new.write_bytes(_packed(run))
         os.replace(new, path)
@@ -47,7 +47,7 @@ def save(run: Run) -> None:
 def load(run: Run) -> bool:
     """Load a run's tables from the cache. Without a valid cache, change nothing and return False.
 
-    Files that have changed since then are read again.
+    Files of records that have changed since the cache was written are read again.
     """
     try:
         content = _path(run).read_bytes()
@@ -113,7 +113,7 @@ def _file(
 
 
 def _columns(record_type: RecordType, key: Key) -> list[tuple[str, str, int]]:
-    """Return (name, type, number of steps k, or 0 for a mean) of every column of a table, in the order of the file."""
+    """Return, for every column in the order of the file: name, type, and the number of steps k (0 for a mean)."""
     names = ("step", *record_type.numbers, *(("chance_accuracy",) if record_type.per_step else ()))
     means = [(name, "<f8" if name == "step" or name.endswith("_seconds") else "<f4", 0) for name in names]
     return means + [(name, "<f4", len(key.steps)) for name in FIELDS_BY_STEP if record_type.per_step]

@@ -29,7 +29,7 @@ class ChartSpec(NamedTuple):
     axis: str  # `{unit}` is the unit of information
     caption: str  # how to read the chart; `{how_to_read}` stands for the meaning of the curves
     record_type: RecordType
-    fields: dict[str, str]  # fields to plot, with the text that follows the run's name
+    fields: dict[str, str]  # fields to plot, each with a text that follows the run's name
     reference: tuple[str, str] | None = None  # a field that is plotted in grey, and its label; `{}` is its last value
     error: str = ""  # a field that is plotted as a band
     may_be_log: bool = False  # True if all values are positive
@@ -201,7 +201,7 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
 
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:
-    """Return grey lines of ceilings or chances; only the longest of all lines that end at the same value."""
+    """Return grey lines of ceilings or chances. Of lines that end at the same value, only the longest is returned."""
     lines_by_value: dict[str, Series] = {}
     for table in tables:
         steps, values = table.means["step"], view.factor(field) * table.means[field]
@@ -215,7 +215,7 @@ def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View
 
 
 def _how_to_read(curves: Sequence[tuple[Run, Table]]) -> str:
-    """Return the meaning of log N - L for each split and strategy; if there are several, with the names of the runs."""
+    """Return the meaning of log N - L for each split and strategy, with names of runs if there are several."""
     groups: dict[tuple[str, ...], list[tuple[str, Table]]] = {}
     for run, table in curves:
         groups.setdefault(table.key.names, []).append((run.name, table))

@@ -53,7 +53,7 @@ def monitor(
     except ImportError as error:
         raise ValueError(f"cpc monitor {NEEDS} ({error})") from error
 
-    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time for reading records
+    gc.freeze()  # otherwise garbage collection of imported objects takes a quarter of the time of reading records
     library = Library(runs)
     if export is not None:
         library.read_all()

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def extreme_indices(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Return sorted indices into values `[n]`: the first, the last, and each bucket's lowest, highest and first NaN.
+    """Return sorted indices of values `[n]`: the first, the last, and per bucket the lowest, highest, first NaN.
 
     Buckets have equal numbers of points. If `max_points` is about four times the width in pixels, a bucket is narrower
     than a pixel. Unlike averages, extremes keep spikes and the gaps where a value is not finite.
@@ -27,9 +27,9 @@ def extreme_indices(values: np.ndarray, max_points: int) -> np.ndarray:
 
 
 def moving_mean(values: np.ndarray, width: int) -> np.ndarray:
-    """Return the mean of the `width` records around each record of values `[n]` or `[n, K]`; fewer at the ends.
+    """Return, for values `[n]` or `[n, K]`, the mean of `width` records around each record; fewer at the ends.
 
-    A NaN stays NaN and is left out of other means.
+    A NaN stays NaN, and the means of its neighbours leave it out.
     """
     assert width % 2 == 1, "the width must be odd"
     if width == 1 or not len(values):

@@ -41,7 +41,7 @@ def write_export(path: Path, library: Library) -> None:
     style, own_style, draw = (
         assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.css", "export.js")
     )
-    sections = "".join(_sections(library))  # before the table of runs, whose notes report charts that failed
+    sections = "".join(_sections(library))  # comes before the table of runs, whose notes report charts that failed
     rows = overview(library)
     badges = folded("Reasons of the badges", render(badge_reasons(rows)))
     header, options = config_differences(list(library.runs.values()))

@@ -65,7 +65,7 @@ def line_chart(
     series = [each for each in series if len(each.steps)]
     shown = [_crop(each, view) for each in series]
     few_points = [each.select(extreme_indices(each.values, max_points)) for each in shown]
-    # A smoothed value has another standard error than a single record, so smoothed lines have no bands.
+    # Smoothed lines have no bands, because a smoothed value has another standard error than a single record.
     has_bands = len(shown) <= MANY and view.smoothing == 1
     bands = [_band(each) for each in few_points if has_bands and each.error is not None]
     lines = [_line(each, 1.2 if each.is_reference or len(shown) > MANY else 2.0) for each in few_points]
@@ -172,7 +172,7 @@ def format_number(value: SupportsFloat) -> str:
 
 
 def _view_mask(steps: np.ndarray, view: View) -> np.ndarray:
-    """Return a mask of the records to show: records in the range, and both ends of lines that enter or cross it."""
+    """Return a mask of the records to show: all in the range, and both ends of lines that enter or cross the range."""
     inside = np.ones(len(steps), bool)
     if view.x_range is not None:
         low, high = view.x_range
@@ -199,7 +199,7 @@ def _line(series: Series, width: float) -> dict[str, Any]:
     }
 
 
-@np.errstate(over="ignore")  # the band ends if its edge overflows float32
+@np.errstate(over="ignore")  # the band has a gap where its edge overflows float32
 def _band(series: Series) -> dict[str, Any]:
     assert series.error is not None
     finite = series.select(np.isfinite(series.values) & np.isfinite(series.error))

@@ -1,4 +1,4 @@
-"""The runs below some folders: finds the runs, and reads their records while these grow."""
+"""The runs below some folders: a search for runs, and a reader of their records while the files grow."""
 
 import itertools
 import sys
@@ -84,7 +84,7 @@ class Library:
         """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`."""
         try:
             return use(runs)
-        except Exception:  # whatever the files of one run contain, the others stay on the page
+        except Exception:  # whatever the files of one run contain, all other runs stay on the page
             usable = []
             for run in runs:
                 try:
@@ -167,7 +167,7 @@ class Library:
             )
 
     def _name(self, folder: Path) -> str:
-        """Return a short unique name: the path below the root, the same with the root, the full path, or numbered."""
+        """Return the shortest unused name: the path below the root, with the root, in full, or numbered."""
         root = max((root for root in self.roots if folder.is_relative_to(root)), key=lambda root: len(root.parts))
         below = folder.relative_to(root).as_posix()
         plain = [root.name, str(folder)] if below == "." else [below, f"{root.name}/{below}", str(folder)]

@@ -1,4 +1,4 @@
-"""The latest values of all runs for Prometheus (docs/grafana.json is a dashboard of them)."""
+"""The latest values of all runs for Prometheus; docs/grafana.json is a dashboard of these values."""
 
 import time
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     name: str
     colour: str
     badges: list[Badge]
-    cells: dict[str, tuple[float, str]]  # sort key and text of known cells, by column of `COLUMNS`
+    cells: dict[str, tuple[float, str]]  # by column of `COLUMNS`, the sort key and the text of each known cell
     notes: list[str]  # sentences about problems with the run's files
 
     @property

@@ -19,7 +19,7 @@ from cpc.monitor.text import replace_surrogates
 
 FIELDS_BY_STEP = ("mi_bound_nats", "standard_error_nats")  # fields that are plotted for every step k
 _MAX_STEP = 2**53  # beyond this number, float64 does not represent every integer
-# Raised by lines that are not records: not JSON, other types, too deep, or numbers beyond the range of floats.
+# Errors on lines that are not records: not JSON, values of other types, nested too deeply, or numbers out of range.
 _UNUSABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
@@ -38,7 +38,7 @@ def parse_lines(lines: Iterable[bytes], record_type: RecordType, first_line: int
     A line that is not a record of this type is left out and reported.
     """
     grouped: dict[Key, list[dict[str, Any]]] = {}
-    keys: dict[Any, Key] = {}  # tables by header; there are few: training and the held-out strategies
+    keys: dict[Any, Key] = {}  # tables by header; a file has few headers (training, held-out strategies)
     problems, newest = [], 0
     for number, line in enumerate(lines, start=first_line):
         try:
@@ -111,7 +111,7 @@ def _table(records: list[dict[str, Any]], key: Key, record_type: RecordType) -> 
 def _number_array(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     """Return rows as an array `[n, width]`; NaN for values that are not numbers and rows of another length."""
     values: np.ndarray
-    try:  # by far the fastest way, if all values are numbers
+    try:  # if all values are numbers, this is by far the fastest way
         if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:
             values = np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width)
             return _replace_infinite(values).reshape(-1, width)
@@ -125,7 +125,7 @@ def _number_array(rows: list[Any], width: int, dtype: type) -> np.ndarray:
 
 
 def _replace_infinite(values: np.ndarray) -> np.ndarray:
-    """Replace infinite values by NaN in place: infinite in the file, or after rounding to float32."""
+    """Replace infinite values by NaN in place. A value may be infinite in the file, or after rounding to float32."""
     values[np.isinf(values)] = np.nan
     return values
 

@@ -28,7 +28,7 @@ class RecordsFile:
     def __init__(self, path: Path, record_type: RecordType) -> None:
         self.record_type = record_type
         self.tail = Tail(path)
-        self.why_unreadable = ""  # why the file cannot be read at the moment
+        self.why_unreadable = ""  # the reason why the file cannot be read at the moment
         self.forget()
 
     def forget(self) -> None:
@@ -97,11 +97,11 @@ class Run:
         self.name = name
         self.colour = colour
         self.error_message = ""  # why the run cannot be read or shown; empty again once it changes
-        self.retry_at = 0.0  # when to read again after an error, by time.monotonic
+        self.retry_at = 0.0  # time of the next attempt after an error, by time.monotonic
         self._begin()
 
     def _begin(self) -> None:
-        self.deleted_at: float | None = None  # when the folder was first missing, by time.monotonic
+        self.deleted_at: float | None = None  # time when the folder was first missing, by time.monotonic
         self.num_bytes_cached = 0  # bytes of the files whose records are in the cache
         self.files = {
             record_type.file: RecordsFile(self.folder / record_type.file, record_type) for record_type in RECORD_TYPES
@@ -140,7 +140,7 @@ class Run:
             was_deleted = self.is_deleted
             self.deleted_at = self.deleted_at or time.monotonic()
             return not was_deleted
-        if self.is_deleted:  # a new run has the same folder
+        if self.is_deleted:  # a new run may have the same folder
             self._begin()
         files = self.files.values()
         before = [file.tables for file in files]
@@ -165,8 +165,8 @@ class Run:
     def bound(self, view: View) -> Table | None:
         """Return the records of the view's split and strategy; None if there are none.
 
-        `as trained` is the strategy of the last training record, or without training records the first strategy of the
-        last evaluation.
+        `as trained` is the strategy of the last training record. If there are no training records, it is the first
+        strategy of the last evaluation.
         """
         trained = newest(self._train_tables())
         held_out = [table for table in self.tables(BOUND) if table.key.names[0] != "train"]
@@ -190,7 +190,7 @@ class Run:
 
 
 def newest(tables: Iterable[Table]) -> Table | None:
-    """Return the table with the latest training step, or the first of several; None without tables.
+    """Return the table with the latest training step (of several, the first); None without tables.
 
     A run has several tables if its strategy or its steps k changed during training.
     """

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import flask
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-COOKIE = "cpc_monitor_token"  # followed by the port, because all ports of a host share their cookies
+COOKIE = "cpc_monitor_token"  # the port is appended, because all ports of a host share their cookies
 TOKEN_VARIABLE = "CPC_MONITOR_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
 # The policy makes the browser refuse to load or send anything outside the page.
@@ -92,9 +92,9 @@ def is_loopback(host: str) -> bool:
 def guard(app: flask.Flask, token: str | None, cookie: str) -> None:
     """Reject requests without access, and set headers that forbid pages to load anything from other sites.
 
-    Without a token, the request's Host must be a loopback host. This blocks DNS rebinding, where the name of a foreign
-    web page resolves to this machine: such requests have the foreign name as Host. With a token, the request must have
-    the token, first in the address and later in a cookie; programs can send `Authorization: Bearer`.
+    Without a token, the request's Host must be a loopback host. This blocks DNS rebinding: the name of a foreign web
+    page then resolves to this machine, but its requests have the foreign name as Host. With a token, the request must
+    have the token, first in the address and later in a cookie; programs can send `Authorization: Bearer`.
     """
 
     @app.before_request

@@ -27,7 +27,7 @@ class Table:
     key: Key
     means: dict[str, np.ndarray]  # `[n]`: training step, and means over k; float32, but steps and times float64
     by_step: dict[str, np.ndarray]  # `[n, K]`: fields that are plotted for every k
-    last: dict[str, Any]  # fields of the last record, with the types of docs/records.md
+    last: dict[str, Any]  # all fields of the last record, with the types of docs/records.md
 
     def extend(self, later: "Table") -> None:
         """Append the records of a later table."""

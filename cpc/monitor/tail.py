@@ -13,7 +13,7 @@ _MARK_BYTES = 512
 
 
 class Lines(NamedTuple):
-    """Complete lines, in order; with `from_start` they begin at the file's start, so forget earlier lines."""
+    """Complete lines, in order. If `from_start` is True, they begin at the file's start: forget earlier lines."""
 
     lines: list[bytes]
     from_start: bool
@@ -60,7 +60,8 @@ class Tail:
     def _note_change(self, modified_at: float) -> None:
         """Set `changed_at` if the file was modified.
 
-        Clocks differ between machines, so only the first age comes from the file's time, later ages from our own clock.
+        Clocks differ between machines. So only the first age is computed from the file's time, all later ages from the
+        local clock.
         """
         if modified_at != self._modified_at:
             age = max(0.0, time.time() - modified_at) if self._modified_at is None else 0.0

@@ -31,7 +31,7 @@ class View:
     log_y: bool = False  # for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
     x_range: tuple[float, float] | None = None  # first and last shown step; None: all
     theme: Theme = "light"
-    max_points: int = MAX_POINTS  # points of a chart; a chart with very many series may have more
+    max_points: int = MAX_POINTS  # number of points of a chart; a chart of very many series may have more
 
     def __post_init__(self) -> None:
         settings = ((self.split, Split), (self.unit, Unit), (self.theme, Theme))

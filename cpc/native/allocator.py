@@ -1,7 +1,7 @@
 """A setting of glibc that keeps freed memory in the process, which saves up to half of a training step on a CPU.
 
-glibc takes the memory of large tensors from the kernel and returns it when they are freed, so the kernel clears the
-same pages in every step. The limits can be changed while the process runs; the environment variables
+glibc takes the memory of large tensors from the kernel and returns it when they are freed, so the kernel has to clear
+the same pages in every step. The limits can be changed while the process runs; the environment variables
 MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ change them at its start.
 """
 

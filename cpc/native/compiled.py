@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DRAWS_PER_THREAD = 1000  # work of about a millisecond, ten times the time to start a thread
+DRAWS_PER_THREAD = 1000  # rows of about a millisecond of work, ten times the time to start a thread
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 _THREADS = (
     "-fopenmp",
     "-fopenmp-simd",
-)  # the OpenMP of torch; compilers without it, such as some clangs, use one thread
+)  # the OpenMP of torch; code of compilers without OpenMP, such as some clangs, uses one thread
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Ten
 
     Args:
         source: C file, as for `compiled`.
-        name: name of the function without its suffix, the dtype of the last tensor.
+        name: name of the function, without the suffix for the dtype of the last tensor.
         integers: arguments that are passed as int64, after the number of threads.
         tensors: arguments that are passed as pointers; must be contiguous, and of one dtype or int64.
     """
@@ -99,7 +99,8 @@ def call_on_threads(
     """Call a C function for all rows, on as many threads as torch uses if there are many rows.
 
     Args:
-        function: C function of the first row, the end of the rows, and the arguments below; ctypes releases the GIL.
+        function: C function, called with the first row, the end of the rows, and the arguments below; ctypes releases
+            the GIL.
         num_rows: number of rows.
         num_draws: samples per row.
         integers: arguments that are passed as int64.

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def report() -> list[Check]:
-    """Check every part of the environment; takes as long as importing torch and lightning."""
+    """Check every part of the environment. The check takes as long as the imports of torch and lightning."""
     reinstall = f"install again: {SYNC} --reinstall"
     return [
         # The metadata of the package excludes older versions of Python.
@@ -77,7 +77,7 @@ def report() -> list[Check]:
 
 
 def run_check(name: str, find: Callable[[], str], advice: str = "", *, is_necessary: bool = True) -> Check:
-    """Return the result of `find`, or the reason of its failure and `advice`; native libraries may raise anything."""
+    """Return the result of `find`, or the reason of its failure with `advice`. Native libraries may raise any error."""
     try:
         return Check(name, "ok", find())
     except Exception as error:

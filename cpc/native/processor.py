@@ -1,8 +1,8 @@
 """Settings of this process that make a CPU faster.
 
-Besides the setting of the allocator there are three. Denormal numbers become zeros. On AMD processors float32 matrix
-products use oneDNN instead of MKL, which runs at half the speed there. Threads spin or sleep while they wait, depending
-on the load of the machine.
+There are four settings. One is that of the allocator (`cpc.native.allocator`). Denormal numbers become zeros. On AMD
+processors float32 matrix products use oneDNN, which is twice as fast as MKL there. Threads spin or sleep while they
+wait, depending on the load of the machine.
 """
 
 import functools
@@ -33,7 +33,7 @@ def onednn_products_are_exact() -> bool:
     """Return whether oneDNN multiplies float32 matrices in float32 on this processor.
 
     torch uses oneDNN only if bfloat16 is allowed inside the product. A processor without matrix units for bfloat16
-    (AMX) still computes in float32. A product of numbers that bfloat16 cannot represent tests this.
+    (AMX) still computes in float32. This function tests it by a product of numbers that bfloat16 cannot represent.
     """
     if not torch.backends.mkldnn.is_available():
         return False
@@ -46,4 +46,4 @@ def onednn_products_are_exact() -> bool:
     finally:
         _matmul.fp32_precision = before
     error = (product - a.double() @ b.double()).abs().max() / product.max()
-    return bool(error < 1e-6)  # rounding to bfloat16 gives an error of 1e-4
+    return bool(error < 1e-6)  # with rounding to bfloat16 the error would be 1e-4

@@ -1,7 +1,8 @@
 """Constants of SplitMix64 (Steele, Lea and Flood 2014), a generator whose n-th number is a function of key and n.
 
-Number n is mix(key + n * INCREMENT), with arithmetic modulo 2^64. For each (shift, factor) in ROUNDS, mix replaces x by
-(x ^ x >> shift) * factor; its result is x ^ x >> LAST_SHIFT. Shifts fill with zeros. draws.c has the same constants.
+The n-th number is mix(key + n * INCREMENT), with arithmetic modulo 2^64. For each (shift, factor) in ROUNDS, mix
+replaces x by (x ^ x >> shift) * factor; its result is x ^ x >> LAST_SHIFT. Shifts fill with zeros. draws.c has the same
+constants.
 """
 
 INCREMENT = 0x9E3779B97F4A7C15

@@ -1,10 +1,10 @@
 """Waiting of torch's threads: they spin on a quiet machine and sleep if other processes need the cores.
 
 torch divides each operation among its threads. With GNU's OpenMP a thread that has finished spins until the last thread
-arrives, for up to 300,000 turns, which is fastest on a quiet machine. If another process is busy, the thread may spin
-on the core that the last thread needs. GNU's OpenMP spins for only 100 turns while a process has more OpenMP threads
-than cores (GOMP_SPINCOUNT in its manual). So while threads of this process wait for cores, idle threads are added; they
-end afterwards. The number of threads per operation does not change, so results do not change.
+arrives, for up to 300,000 turns. This is fastest on a quiet machine. If another process is busy, the thread may spin on
+the core that the last thread needs. GNU's OpenMP spins for only 100 turns while a process has more OpenMP threads than
+cores (GOMP_SPINCOUNT in its manual). So while threads of this process wait for cores, this module adds idle threads,
+and ends them afterwards. The number of threads per operation does not change, so results do not change.
 """
 
 import atexit
@@ -23,7 +23,7 @@ import torch
 SHARE_OF_BUSY_CORES = 0.35
 SECONDS_BETWEEN_LOOKS = 0.5
 
-_started = threading.Lock()  # the first watching thread of this process never releases the lock
+_started = threading.Lock()  # held for ever by the first watching thread of this process
 _exiting = threading.Event()
 
 
@@ -46,7 +46,7 @@ def watch_cores() -> bool:
 
 def _end(watching: threading.Thread) -> None:
     """End the watching thread before Python exits, since Python aborts if a thread is inside an operation of torch."""
-    if watching.is_alive():  # a forked process has no such thread
+    if watching.is_alive():  # a forked process has no watching thread
         _exiting.set()
         watching.join()
 
@@ -59,7 +59,7 @@ def _watch() -> None:
 
 
 def _wait_while(busy: bool) -> None:
-    """Return when the cores are no longer busy (with `busy=False`: no longer quiet), or when Python exits."""
+    """Return when the cores are no longer busy, or with `busy=False` no longer quiet; also when Python exits."""
     before, start = seconds_without_core(), time.monotonic()
     while not _exiting.wait(SECONDS_BETWEEN_LOOKS):
         after, end = seconds_without_core(), time.monotonic()
@@ -87,7 +87,7 @@ def idle_threads() -> Iterator[None]:
     formed, done = threading.Barrier(num_teams + 1), threading.Event()
 
     def team() -> None:
-        torch.zeros(2**17).neg_()  # large enough for torch to use several threads, which form the team
+        torch.zeros(2**17).neg_()  # large enough that torch uses several threads, which form the team
         formed.wait()
         done.wait()
 

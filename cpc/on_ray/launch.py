@@ -1,4 +1,4 @@
-"""`cpc ray`: the ranks of a pretraining in a Ray cluster, each the same process that torchrun would start.
+"""`cpc ray`: the ranks of a pretraining in a Ray cluster. A rank is the process that torchrun would start.
 
 The processes have torchrun's environment variables, so that Lightning and `cpc/pretraining/ranks.py` need no code for
 Ray.
@@ -22,9 +22,9 @@ from cpc.config.argument_rules import Count, Range, checked
 from cpc.on_ray.places import import_ray, reserved
 
 _LISTEN_SECONDS = 0.5
-_GRACE_SECONDS = 10.0  # from a failure until other ranks are killed; ranks that wait for the failed rank end in 6 s
-_RANK_0_GRACE_SECONDS = 2.0  # the same for a failure of rank 0, which ends last: ranks that still run then are stuck
-_TAIL_BYTES = 4000  # number of last bytes of a rank's output that are kept for the report
+_GRACE_SECONDS = 10.0  # between a failure and the kill of other ranks; ranks that wait for the failed rank end in 6 s
+_RANK_0_GRACE_SECONDS = 2.0  # the same if rank 0 fails; it ends last, so ranks that still run are stuck
+_TAIL_BYTES = 4000  # number of bytes at the end of a rank's output that are kept for the report
 
 
 class Place(NamedTuple):
@@ -61,11 +61,11 @@ def launch(
     Args:
         command: pretrain and its options. `--trainer.devices` and `--trainer.num_nodes` are filled in; leave them out.
         num_ranks: number of processes, equally many on each machine.
-        cpus_per_rank: CPUs reserved for each rank, and its number of threads unless OMP_NUM_THREADS is set on its
-            machine.
+        cpus_per_rank: CPUs reserved for each rank. This is also the number of threads of a rank, unless OMP_NUM_THREADS
+            is set on its machine.
         gpus_per_rank: GPUs reserved for each rank, 0 or 1; a rank does not see other GPUs.
-        address: address of the cluster; if not given, RAY_ADDRESS, or the cluster on this machine, or a new one that
-            ends with the run.
+        address: address of the cluster. If not given: RAY_ADDRESS, or the cluster on this machine, or a new cluster
+            that ends with the run.
 
     Raises:
         ValueError: if the command is not pretrain, the cluster lacks resources, or the options of the trainer
@@ -94,7 +94,7 @@ def launch(
 
 
 def torchrun_environments(places: Sequence[Place]) -> list[dict[str, str]]:
-    """Return the environment variables that torchrun would set for the rank at each place, and the GPUs of its machine.
+    """Return, for the rank at each place, the environment variables of torchrun, and the GPUs of its machine.
 
     Raises:
         ValueError: if machines have different numbers of ranks.
@@ -124,8 +124,9 @@ def torchrun_environments(places: Sequence[Place]) -> list[dict[str, str]]:
                 "GROUP_WORLD_SIZE": str(len(counts)),
                 "MASTER_ADDR": first.address,
                 "MASTER_PORT": str(first.port),
-                "TORCHELASTIC_RUN_ID": run_id,  # tells Lightning that the ranks are started already
-                # As under torchrun, rank i of a machine uses device i of all devices of the machine's ranks.
+                "TORCHELASTIC_RUN_ID": run_id,  # tells Lightning not to start the ranks
+                # As under torchrun, a rank sees the devices of all ranks of its machine, and rank i of the machine uses
+                # device i.
                 "CUDA_VISIBLE_DEVICES": ",".join(gpu for other in node_places[place.node] for gpu in other.gpus),
             }
         )
@@ -181,7 +182,7 @@ class _Rank:
         self._open_pipes: list[Any] = [self._process.stdout, self._process.stderr]
 
     def read_output(self) -> tuple[bytes, bytes, int | None]:
-        """Wait for output; return new bytes of stdout and stderr, and after the last output the exit code."""
+        """Wait for output. Return new bytes of stdout and stderr, and, after the last output, the exit code."""
         code = self._process.poll()  # poll before reading, so that the code is not returned before the last output
         output: dict[Any, bytes] = {self._process.stdout: b"", self._process.stderr: b""}
         for pipe in select.select(self._open_pipes, [], [], _LISTEN_SECONDS)[0]:
@@ -251,7 +252,7 @@ class _Watch:
                 self._ranks[rank].send.remote(signal_number)
 
     def _report(self) -> None:
-        """Print the last output of failed ranks, except failures that an earlier rank has printed."""
+        """Print the last output of failed ranks, without failures that another rank has already printed."""
         printed = self._tails[0].split(b"\n")
         for rank, code in sorted(self._codes.items()):
             lines = self._tails[rank].rstrip().split(b"\n")

@@ -1,4 +1,4 @@
-"""Places in a Ray cluster: all are reserved at once, or an error is raised, so no call waits for missing machines."""
+"""Places in a Ray cluster: all are reserved at once or an error is raised. No call waits for missing machines."""
 
 import os
 import socket
@@ -8,8 +8,8 @@ from typing import Any
 
 from cpc.config.extras import install_hint
 
-_WAIT_SECONDS = 30.0  # another job may just end and free its places
-_SETTINGS = {  # settings that Ray reads at import; the user's environment takes precedence
+_WAIT_SECONDS = 30.0  # time to wait for places: another job may be about to end
+_SETTINGS = {  # settings that Ray reads when it is imported; the user's environment takes precedence
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # otherwise each Ray process under `uv run` packs the folder and syncs again
     "RAY_USAGE_STATS_ENABLED": "0",
 }
@@ -41,8 +41,8 @@ def reserved(
         num_places: number of places.
         num_cpus: CPUs of each place.
         num_gpus: GPUs of each place.
-        address: address of the cluster; if not given, RAY_ADDRESS or the cluster on this machine. If there is none, a
-            cluster is started here and ended with the places.
+        address: address of the cluster; if not given, RAY_ADDRESS or the cluster on this machine. If there is no
+            cluster, one is started here, and ended when the places are released.
 
     Yields:
         For each place, the options of an actor that runs there.

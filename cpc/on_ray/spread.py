@@ -1,4 +1,4 @@
-"""Apply one function to many items by workers of a Ray cluster; results have the order of a plain `map`."""
+"""Application of a function to many items by workers of a Ray cluster; results come in the order of the items."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from cpc.native.allocator import keep_freed_memory
 from cpc.on_ray.places import import_ray, reserved
 
-_MOST_ATTEMPTS = 3  # number of attempts at an item whose worker dies, because of memory or a lost machine
+_MOST_ATTEMPTS = 3  # number of attempts at an item, if its worker dies for lack of memory or with its machine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,12 +26,12 @@ def spread(
 ) -> Generator[Result, None, None]:
     """Yield `start()(item)` for every item, in the order of `items`, computed by `num_workers` processes.
 
-    A worker calls `start` once, then works on one item at a time. If a worker dies, another one repeats its item, so
-    that files must be written atomically. Workers use the current folder of this process, so that relative paths are
+    A worker calls `start` once, then works on one item at a time. If a worker dies, another worker repeats its item, so
+    the function must write files atomically. Workers use the current folder of this process, so that relative paths are
     the same; all machines of the cluster must see the same files.
 
     Args:
-        start: function that loads shared data, such as a model, and returns the function of one item.
+        start: function that loads shared data, such as a model, and returns the function that is applied to items.
         items: the items.
         num_workers: number of workers, each with one CPU of the cluster.
         num_gpus: GPUs of each worker.
@@ -62,7 +62,7 @@ def spread(
                         done[index] = result
                         idle.append(worker)
                 yield _value(ray, done.pop(expected), name(item))
-        finally:  # otherwise Ray retries the items, with messages, while the places are released
+        finally:  # otherwise Ray would retry the items, with messages, while the places are released
             for result in running:
                 ray.cancel(result)
             for worker in workers:

@@ -45,7 +45,7 @@ class Chart(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no records for the chart; a zoom between two records does not make it empty."""
+        """Whether there are no records for the chart. A chart that is zoomed between two records is not empty."""
         return not self.table.rows
 
 

@@ -13,7 +13,7 @@ STRATEGY_MARKS = ((BLUE, "circle"), (VERMILION, "diamond"), (GREEN, "square"), (
 
 
 class BoundLabels(NamedTuple):
-    """The words of a chart for a bound, for its ceiling, and for the setting that distinguishes its curves."""
+    """The labels of a chart: of the bound, of its ceiling, and of the setting that distinguishes its curves."""
 
     bound: str = "log N - L"
     ceiling: str = "log N"

@@ -12,7 +12,7 @@ Node = list[Any]  # [tag, attributes, text or child nodes]
 PLOT_CONFIG = {
     "responsive": True,
     "displaylogo": False,
-    # The buttons are listed because Plotly's default buttons include one that uploads the chart.
+    # The buttons are listed because Plotly's default buttons include a button that uploads the chart.
     "modeBarButtons": [["toImage"], ["zoom2d", "resetScale2d"]],
     "showSendToCloud": False,
 }
@@ -70,7 +70,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Node:
 
 
 def scroll(content: Node, label: str) -> Node:
-    """Return an area that scrolls on its own, by mouse and by keyboard."""
+    """Return an area with a scroll bar, which also scrolls by keyboard."""
     return node("div", [content], class_="scroll", tabindex="0", role="region", aria_label=label)
 
 

@@ -53,7 +53,7 @@ def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str],
 
     Args:
         path: the HTML file.
-        parts: HTML; read only after Plotly has been imported.
+        parts: pieces of HTML; an iterator is read only after Plotly was imported.
         how_to_read: HTML of the section on how to read the charts.
         title: title of the window.
 

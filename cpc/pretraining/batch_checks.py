@@ -11,7 +11,7 @@ from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
 from cpc.losses.candidate_sets import check_rows
 from cpc.model import CPC
 
-NUM_CHECKED_BATCHES = 1000  # as many as take a quarter of a second
+NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a second
 
 
 def check_batches(
@@ -35,7 +35,7 @@ def check_batches(
 
 
 def _check_training_rows(modality: MapStyleModality, model: CPC, training: Training) -> None:
-    """Check one pass of training batches, at most `NUM_CHECKED_BATCHES`, for the training strategies."""
+    """Check the training batches of one pass (at most `NUM_CHECKED_BATCHES`) for the training strategies."""
     encoder, batches, strategies = model.encoder, training.batches, model.loss_part.training_strategies
     batch_indices = batches.of_all_ranks if model.loss_part.uses_all_ranks else batches.batch
     for index in range(min(NUM_CHECKED_BATCHES, -(-batches.draws_per_pass // len(batch_indices(0))))):
@@ -70,7 +70,7 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
     num_valid, *_ = identities(model.encoder, training.dataset, training.batches.batch(0))
     mean_length = num_valid.sum().item() / len(num_valid) / num_sequences
     distances = [step.k for step in model.steps if step.direction == model.steps[0].direction]
-    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # a lower bound (Jensen)
+    num_rows = num_sequences * sum(max(0.0, mean_length - k) for k in distances)  # at least, by Jensen
     num_queries = num_sequences * num_latents * model.predictor.num_steps
     per_observation = {
         modality.unit: 4 * training.dataset.num_values,

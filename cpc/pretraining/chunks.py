@@ -1,4 +1,4 @@
-"""Encode a batch in chunks and compute its loss at once: memory holds the activations of one chunk."""
+"""A batch encoded in chunks, with one loss for the whole batch. Memory holds the activations of one chunk."""
 
 from itertools import repeat
 
@@ -15,14 +15,14 @@ from cpc.predictors import Output
 def contrast_in_chunks(
     model: CPC, batch: Batch, num_chunks: int, generator: torch.Generator | None = None
 ) -> tuple[Output, ContrastiveOutput]:
-    """Return the output and the loss of a batch, as `model(batch.x)` and `model.contrast` do.
+    """Return the output and the loss of a batch, with the values of `model(batch.x)` and `model.contrast`.
 
     Latents, contexts and queries of all sequences are kept. All other activations are computed again, chunk by chunk,
     in the backward pass, for a third more arithmetic (gradient caching, Gao et al. 2021, arXiv:2101.06983). Random
     numbers of the forward pass, such as those of dropout, are the same both times.
 
     Args:
-        model: the model, which must treat sequences independently and start them without a state.
+        model: the model, which must treat sequences independently, and starts them without a state.
         batch: B sequences.
         num_chunks: number of chunks of equal size; the last one may be smaller.
         generator: source of the draws of negatives.
@@ -44,5 +44,5 @@ def contrast_in_chunks(
         None,
         None if chunks[0].targets is None else torch.cat([each.targets for each in chunks]),
     )
-    del chunks  # otherwise the queries would be held twice
+    del chunks  # so that memory does not hold the queries twice
     return output, model.contrast(output, batch._replace(target=None), generator)

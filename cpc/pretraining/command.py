@@ -1,4 +1,4 @@
-"""`cpc pretrain`: the fit of a LightningCLI, with a folder for the run."""
+"""`cpc pretrain`: training by a LightningCLI, with a folder for the run."""
 
 import logging
 import re
@@ -20,6 +20,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from cpc.checkpoint import read_config
 from cpc.config.argument_rules import Count, Range, check_values
 from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
@@ -33,7 +34,7 @@ from cpc.pretraining.transfer import start_from
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
-    ".*does not have many workers.*",  # reading the packed cache is faster than receiving data from a worker
+    ".*does not have many workers.*",  # reading packed data takes less time than receiving them from a worker
     "(?s).*'set_vital' is deprecated.*",  # torchdata 0.11 with torch 2.14
     ".*isinstance\\(treespec, LeafSpec\\).*",  # lightning 2.6 with torch 2.14
     "(?s).*was deprecated in v4.49.*",  # lightning 2.6 with jsonargparse 4.49 and later
@@ -42,7 +43,7 @@ _KNOWN_WARNINGS = (
 
 
 class RunOptions:
-    """Types of the run's own options, besides the options of trainer, model and data."""
+    """Types of the options of the run itself; trainer, model and data have further options."""
 
     seed_everything: Annotated[int, Range(0, 2**32 - 1)]
     run_dir: str | None
@@ -63,7 +64,7 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--data", type=Modality, help="the training data, such as cpc.data.Audio")
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options of the run's folder, and a default loss and modality, whose options need no class path."""
+        """Add the options of the run's folder. Set the default loss and modality; their options need no class path."""
         parser.set_defaults(
             {"model.loss": {"class_path": "cpc.losses.Contrastive"}, "data": {"class_path": "cpc.data.Audio"}}
         )
@@ -99,7 +100,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         RankError: with several ranks, on every rank, with the error of the rank that failed.
         SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
-    torch.set_flush_denormal(True)  # before the first computation, so that every thread inherits the setting
+    torch.set_flush_denormal(True)  # called before the first computation, so that every thread inherits the setting
     command = parse(arguments)
     config, trainer = command.config, command.trainer
     if trainer.max_steps < 1:
@@ -126,8 +127,10 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
+    init_trained_on = None
     if config.init_from is not None and checkpoint is None:
         start_from(command.model.model, config.init_from)
+        init_trained_on = read_config(config.init_from)["provenance"].get("trained_on")
     new_run_config = config.clone()
     new_run_config.ckpt_path = None
     folder = RunFolder(
@@ -137,11 +140,12 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
         config.checkpoint_every_steps,
         config_yaml=command.parser.dump(new_run_config, skip_none=False),
         init_from=config.init_from,
+        init_trained_on=init_trained_on,
         seeds={"seed_everything": config.seed_everything, "model.seed": command.model.seed},
     )
     trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:
-        purge_step = None if checkpoint is None else first_step + 1  # later steps will be logged again
+        purge_step = None if checkpoint is None else first_step + 1  # drops logs of later steps
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
@@ -151,11 +155,12 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into SystemExit
             raise KeyboardInterrupt from error
-        if isinstance(error, SIGTERMException):  # raised before the first step, with the exit status of success
+        if isinstance(error, SIGTERMException):  # the exit before the first step would have the status of success
             raise SystemExit(128 + signal.SIGTERM) from error
         raise
     except Exception as error:
-        # The frames refer to the loader's workers, which ignore signals: the exit would wait for the workers for ever.
+        # The frames of the traceback refer to the loader's workers, which ignore signals, so the exit would wait for
+        # the workers for ever.
         traceback.clear_frames(error.__traceback__)
         if (worker_error := _worker_error(error)) is not None:
             error = OSError(
@@ -168,7 +173,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     finally:
         folder.ranks.disconnect()
         for number, handler in former_handlers.items():
-            if handler is not None:  # None: the handler was not set from Python and was not replaced
+            if handler is not None:  # None: a handler that was not set from Python, and was not replaced
                 signal.signal(number, handler)
     if folder.stopped_by is not None:
         if not trainer.is_global_zero:
@@ -201,7 +206,7 @@ def _holds_run(run_dir: Path) -> bool:
 def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
     """Return the checkpoint of `--ckpt_path` and its step.
 
-    The file is read here because Lightning has no error message for a damaged file.
+    The file is read here because Lightning gives no clear message for a damaged file.
     """
     if ckpt_path is None:
         return None, 0
@@ -254,14 +259,14 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
 
 
 def typed_option(name: str) -> str:
-    """Return the option of an argument that a message marks; arguments without a section belong to the data."""
+    """Return the option of an argument that a message names; an argument without a section is one of `data`."""
     if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
     return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"
 
 
 def _load_checked(text: str) -> Any:
-    """Check the YAML of a config or a value, and read it in the way of jsonargparse."""
+    """Check the YAML of a config or a value, and read it as jsonargparse does."""
     check_yaml(text)
     return get_loader("yaml")(text)
 

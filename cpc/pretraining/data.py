@@ -54,7 +54,7 @@ class PretrainingData(pl.LightningDataModule):
         self.modality = modality
         self.ranks = ranks
         self.corpus: Any = None
-        self._held_out_files: dict[str, Any] = {}  # empty for text, where the training fingerprint covers all files
+        self._held_out_files: dict[str, Any] = {}  # empty for text: the fingerprint of training covers all files
 
     def setup(self, stage: str) -> None:
         """Open the corpus, check that data, model and strategies fit together, and standardise the encoder's input.
@@ -72,7 +72,7 @@ class PretrainingData(pl.LightningDataModule):
         strategies = model.loss_part.training_strategies
         if isinstance(modality, MapStyleModality):
             message = modality.unread_speakers([*strategies, *module.strategies], strategies[0])
-            if message:  # a warning, not an error, since an option may replace the sampler of a config
+            if message:  # only a warning, since an option may have replaced the sampler of a config
                 say(re.sub(r"`(\w+)`", r"data.\1", message))
         corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, strategies, strategies[0])
@@ -104,7 +104,7 @@ class PretrainingData(pl.LightningDataModule):
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move only observations and targets, since reading ids and lengths from a GPU would wait for the GPU."""
+        """Move only observations and targets. The host reads ids and lengths, and would have to wait for a GPU."""
         x, target = (
             tensor if tensor is None or tensor.device == device else _move(tensor, device)
             for tensor in (batch.x, batch.target)
@@ -142,19 +142,19 @@ class PretrainingData(pl.LightningDataModule):
 
 
 def _move(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device. For a GPU pinned memory is used, so that the host does not wait."""
+    """Copy a tensor to a device; a copy to a GPU goes through pinned memory, so that the host does not wait."""
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
 def _identity(batch: Batch) -> Batch:
-    """Return the batch: data sets return whole batches."""
+    """Return the batch unchanged, because data sets return whole batches."""
     return batch
 
 
 def _ignore_signals(worker: int) -> None:
     """Ignore stop signals in a worker.
 
-    A terminal or a scheduler signals the whole process group, and the last step still needs the workers.
+    A terminal or a scheduler sends signals to the whole process group, but the last step still needs the workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -81,7 +81,7 @@ class Pretraining(pl.LightningModule):
                 "has_sparse_gradients out"
             )
         _freeze(self.model, frozen)
-        self._architecture = describe(self.model)  # settings before the data complete them
+        self._architecture = describe(self.model)  # before the data complete its settings
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.betas = tuple(betas)
@@ -96,7 +96,7 @@ class Pretraining(pl.LightningModule):
         self.seed = seed
         self.tally = BoundTally(self.model.steps)  # training batches since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
-        # The last step, its loss and its sequence ids, until the loss is checked.
+        # The last step with its loss and its sequence ids; None after the check of the loss.
         self._unchecked: tuple[int, ContrastiveOutput, Tensor | None] | None = None
         self._restored: dict[str, Any] | None = None  # this rank's state in a checkpoint
         self._settings_changed = False  # seconds since the checkpoint
@@ -181,7 +181,7 @@ class Pretraining(pl.LightningModule):
         The loss of a step belongs to the weights before the step, so it does not show a broken gradient.
 
         Raises:
-            FloatingPointError: as `require_finite_loss`, or if a weight or a statistic is infinite or not a number.
+            FloatingPointError: the errors of `require_finite_loss`; also if a weight or statistic is infinite or NaN.
         """
         self.require_finite_loss()
         broken = nonfinite_names(self.model)
@@ -200,12 +200,13 @@ class Pretraining(pl.LightningModule):
             betas=self.betas,
             eps=self.epsilon,
             weight_decay=self.weight_decay,
-            # On a CPU `fused` takes 40 % of the default's time. In mixed precision Lightning cannot clip gradients with
-            # it.
+            # On a CPU `fused` takes 40 % of the default's time. In mixed precision Lightning cannot clip gradients of a
+            # fused optimiser.
             fused=True if self.device.type == "cpu" and self.trainer.precision == "32-true" else None,
         )
         self.model.loss_part.watch(optimiser)
-        # Not trainer.estimated_stepping_batches: reading it makes Lightning drop the loader's state on resume.
+        # trainer.estimated_stepping_batches is not used, because reading it makes Lightning drop the loader's state on
+        # resume.
         max_steps = self.trainer.max_steps
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimiser, lambda step: self._learning_rate_factor(step, max_steps)
@@ -244,7 +245,8 @@ class Pretraining(pl.LightningModule):
                 f"data.num_workers is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
                 "saved. The position in the data can only be found with the same number: restore it"
             )
-        # Lightning converts the model to `trainer.precision` after it is loaded: float64 would come back as float32.
+        # The model is converted before loading. Lightning converts it only afterwards, and float64 weights would be
+        # loaded as float32.
         self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
@@ -260,7 +262,7 @@ class Pretraining(pl.LightningModule):
         self._restored = self._rank_state(state["ranks"])
 
     def _rank_state(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the generators of this rank, if the checkpoint has this rank, and the rank's share of the tally."""
+        """Return this rank's generators, if the checkpoint has this rank, and its share of the tally."""
         num_ranks = self.trainer.world_size
         if len(ranks) == num_ranks:
             return ranks[self.global_rank]
@@ -287,7 +289,7 @@ class Pretraining(pl.LightningModule):
             return
         state, self._restored = self._restored, None
         self.generator.set_state(state["draws"])
-        if "torch" in state:  # absent for a rank that is not in the checkpoint
+        if "torch" in state:  # a rank that is not in the checkpoint has none
             restore_random_states(state, self.device)
         if state.get("context_state") is not None:
             self.context_state = tuple(each.to(self.device) for each in state["context_state"])
@@ -319,7 +321,7 @@ class Pretraining(pl.LightningModule):
         return values
 
     def _gather_tally(self, tally: BoundTally) -> BoundTally:
-        """Return the tally of all ranks; their simultaneous batches are joined, as in a single process."""
+        """Return the tally of all ranks. Batches of one step are joined into one batch, as in a single process."""
         gathered = BoundTally(tally.steps)
         batches = zip_longest(*self.gather_from_ranks(tally.sums))  # text may end earlier on some ranks
         gathered.sums = [torch.cat([part for part in parts if part is not None], 2) for parts in batches]

@@ -1,8 +1,9 @@
 """Propagation of a rank's failure to all other ranks, within seconds and with its error message.
 
-The error of a collective is only "connection closed by peer", and a collective waits half an hour for a rank whose
-machine is gone or whose process is stopped. So every rank keeps a connection to rank 0. Over this connection the rank
-sends a heartbeat once a second, and its error message if it fails. Rank 0 forwards the message to all other ranks.
+If a rank fails, a collective of the other ranks reports only "connection closed by peer". If its machine is gone or its
+process is stopped, the collective waits for half an hour. So every rank keeps a connection to rank 0. Over this
+connection the rank sends a heartbeat once a second, and its error message if it fails. Rank 0 forwards the message to
+all other ranks.
 """
 
 import hmac
@@ -51,7 +52,7 @@ class Failure(NamedTuple):
 
 
 class Ranks:
-    """The connections between this rank and the others; a single process has none.
+    """The connections between this rank and the other ranks; a single process has none.
 
     Args:
         on_stuck: called from another thread with the trainer and the failure of another rank, before this process
@@ -103,7 +104,7 @@ class Ranks:
         return self._failure or own
 
     def disconnect(self) -> None:
-        """Close the connections; without an earlier `first_failure` this rank has ended without an error."""
+        """Close the connections. Unless `first_failure` was called, other ranks take this for an end without error."""
         if self._thread is not None:
             self._main_has_ended.set()
             self._leaving.set()
@@ -138,7 +139,7 @@ class Ranks:
         return {0: connection}
 
     def _watch(self) -> None:
-        """Run the thread, which is the only one that reads and writes the sockets."""
+        """Run the watching thread. No other thread reads or writes the sockets."""
         self._failure = self._receive_failure()
         if self._failure is None:
             self._send(_END if self._own_failure is None else _encode(self._own_failure))
@@ -151,7 +152,7 @@ class Ranks:
         if not self._main_has_ended.wait(_GRACE_SECONDS):
             self._on_stuck(self._trainer, self._failure)
             sys.stderr.flush()
-            for process in self._children:  # a stopped process would stay for ever
+            for process in self._children:  # so that a stopped process does not stay for ever
                 process.kill()
             os._exit(2)
 
@@ -175,7 +176,8 @@ class Ranks:
                     self._sockets.pop(rank).close()
             if time.monotonic() < next_beat:
                 continue
-            # Beats are counted instead of seconds, since no rank sends a beat between Ctrl-Z and fg.
+            # Missed beats are counted instead of seconds. So a run that is paused by Ctrl-Z and continued by fg goes
+            # on.
             next_beat = time.monotonic() + _BEAT_SECONDS
             self._send(_BEAT)
             for rank in self._sockets:
@@ -193,7 +195,7 @@ class Ranks:
         for connection in self._sockets.values():
             try:
                 connection.sendall(message)
-            except OSError:  # reading from the socket will show the cause
+            except OSError:  # the next read from the socket shows the cause
                 continue
 
     def _wait_for_receivers(self) -> None:

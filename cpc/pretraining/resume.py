@@ -1,4 +1,4 @@
-"""What an exact resume needs: the random generators, and the differences between saved and current settings."""
+"""For an exact resume: states of random generators, and differences between saved and current settings."""
 
 import random
 from collections.abc import Iterator

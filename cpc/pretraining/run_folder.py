@@ -32,6 +32,7 @@ from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.fingerprints import merged
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.ranks import Failure, RankError, Ranks
@@ -46,8 +47,8 @@ class RunFolder(Checkpoint):
     """A callback that evaluates the model, and writes records and checkpoints to the run's folder.
 
     A failed write does not destroy an earlier file. The held-out evaluation happens here, between the optimiser's step
-    and the checkpoint, so that a checkpoint is always written after the records of its step. So a resumed run neither
-    repeats nor misses a record.
+    and the checkpoint. A checkpoint is therefore always written after the records of its step, and a resumed run
+    neither repeats nor misses a record.
 
     Args:
         folder: the run's folder.
@@ -56,6 +57,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: steps between writes of `last.ckpt`, which is also written at the end.
         config_yaml: the config, written when training starts, so that a failed start does not replace an older config.
         init_from: source of the initial weights, saved with the model.
+        init_trained_on: record of the observations that the initial weights were trained on, saved with the model.
         seeds: seeds by the names of their options. A resumed run takes its random numbers from the checkpoint instead.
     """
 
@@ -67,6 +69,7 @@ class RunFolder(Checkpoint):
         checkpoint_every_steps: int,
         config_yaml: str,
         init_from: str | None = None,
+        init_trained_on: dict[str, Any] | None = None,
         seeds: dict[str, int | bool] | None = None,
     ) -> None:
         self.folder = folder
@@ -75,16 +78,18 @@ class RunFolder(Checkpoint):
         self.checkpoint_every_steps = checkpoint_every_steps
         self.config_yaml = config_yaml
         self.init_from = init_from
+        self.init_trained_on = init_trained_on
         self.seeds = seeds or {}
-        self._unused: list[str] = []  # options without effect on a resumed run
+        self._unused: list[str] = []  # differing options, which have no effect on a resumed run
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the stop signal of any rank
         self._stop_signal = 0  # the stop signal of this rank
         self.ranks = Ranks(on_stuck=self._report_stuck)
-        self._failure: Failure | None = None  # failure of the first rank that failed
+        self._failure: Failure | None = None  # the first failure of any rank
         self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
+        self._trained_on: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
@@ -92,6 +97,7 @@ class RunFolder(Checkpoint):
             "best_bound_nats": self.best_bound_nats,
             "measured_on": self._held_out_protocol,
             "init_from": self.init_from,
+            "init_trained_on": self.init_trained_on,
             "seeds": self.seeds,
         }
 
@@ -106,6 +112,7 @@ class RunFolder(Checkpoint):
             f"{name} {seeds[name]} -> {now}" for name, now in self.seeds.items() if seeds.get(name, now) != now
         ]
         self.init_from, self.seeds = init_from, seeds  # the values that the run really started with
+        self.init_trained_on = state_dict.get("init_trained_on")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: Pretraining) -> None:
         """Drop the records that a resumed run will write again, and handle the stop signals."""
@@ -119,6 +126,8 @@ class RunFolder(Checkpoint):
             self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
         self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
+            records = (pl_module.data.trained_on(trainer.datamodule.corpus), self.init_trained_on)
+            self._trained_on = merged(*(record for record in records if record))
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
@@ -138,7 +147,7 @@ class RunFolder(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: Pretraining, outputs: Any, batch: Batch, batch_index: int
     ) -> None:
-        """Record, evaluate and save at their steps, once per step even under gradient accumulation."""
+        """Record, evaluate and save if it is due at this step; once per step, even under gradient accumulation."""
         step = trainer.global_step
         if step == self._last_step:
             return
@@ -147,7 +156,7 @@ class RunFolder(Checkpoint):
         if trainer.strategy.reduce_boolean_decision(bool(self._stop_signal), all=False) and step < trainer.max_steps:
             self.stopped_by = max(pl_module.gather_from_ranks(self._stop_signal))
             trainer.should_stop = True
-        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # max_time is over
+        is_last = step == trainer.max_steps or (trainer.should_stop and self.stopped_by is None)  # `max_time` is over
         should_evaluate = step % self.eval_every_steps == 0 or is_last
         should_save = step % self.checkpoint_every_steps == 0 or is_last or trainer.should_stop
         if should_evaluate or should_save:
@@ -259,7 +268,7 @@ class RunFolder(Checkpoint):
 
     @property
     def _has_started(self) -> bool:
-        """Whether training has started; before that no event is recorded, since the folder may hold another run."""
+        """Whether training has started. Only then are events recorded, since the folder may hold another run."""
         return self._last_step >= 0
 
     def _rank_error(self, failure: Failure) -> RankError:
@@ -269,7 +278,7 @@ class RunFolder(Checkpoint):
         return RankError(f"rank {failure.rank} of {self.ranks.num_ranks}: {message}{advice}")
 
     def _report_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
-        """Record and print a failure, from another thread, before the process ends with its main thread stuck."""
+        """Record and print a failure, in another thread than the stuck main thread, before the process exits."""
         with suppress(OSError):
             self._record_failure(trainer, failure)
         print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # a new line after the progress bar
@@ -314,6 +323,8 @@ class RunFolder(Checkpoint):
             }
             if self.init_from is not None:
                 provenance["init_from"] = self.init_from
+            if self._trained_on:
+                provenance["trained_on"] = self._trained_on
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
 
 
@@ -323,7 +334,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def how_to_continue(folder: Path) -> str:
-    """Return advice on the options that continue a run from its checkpoints."""
+    """Return the options that continue a run from its checkpoints, as advice in a message."""
     for name in ("last", "best"):
         if (folder / "checkpoints" / f"{name}.ckpt").exists():
             return f"continue with --run_dir {folder} --ckpt_path {name}"

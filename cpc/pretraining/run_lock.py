@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 def lock_run(folder: Path) -> Iterator[None]:
     """Lock a run's folder for this process while the block runs, since two processes would mix their records.
 
-    The operating system releases the lock when the process ends, in any way. The file `lock` names the process.
+    The operating system releases the lock when the process ends, however it ends. The file `lock` names the process.
 
     Raises:
         ValueError: if another process holds the lock; the message names its number and machine.
@@ -32,7 +32,7 @@ def lock_run(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         holder = "another process"
-        with suppress(FileNotFoundError):  # the process has just ended
+        with suppress(FileNotFoundError):  # the process that held the lock has just ended
             holder = path.read_text() or holder
         raise ValueError(
             f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"

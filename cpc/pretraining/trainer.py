@@ -65,7 +65,8 @@ def make_trainer(
         enable_progress_bar: show a progress bar with log N - L and speed.
 
     Raises:
-        ValueError: if a value is invalid, or the environment has another number of processes than these options start.
+        ValueError: if a value is invalid, or WORLD_SIZE in the environment differs from the number of processes that
+            these options start.
     """
     if gradient_clip_val is not None and not gradient_clip_val >= 0:
         raise ValueError(f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0 does not clip")

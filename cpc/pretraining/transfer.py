@@ -31,13 +31,13 @@ def start_from(model: CPC, folder: str | Path) -> None:
         raise ValueError(
             "--init_from needs a model that predicts latents, because tokens of another corpus have other numbers"
         )
-    packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # trusted: the config names them
+    packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # the config names these classes
     saved = load_pretrained(folder, trusted_packages=("cpc", *sorted(packages - {"cpc"})))
     for name, part in model.named_children():
         saved_part = getattr(saved, name)
         difference = _difference(saved_part, part)
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
-            # Tensors of equal shapes may be for different observations.
+            # Encoders of different observations may have tensors of equal shapes.
             difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
         if difference is None:
             part.load_state_dict(saved_part.state_dict())
@@ -56,7 +56,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
 @torch.no_grad()
 def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
-    """Copy the W_k that both models have and return True, if all predictors are bilinear and only steps differ."""
+    """Copy the shared W_k and return True if all predictors are bilinear and differ only in their steps."""
     pairs = [
         (old_part, new_part)
         for old_part, new_part in zip(saved, new, strict=False)

@@ -29,8 +29,8 @@ def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_
     """Predict classes by a weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
 
     Similarity is the cosine of features centred on the training mean. A neighbour votes with the weight
-    exp(similarity / 0.07). The likelihood of a class is its share of the votes, after a vote with the weight of the
-    weakest neighbour is spread evenly over all classes.
+    exp(similarity / 0.07). The likelihood of a class is its share of the votes. One more vote, with the weight of the
+    weakest neighbour, is spread evenly over all classes.
 
     Args:
         train: the training examples.

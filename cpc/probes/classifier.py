@@ -1,4 +1,4 @@
-"""Probes, which compute class scores from standardised features: linear, or with one hidden layer.
+"""Probes: linear classifiers, or networks with one hidden layer, of standardised features.
 
 n examples, D feature dim, Y classes.
 """
@@ -40,8 +40,8 @@ class ProbeProtocol:
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
         l2: weight of the penalty. The objective is the sum of the losses plus l2 / 2 times the sum of the squared
-            weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, it is chosen on
-            held-out groups of the training part, and is 1 with a hidden layer.
+            weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, the weight is
+            chosen on held-out groups of the training part; with a hidden layer the default is 1.
         hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
         num_seeds: number of probes with a hidden layer, which differ in initial weights and order of examples; 3 if not
             given.
@@ -140,7 +140,7 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     if not isinstance(train.values, np.ndarray):
         return total.float(), 1 + total.float()
     squares = torch.zeros_like(total)
-    shift = read(train, slice(0, 1))[0].double()  # sums of squares of shifted values keep all digits
+    shift = read(train, slice(0, 1))[0].double()  # shifted, so that sums of squares keep all digits
     for start in range(0, len(train), BLOCK_ROWS):
         x = read(train, slice(start, start + BLOCK_ROWS)).double() - shift
         total += x.sum(0)

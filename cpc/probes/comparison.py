@@ -29,7 +29,7 @@ class Comparison:
     Attributes:
         probe_data: the corpus, as probes read it.
         tasks: the tasks with all training labels.
-        probed: the same tasks for training probes, which may have less training data.
+        probed: the same tasks as probes are trained on them, perhaps with less training data.
         protocol: how probes are trained.
         extraction: how features are computed and kept.
         shares: shares of the labels, for the curves.
@@ -99,7 +99,7 @@ class Comparison:
             del store, judge  # before the next extractor allocates its features
 
     def guess(self, name: str, model: CPC) -> None:
-        """Predict the most frequent class of every task, for the vectors that this model would give."""
+        """Predict the most frequent class of every task, on the same vectors as a probe of this model."""
         extractor = self.probe_data.feature_extractor([self.probe_data.supervised_feature], model)
         for task in self.probed:
             label_store = FeatureStore(extractor, task.rows, extractor.num_vectors(task.rows), {})

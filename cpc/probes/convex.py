@@ -19,11 +19,12 @@ from torch import Tensor
 
 MOST_WHITENED_DIMS = 4096  # largest dimension whose spectrum is computed; the eigendecomposition takes half a minute
 _BLOCK_ROWS = 4096
-_KEPT_BYTES = 1_000_000_000  # larger standardised features are not kept, but standardised again in every pass
-_SPECTRUM_EXAMPLES = 20_000  # minimum number, or eight for each dimension; the spectrum is only a preconditioner
+_KEPT_BYTES = 1_000_000_000  # features above this size are standardised again in every pass, instead of being kept
+_SPECTRUM_EXAMPLES = 20_000  # minimum; eight per dimension if that is more. They give only a preconditioner
 _MOST_PASSES = 1000
-_MOST_PRODUCTS = 100  # products with the Hessian in one step
-# Loss per example, in float32. The solver stops after a step that gains less and does not shrink the gradient.
+_MOST_PRODUCTS = 100  # largest number of products with the Hessian in one step
+# Loss per example that float32 can resolve. The solver also stops after a step that lowers the loss by less than this
+# and does not shrink the gradient.
 _ROUNDING = 1e-7
 
 
@@ -76,7 +77,7 @@ class Coordinates:
         num, dim = len(rows), x.shape[1]
         if not isinstance(x, np.ndarray):
             self._kept = x[rows].to(device)
-            self.columns = self._kept.t().to_sparse_csr()  # without this `score_grads.T @ x` takes fifty times as long
+            self.columns = self._kept.t().to_sparse_csr()  # otherwise `score_grads.T @ x` takes fifty times as long
         elif num < dim and num <= MOST_WHITENED_DIMS:
             self._change_to_row_space()
         elif 4 * num * dim <= _KEPT_BYTES:
@@ -137,7 +138,7 @@ class Coordinates:
 
     def _change_to_row_space(self) -> None:
         x = self._standardised(self._rows)
-        exact = x.double().cpu()  # rounding errors of float32 products would look like additional directions
+        exact = x.double().cpu()  # float32 products have rounding errors that look like directions
         values, vectors = torch.linalg.eigh(exact @ exact.T)
         keep = values > values[-1] * 1e-9
         root, vectors = values[keep].sqrt(), vectors[:, keep]
@@ -165,9 +166,9 @@ def solve(
     The solver is Newton's method. Each step is computed by conjugate gradients in coordinates whitened by an
     approximate diagonal of the Hessian. For class y the diagonal is h_y s + l2, where s are the eigenvalues of the
     second moments and h_y is the sum of p (1 - p) over the examples. In these coordinates the gradient is about the
-    distance to the optimum in standard errors of the weights, whether a class has five examples or a million. The
-    solver stops when this gradient is small. If the total loss of all examples is below 1 nat, as for separable
-    classes, the tolerance shrinks with the square root of the loss.
+    distance to the optimum, in standard errors of the weights. This holds for classes of five examples as well as of a
+    million. The solver stops when this gradient is small. If the total loss of all examples is below 1 nat, as for
+    separable classes, the tolerance shrinks with the square root of the loss.
 
     Args:
         coordinates: the features.
@@ -202,8 +203,8 @@ def solve(
         fraction, before, size_before = 1.0, loss, size
         while True:
             loss, gradient = objective.set_step(flat + fraction * step)
-            # A convex function that still falls at the new point fell along the whole step, even if rounding hides the
-            # fall.
+            # If a convex function still falls at the new point, it fell along the whole step, even if rounding hides
+            # the fall.
             if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-12:
                 break
             fraction /= 2
@@ -226,7 +227,7 @@ def _newton_step(objective: "_Objective", gradient: Float[Tensor, "Y R_1"], scal
     hessian = LinearOperator((size, size), whitened, dtype=np.float64)
     whitened_step, _ = cg(hessian, right, rtol=0.1, maxiter=_MOST_PRODUCTS)
     step = torch.from_numpy(whitened_step).view_as(scale) * scale
-    step[:, 1:] -= step[:, 1:].mean(0)  # a change that all classes share only raises the penalty
+    step[:, 1:] -= step[:, 1:].mean(0)  # a change that is equal for all classes only raises the penalty
     return step
 
 

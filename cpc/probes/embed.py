@@ -1,4 +1,4 @@
-"""Features of files, written to one output per file, for use outside cpc."""
+"""`cpc embed`: features of files, written to one output per file, for use outside cpc."""
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -41,7 +41,7 @@ def embed(
     trusted_packages: Sequence[str] = ("cpc",),
     progress: bool = True,
 ) -> list[Path]:
-    """`cpc embed`: write float32 features of files, each next to a JSON file with their positions in the input.
+    """`cpc embed`: write the float32 features of each file, and a JSON file with the positions of its features.
 
     Features of audio are `[T, D]`; frame i is centred at sample `first_centre_samples + i * hop_samples`. Features of
     images are `[H, W, D]`. The shorter side of an image is resized to `load_size` pixels, and its central square of
@@ -60,7 +60,7 @@ def embed(
         skip_bad: leave out files that cannot be used, such as files too short for a frame, and warn how many.
         overwrite: replace existing outputs.
         device: device of the computation.
-        precision: precision of the encoder's products.
+        precision: precision of the encoder's matrix products.
         num_ray_workers: number of worker processes in a Ray cluster; no cluster if not given. The cluster is at
             RAY_ADDRESS; if this variable is not set, a local cluster is started. A worker has a CPU, and a GPU unless
             `device` is cpu. When a bad file ends the command, other workers may still finish their files.
@@ -71,10 +71,10 @@ def embed(
         The files written.
 
     Raises:
-        ValueError: before files are written, if the modality cannot be probed, a path is missing, a folder has no files
-            of the modality, two inputs have the same output, or outputs exist already. While files are written, without
-            `skip_bad`: if a file is bad, or has features that are not finite. With `num_ray_workers`: see
-            `cpc.on_ray.spread.spread`.
+        ValueError: if the modality cannot be probed, a path is missing, a folder has no files of the modality, two
+            inputs have the same output, or outputs exist already. These exceptions are raised before files are written.
+            Without `skip_bad` also if a file is bad or has features that are not finite; the files before it
+            are written already. `num_ray_workers` adds the errors of `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:

@@ -1,4 +1,4 @@
-"""Cross-validation: probes of the other folds answer each fold of a task, and all answers are judged together.
+"""Cross-validation: probes of the other folds answer a fold, and the answers to all folds are judged together.
 
 n examples, D feature dim.
 """
@@ -36,7 +36,7 @@ def over_folds(
     feature: str | None,
     answer: Callable[[Examples, Examples, int], Sequence[Answers]],
 ) -> tuple[list[Answers], Judge]:
-    """Answer each fold of a task, or its test part if the task has splits.
+    """Answer every fold of a task, or the test part if the task has splits.
 
     Args:
         task: the task.

@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-NUM_FEATURES = 512  # maximum number of features; the rank of more takes as long as a training step of a small model
+NUM_FEATURES = 512  # largest number of features; with more, the rank takes as long as a training step of a small model
 LEAST_RELATIVE_VARIANCE = 1e-4
 LEAST_EFFECTIVE_RANK = 1.5
 
@@ -37,7 +37,7 @@ class Health(NamedTuple):
 
 @torch.no_grad()
 def health(features: Float[Tensor, "n D"]) -> Health:
-    """Return variance and effective rank of features, or of 512 evenly spaced ones if there are more.
+    """Return variance and effective rank of features; of more than 512 features, 512 evenly spaced ones are used.
 
     The function does not draw random numbers, so it does not change training.
 

@@ -69,7 +69,7 @@ def _minibatches(
 ) -> Iterator[tuple[Float[Tensor, "n D"], Tensor]]:
     """Yield all examples once, in random order.
 
-    Blocks of neighbouring rows come in random order, and rows are shuffled within groups of blocks, so that a
+    Blocks of neighbouring rows come in random order, and rows are shuffled only within groups of blocks. So a
     memory-mapped store is read in long runs. The order does not depend on where the values are stored.
     """
     blocks_per_group = max(1, _GROUP_BYTES // (4 * train.values.shape[1] * BLOCK_ROWS))

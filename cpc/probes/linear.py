@@ -9,8 +9,8 @@ from cpc.probes.hidden_layer import fit_hidden
 from cpc.probes.penalty import choose_l2
 from cpc.probes.task import Examples
 
-_TOLERANCE_CHOSEN = 0.01  # distance to the optimum in standard errors, if the penalty was chosen on a coarse grid
-_TOLERANCE_GIVEN = 0.001  # gives the weights of scikit-learn
+_TOLERANCE_CHOSEN = 0.01  # tolerance, in standard errors, if the penalty was chosen on a coarse grid
+_TOLERANCE_GIVEN = 0.001  # tolerance with which weights equal scikit-learn's
 
 
 def fit_probe(

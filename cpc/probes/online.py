@@ -97,7 +97,8 @@ class OnlineProbe(pl.Callback):
         sums = torch.cat([x.new_full((1,), len(x)), x.sum(0), x.square().sum(0)]).double()
         sums = _sum_over_ranks(trainer, sums)
         num_examples, total, squares = sums.split([1, len(self.mean), len(self.mean)])
-        # With several ranks the count is read from the device, which waits for a GPU; one rank need not wait.
+        # With several ranks the count is read from the device, and the host waits for a GPU. With one rank it need not
+        # wait.
         if len(x) == 0 if trainer.world_size == 1 else bool(num_examples == 0):
             return
         assert self._optimiser is not None
@@ -166,7 +167,7 @@ class OnlineProbe(pl.Callback):
         return tensors | others | {"optimiser": self._optimiser.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the state until training starts and its device is known."""
+        """Keep the state until training starts and the device is known."""
         self._saved = state_dict or None
 
     def _restore(self, state: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ def open_probe_data(
     Args:
         config: the model's config.json.
         model: the model.
-        source: source of the data; None to read only files outside a corpus.
+        source: source of the data; None if only files outside a corpus will be read.
         extraction: how features are computed and kept.
         train_split: `train_split` of `ProbeData`.
         trusted_packages: packages whose classes config.json may name.

@@ -17,9 +17,9 @@ from cpc.probes.convex import Coordinates, Solution, solve
 
 PENALTIES = tuple(float(10.0 ** (power / 2)) for power in range(2, -13, -1))  # grid of l2 / n, from 10 to 1e-6
 NUM_FOLDS = 3
-MOST_EXAMPLES = 5_000  # number of examples for the choice; neighbouring frames are nearly equal
-DEFAULT_L2 = 1.0  # scikit-learn's default, for classes that are never in two folds
-_TOLERANCE = 0.1  # standard errors from the optimum; 0.001 led to the same choices
+MOST_EXAMPLES = 5_000  # limit for the choice; neighbouring frames are nearly equal
+DEFAULT_L2 = 1.0  # scikit-learn's default, used if no class is in two folds
+_TOLERANCE = 0.1  # tolerance in standard errors; 0.001 led to the same choices
 _PATIENCE = 2  # the search stops after this many penalties in a row without a better score
 
 
@@ -34,9 +34,10 @@ def choose_l2(
 
     The groups of each class are distributed over the folds. The search goes from the largest penalty down and starts
     each problem at the solution of the previous one. It stops when two smaller penalties in a row have no better score.
-    The score is the mean log-likelihood, or the accuracy, of held-out examples whose classes the fold was trained on.
-    Accuracy is flat for large penalties, so the search by accuracy goes on while accuracy or likelihood improves.
-    Penalties are compared per example, l2 / n, because the folds have fewer examples than the whole.
+    The score is the mean log-likelihood, or the accuracy, over those held-out examples whose classes are among the
+    training examples of the fold. Accuracy is flat for large penalties, so the search by accuracy goes on while
+    accuracy or likelihood improves. Penalties are compared per example, l2 / n, because the folds have fewer examples
+    than the whole.
 
     Args:
         coordinates: the features.
@@ -104,7 +105,7 @@ def _folds(
 
 
 def _mean_scores(folds: Sequence[Any], solutions: Sequence[Solution], chosen_by: str) -> np.ndarray:
-    """Return the mean log-likelihood of all held-out labels, after their mean accuracy if accuracy is the criterion."""
+    """Return mean scores over all held-out labels: log-likelihood, or accuracy first if that is the criterion."""
     sums, num = torch.zeros(2, dtype=torch.float64), 0
     for (_, _, held_out, labels), solution in zip(folds, solutions, strict=True):
         weight, bias = (each.float().to(held_out.device) for each in (solution.weight, solution.bias))

@@ -1,4 +1,4 @@
-"""The measurements of a probe report: which features, baselines and networks are probed, and their protocols."""
+"""The plan of a probe report: the features, baselines and networks to measure, and their protocols."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -50,10 +50,10 @@ class Plan:
         return [name for name in self.features if name in self.probe_data.features]
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Check that every task has neighbours and subsets of its labels, if the plan includes them.
+        """Check that every task supports nearest neighbours and shares of its labels, if the plan includes these.
 
         Raises:
-            ValueError: if a task lacks them. The message names the task and the option.
+            ValueError: if a task does not support them. The message names the task and the option.
         """
         for task in tasks:
             if task.pool == "frames" and "neighbours" in self.baselines:

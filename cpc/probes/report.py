@@ -1,4 +1,4 @@
-"""`cpc probe`: probes of a model's features, baselines, label efficiency and the held-out bound in one report."""
+"""`cpc probe`: one report of probes on a model's features, baselines, label efficiency and the held-out bound."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
+from cpc.data.store.fingerprints import num_shared
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import plot_label_efficiency
@@ -64,9 +65,9 @@ def probe(
         features: features of the model (c, z; for images also z_grid and c_grid) and hand-made features; if not given,
             c z mfcc, or for images z z_grid c (z and c are means over the grid, z_grid and c_grid the whole grid).
         baselines: majority; random (the architecture untrained); supervised (the architecture trained for the task);
-            fine_tuned (the same, from the model's weights); neighbours (by the first feature; not for frames); and
-            hand-made features (mfcc, logmel; pixels, hog). If not given, majority random supervised, and for images
-            also pixels; an empty list for no baselines.
+            fine_tuned (the model itself trained further for the task); neighbours (nearest neighbours by the first
+            feature; not for frames); and hand-made features (mfcc, logmel; pixels, hog). If not given, majority random
+            supervised, and for images also pixels; an empty list for no baselines.
         label_shares: add a curve over these shares of the labels, such as 0.01 0.02 0.05 0.1 0.2 0.5 1; not for frames.
         pool: `frames`, `mean`, `mean_std` or `segments:N`: probe every frame, or one vector of each file; depends on
             the task if not given.
@@ -77,22 +78,24 @@ def probe(
             distributed over the folds in their order. Each fold is tested by probes of the other folds; intervals are
             over the groups.
         num_folds: number of folds; 4, or the modality's default, if not given.
-        train_minutes: train probes on this much random audio of the split; networks are trained on all of it.
+        train_minutes: train probes on this many minutes of random audio of the split; networks are trained on the whole
+            split.
         protocol: how probes are trained.
         supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
             labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
         num_random_models: number of untrained models of the baseline random, with different initial weights, whose
             answers are averaged; 1 if not given.
-        held_out: lines of `bound.jsonl` of this checkpoint; the lines in its config.json if not given.
+        held_out: lines of `bound.jsonl` of this checkpoint; if not given, the lines in the model's config.json.
         extraction: how features are computed and kept.
         out: JSON file; probe.json in the model's folder if not given. The curve is saved next to it.
         trusted_packages: packages whose classes the model and its data may name.
         data_options: fields of the run's `data`, such as `alignments` for audio.
 
     Returns:
-        The report. `tasks[NAME]["results"]` has a record of `ProbeResult` by name, where `cpc` is the modality's first
-        feature; `bound` has the held-out records; the rest is the protocol. docs/records.md lists the keys.
+        The report. `tasks[NAME]["results"]` has a record of `ProbeResult` by name; the name `cpc` is the modality's
+        first feature. `bound` has the held-out records. All other entries are the protocol. docs/records.md lists the
+        keys.
 
     Raises:
         ValueError: before anything is computed, if a name is unknown, the modality does not have an option, or the
@@ -141,7 +144,7 @@ def probe(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {each.name: _task_record(each, comparison, plan) for each in probed},
+            "tasks": {each.name: _task_record(each, comparison, plan, provenance) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
             "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
@@ -151,7 +154,7 @@ def probe(
     )
     table = format_report(report)
     _draw_curves(report, out)
-    write_json(report, out)  # written last, so that an earlier failure keeps the previous report
+    write_json(report, out)  # written last, so that the previous report survives an earlier failure
     print(f"{table}\nwritten to {out}")
     return report
 
@@ -164,9 +167,22 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
     return [task for task in dict.fromkeys(tasks) if task not in families], families
 
 
-def _task_record(task: Task, comparison: Comparison, plan: Plan) -> dict[str, Any]:
+def _num_pretrained_on(
+    task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """Count the test observations that the model was pretrained on, without their labels; None if this is unknown."""
+    content = None if trained_on is None else probe_data.content(task.test)
+    if content is None or trained_on is None:
+        return None
+    shared, compared = num_shared(content, trained_on)
+    counts = {"num_shared": shared, "num_compared": compared, "num_tested": len(content)}
+    return counts | {"unit": probe_data.source_unit}
+
+
+def _task_record(task: Task, comparison: Comparison, plan: Plan, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry of a task in `probe.json`."""
     return {
+        "pretrained_on": _num_pretrained_on(task, comparison.probe_data, provenance.get("trained_on")),
         "protocol": task.record(),
         "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
         "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],

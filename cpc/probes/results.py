@@ -35,7 +35,7 @@ class Answers(NamedTuple):
 class ProbeResult:
     """The result of one or several seeds on the same test examples.
 
-    Labels unseen in training count as errors; entropies are over the examples whose label was seen. The label
+    An example whose label is unseen in training counts as an error. Entropies leave such examples out. The label
     information H(Y) - CE is a lower bound on I(Y; features) (Barber and Agakov 2003), apart from the error of
     estimating H(Y) from a sample. It is negative if the probe is worse than predicting the label frequencies.
 
@@ -55,7 +55,7 @@ class ProbeResult:
         macro_f1_percent: mean F1 of the classes that have test examples; over all seeds.
         class_accuracy_percent: recall of each class; None for a class without test examples.
         confusion: number of examples by `[true class][predicted class]`, summed over the seeds.
-        l2: weight of each probe's penalty, which is chosen on the training part unless given.
+        l2: weight of each probe's penalty, as given or as chosen on the training part.
         num_network_steps: number of steps of a supervised network within its budget; None for probes.
     """
 
@@ -98,8 +98,8 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
     surprisal = -np.log(np.where(frequencies > 0, frequencies, 1))[labels]  # -log p(y); H(Y) is its mean
     entropy, cross_entropy = _mean(surprisal, is_seen), _mean(-log_likelihood, is_seen)
 
-    # Intervals resample clusters but keep p(y): resamples miss rare labels, so their entropies would be too low. To
-    # first order the variance is the same.
+    # Intervals resample clusters but keep p(y). Resamples miss rare labels, so the entropies of resamples would be too
+    # low. To first order the variance is the same.
     clusters, cluster = np.unique(test.clusters, return_inverse=True)
     sums = np.zeros((len(clusters), 4))
     for column, values in enumerate(
@@ -143,7 +143,7 @@ def _mean(values: np.ndarray, mask: np.ndarray) -> float:
 
 
 def resample(sums: np.ndarray) -> np.ndarray:
-    """Return `[NUM_RESAMPLES, n]` sums over clusters drawn with replacement, from the `[G, n]` sums of each cluster."""
+    """Draw clusters with replacement; return `[NUM_RESAMPLES, n]` sums over them, from `[G, n]` sums per cluster."""
     rng = np.random.default_rng(0)
     shares = np.full(len(sums), 1 / len(sums))
     return np.stack([rng.multinomial(len(sums), shares) @ sums for _ in range(NUM_RESAMPLES)])

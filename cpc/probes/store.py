@@ -25,8 +25,8 @@ class Extraction:
 
     Attributes:
         device: device of the computation.
-        precision: precision of the encoder's products.
-        max_ram_gb: larger features go to temporary files, which are deleted when the process ends.
+        precision: precision of the encoder's matrix products.
+        max_ram_gb: features above this size go to temporary files, which are deleted when the process ends.
         scratch_dir: folder of the temporary files; the folder of the system if not given.
         dtype: type of stored features; float32, or float16 for grids, if not given. `float16` has three decimal digits.
         cache_dir: folder of packed data; .cpc_cache next to the data if not given.
@@ -175,5 +175,5 @@ def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
 def _allocate(shape: tuple[int, int], dtype: np.dtype, folder: Path | None) -> np.ndarray:
     if folder is None:
         return np.empty(shape, dtype)
-    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # unlinked: removed even after a kill
+    with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # has no name, so a kill frees it too
         return np.memmap(file, dtype, "w+", shape=shape)

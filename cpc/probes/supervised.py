@@ -1,4 +1,4 @@
-"""Supervised training of the same network, from untrained weights or from the pretrained ones (fine-tuning).
+"""Supervised training of the architecture of a model, from untrained or from pretrained weights (fine-tuning).
 
 B observations of a batch, T vectors of each, D feature dim, Y classes.
 """
@@ -25,14 +25,14 @@ from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
 DEFAULT_SECONDS = 75.0
-_PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, as a share of that of the softmax
+_PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, relative to the softmax's
 
 
 @dataclass(frozen=True)
 class SupervisedProtocol:
     """Settings of supervised training; `ProbeData.supervised` has a modality's recipe.
 
-    The schedule follows the budget that is used up first.
+    The schedule follows the budget that will be used up first.
 
     Attributes:
         seconds: time budget; None for no limit. With a time budget the result depends on the machine.
@@ -43,13 +43,13 @@ class SupervisedProtocol:
         window_latents: number of vectors in a part of a long observation.
         learning_rate: peak rate of AdamW; pretrained weights have a tenth of it.
         weight_decay: decoupled weight decay.
-        warmup_share: share of the budget in which the rate rises; then it falls to zero along a cosine.
+        warmup_share: share of the budget in which the rate rises; afterwards the rate falls to zero along a cosine.
         norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
             is a LayerNorm without weights.
         seed: seed of weights and batches.
 
     Raises:
-        ValueError: on values with which training is impossible.
+        ValueError: if training is impossible with a value.
     """
 
     seconds: Positive | None = DEFAULT_SECONDS

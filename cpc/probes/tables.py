@@ -27,7 +27,7 @@ def format_report(report: Mapping[str, Any]) -> str:
                 f"{result['num_unseen']} of them have a label that no training example has, and count as errors; "
                 f"intervals over {result['num_clusters']} {protocol['clusters']}s"
             )
-        lines.append("")
+        lines += [_pretrained_on(task.get("pretrained_on")), ""]
         if curve is not None:
             lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
             lines += [f"  {name:14}" + _row(values, ".1f") for name, values in curve["accuracy_percent"].items()]
@@ -36,6 +36,15 @@ def format_report(report: Mapping[str, Any]) -> str:
         lines.append(f"{name}: mean F1 over {', '.join(family['members'])}")
         lines += [f"  {result:14} {f1:7.1f} %" for result, f1 in family["f1_percent"].items()] + [""]
     return "\n".join([*lines, *record_table(report["bound"])])
+
+
+def _pretrained_on(record: Mapping[str, Any] | None) -> str:
+    """Return the line that says whether pretraining has seen the test data."""
+    if record is None:
+        return "  not recorded: whether the model was pretrained on test data"
+    sample = "" if record["num_compared"] == record["num_tested"] else f" (a sample of {record['num_tested']})"
+    share = f"{record['num_shared'] or 'none'} of {record['num_compared']}{sample}"
+    return f"  pretraining, without labels, has used {share} {record['unit']}s of the test data"
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -45,14 +45,14 @@ class Task:
     Args:
         name: a label of the modality's `ProbeData.labels`.
         probe_data: the corpus, as probes read it.
-        pool: `frames` labels every vector of an observation; `mean`, `mean_std` and `segments:N` label one vector,
-            pooled from its vectors (`cpc.data.pooling`); the modality's default if not given. It must not be given if
-            an observation has one vector.
+        pool: `frames` labels every vector of an observation. `mean`, `mean_std` and `segments:N` pool the vectors of an
+            observation into one labelled vector (`cpc.data.pooling`). The default is the modality's. Leave `pool` out
+            if an observation has only one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
-        folds: column for cross-validation instead of the two splits: the groups of the column are distributed over the
-            folds in their order, and each fold is tested by probes of the other folds. The modality's default if
-            neither `folds` nor `test_split` is given.
+        folds: column for cross-validation instead of the two splits. The groups of the column are distributed over the
+            folds in their order, and each fold is tested by probes of the other folds. If neither `folds` nor
+            `test_split` is given, the modality's default.
         num_folds: number of folds; 4, or the modality's default, if not given.
 
     Attributes:
@@ -145,7 +145,7 @@ class Task:
         return folds
 
     def averaged(self) -> "Task":
-        """Return the same task with the pooling `mean`, which networks are trained with; `frames` stays."""
+        """Return the same task with the pooling `mean`, the pooling of networks; a task of `frames` stays as it is."""
         task = copy(self)
         task.pool = self.pool if self.pool in (None, "frames") else "mean"
         return task
@@ -190,7 +190,7 @@ class Task:
         return self.trained_on(self.train[np.concatenate(chosen)])
 
     def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the `[T]` int64 class of every vector of an observation, or of a part of it; -100 without a label.
+        """Return the `[T]` int64 class of every vector of an observation or of a part of it; -100 without a label.
 
         Args:
             row: the observation.

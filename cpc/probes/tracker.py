@@ -1,4 +1,4 @@
-"""Records of a run's health, its gradients and speed (`health.jsonl`), and of its start and end (`events.jsonl`).
+"""Records of a run: health of features, gradients and speed (`health.jsonl`), start and end (`events.jsonl`).
 
 B windows or images, T frames, D feature dim.
 """
@@ -23,9 +23,10 @@ SCHEMA = 1
 class Tracker(pl.Callback):
     """Statistics of every step, as a line of `health.jsonl` at each recorded step.
 
-    Each step costs one norm of all gradients and a clock. Variance and rank are computed only at recorded steps, on at
-    most 512 features of one batch. The speed leaves out held-out evaluation and saving, since `restart_clock` is
-    called after them. With several ranks the features are those of rank 0, and the windows are counted over all ranks.
+    At each step only the norm of all gradients and the time are computed. Variance and rank are computed only at
+    recorded steps, on at most 512 features of one batch. The speed leaves out held-out evaluation and saving, since
+    `restart_clock` is called after them. With several ranks the features are those of rank 0, and the windows are
+    counted over all ranks.
     """
 
     def __init__(self) -> None:
@@ -57,9 +58,9 @@ class Tracker(pl.Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
-        """Measure the gradient before it is clipped, without waiting for an accelerator, and save the learning rate.
+        """Measure the gradient before clipping, without waiting for an accelerator, and save the learning rate.
 
-        The learning rate is saved here, because after the step the schedule has already set that of the next step.
+        The learning rate is saved here, because after the step the schedule has already set the rate of the next step.
         """
         self._learning_rate = optimizer.param_groups[0]["lr"]
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -1,4 +1,4 @@
-"""Quickstarts: one engine and a recipe for each corpus; torch is imported only when a quickstart starts."""
+"""Quickstarts: one engine for all, and a recipe for each corpus. torch is imported only when a quickstart starts."""
 
 from importlib import import_module
 from pathlib import Path
@@ -49,13 +49,13 @@ def quickstart(
             smartwatch; text is prose that ships with Python.
         out: a new folder for runs and report; runs/quickstart if not given, with image_, signals_ or text_ before the
             name.
-        corpus: folder of the corpus, made if it does not exist; if not given data/quickstart_speech,
+        corpus: folder of the corpus, made if it does not exist. If not given: data/quickstart_speech,
             data/embedded_images, data/embedded_signals or data/embedded_prose.
         steps: optimiser steps; if not given, chosen by the speed of this machine.
         seed: seed of the model, the batches and the corpus.
 
     Raises:
-        ValueError: as `cpc.quickstart.engine.quickstart`.
+        ValueError: the errors of `cpc.quickstart.engine.quickstart`.
     """
     from cpc.quickstart import engine
 

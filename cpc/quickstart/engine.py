@@ -29,8 +29,8 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
         steps: optimiser steps of each model; None: as many as this machine runs in the seconds of the study.
 
     Returns:
-        The content of report.json: accuracies by task and representation in percent, under `TASK_interval` their 95 %
-        intervals; under `runs` the bound and the step times of each study; seconds per stage.
+        The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
+        `TASK_interval`; the bound and the step times of each study, under `runs`; and the seconds of each stage.
 
     Raises:
         ValueError: if `out` already holds a quickstart, or an extra is not installed.
@@ -97,7 +97,7 @@ def _pretrain(
 
 
 def _record(probed: ProbeResults, measured: dict[str, Any], num_steps: int, step_times: StepTimes) -> dict[str, Any]:
-    """Return a run's record in report.json; its bound is measured with the strategy of training."""
+    """Return a run's record in report.json, with the bound for the strategy of training."""
     trained_with = measured["bounds"][0]
     return probed.own | {
         "num_train_steps": num_steps,

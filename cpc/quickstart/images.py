@@ -23,7 +23,7 @@ from cpc.quickstart.time_budget import Precision
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # for each corpus
 NUM_FIGURE_IMAGES = 300  # images of each split in the figures
-PROBED_FEATURES = ("z", "c")  # features that are probed, as means over the grid; `cpc` and `random` are the first
+PROBED_FEATURES = ("z", "c")  # probed as means over the grid; the results `cpc` and `random` are of the first
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
     "results. The probe's rate was chosen on frames of synthesised speech."
@@ -59,8 +59,9 @@ FIGURES = {  # title, caption and text alternative
     ),
 }
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
-<p>The accuracy of a linear probe of image classes on the pretrained features, with baselines; how much of the rows of
-patches ahead the contexts predict, during training and at its end; and the patches and contexts of the model.</p>
+<p>This page has the accuracy of a linear probe that predicts image classes from the pretrained features, with
+baselines. It also has the information of contexts about the patches of later rows, during training and at its end, and
+figures of the model's patches and contexts.</p>
 """
 PROBE_CAPTION = (
     "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
@@ -71,8 +72,8 @@ WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from th
 the context contains some of them and can rule them out, so such a curve is not a bound on I(z; c).
 <code>mixed_excluding</code> takes its candidates only from other images. In a grid of H rows, the latents k rows ahead
 lie in only H - k rows, and the row of a candidate can be guessed. To get a lower bound, subtract log(H / (H - k)) from
-this curve: 0.34 nats for k = 2 of 7 rows, 1.95 nats for k = 6. The bound holds as far as images are independent; crops
-of one photograph are not.</p>
+this curve: 0.34 nats for k = 2 of 7 rows, 1.95 nats for k = 6. The bound holds if images are independent; crops of
+one photograph are not.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
 architecture, initialised from data, never trained, and probed like CPC. It shows the contribution of the architecture.

@@ -10,7 +10,7 @@ from cpc.pages.charts import step_chart, training_chart
 from cpc.pages.page import ImageFigure, sections, write_sections
 from cpc.quickstart.recipe import Recipe
 
-FACTS = {  # text for keys that every report has
+FACTS = {  # texts for keys that every report has
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
     "num_threads": "{} threads",

@@ -76,12 +76,12 @@ class Recipe:
     Attributes:
         extras: modules that must be installed, and the extra that installs each.
         making: name of the corpus stage in the report's `seconds`.
-        make: makes the corpus in a folder from a seed, unless it exists; returns the source of each study, and facts
-            for the report, which include `recipe_chosen_on`.
+        make: makes the corpus in a folder from a seed, unless it exists. Returns the source of each study, and facts
+            for the report; one fact is `recipe_chosen_on`.
         studies: studies by name; a run's folder has the name of its study.
         heading: heading of the page, as HTML.
-        facts: text on the page by key of the report; missing keys are left out.
-        run_facts: the same for the keys of the record of each run.
+        facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
+        run_facts: likewise, texts by key of the record of a run.
         comparison: plots the first chart of the page from the report.
         how_to_read: explanation of the charts, as HTML.
     """
@@ -103,7 +103,7 @@ def accuracies(task: str, results: Mapping[str, Any], names: Mapping[str, str]) 
     Args:
         task: name of the task in report.json.
         results: `results` of the task in `probe.json`.
-        names: names in `results` by representation of report.json.
+        names: for each representation of report.json, the name in `results`.
     """
     return {
         task: {name: round(results[key]["accuracy_percent"], 2) for name, key in names.items()},

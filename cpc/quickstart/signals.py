@@ -1,4 +1,4 @@
-"""The signals quickstart: recordings of a smartwatch, probed for the exercise by folds over people."""
+"""The signals quickstart: recordings of a smartwatch. Probes predict the exercise, by folds over people."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,8 +24,8 @@ BATCH_SIZE, WINDOW_SECONDS = 16, 10.24
 PROBE_WINDOW_SECONDS, PROBE_HOP_SECONDS = 4.0, 2.0
 SUPERVISED_SECONDS = 10.0  # for each fold
 RECIPE_CHOSEN_ON = (
-    "The recipe was chosen on another corpus, recordings of a smartphone (HAPT), except for what the encoder reads: of "
-    "three choices, companded signals gave the highest accuracy on these people."
+    "The recipe was chosen on another corpus, recordings of a smartphone (HAPT). Only the input of the encoder was "
+    "chosen on the people of this corpus: of three inputs, companded signals gave the highest accuracy."
 )
 TASK = "label"
 REPRESENTATIONS = {
@@ -43,18 +43,18 @@ PROBE_CAPTION = (
     "people."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
-<p>The accuracy of a linear probe of seven exercises on the pretrained features, with baselines; and how much of the
-latents ahead the contexts predict, during training and at its end.</p>
+<p>This page has the accuracy of a linear probe that predicts one of seven exercises from the pretrained features, with
+baselines. It also has the information of contexts about future latents, during training and at its end.</p>
 """
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own window
 (<code>mixed</code>) the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
-<code>mixed_excluding</code> takes its candidates only from other recordings, and is a lower bound as far as these are
-independent.</p>
+<code>mixed_excluding</code> takes its candidates only from other recordings. Its curve is a lower bound if these
+recordings are independent of the query's recording.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
 statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data
-and never trained, within its recording: on signals it is strong. <i>Supervised</i> is the same architecture trained on
-the labels. <i>CPC</i> is the model pretrained here, which has seen no label.</p>
+and never trained; it encodes a window within its recording. This baseline is strong on signals. <i>Supervised</i> is
+the same architecture trained on the labels. <i>CPC</i> is the model pretrained here, which has seen no label.</p>
 """
 
 
@@ -63,10 +63,10 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     source = corpus / "smartwatch.npz"
     arrays = read_installed_smartwatch()
     people = np.unique(arrays.group)
-    held_out = np.random.default_rng(seed).choice(people)  # for the bound; probes have folds over all people
+    held_out = np.random.default_rng(seed).choice(people)  # for the bound; probes use folds
     arrays = replace(arrays, split=np.where(arrays.group == held_out, "valid", "train").tolist())
     corpus.mkdir(parents=True, exist_ok=True)
-    write_recordings(source, arrays)  # always: another seed gives other splits
+    write_recordings(source, arrays)  # written even if it exists, since another seed gives other splits
     return {"smartwatch": source}, {
         "recipe_chosen_on": RECIPE_CHOSEN_ON,
         "corpus_minutes": round(float(np.sum(arrays.length)) / RATE_HZ / 60, 1),

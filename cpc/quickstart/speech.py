@@ -46,13 +46,13 @@ PROBE_CAPTION = (
     "same speakers."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>The accuracy of a linear probe of phones and speakers on the pretrained features, with baselines; and the information
-of contexts about future latents, during training and at its end.</p>
+<p>This page has the accuracy of linear probes that predict phones and speakers from the pretrained features, with
+baselines. It also has the information of contexts about future latents, during training and at its end.</p>
 """
 WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
 (<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
 rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
-other sequences, and is a lower bound as far as these are independent.</p>
+other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
 contexts of the same architecture, initialised from data and never trained; they show the contribution of the

@@ -76,7 +76,7 @@ class StepTimes:
     """Durations of training steps on this machine.
 
     Attributes:
-        step_seconds: seconds of a training step without data loading, by Lightning's name of the precision.
+        step_seconds: seconds of a training step without data loading, by precision (in Lightning's notation).
     """
 
     step_seconds: dict[str, float]
@@ -105,7 +105,7 @@ class StepTimes:
 def measure_step_times(
     make_model: Callable[[Precision], Any], batch: Batch, precisions: Sequence[Precision] = PRECISIONS
 ) -> StepTimes:
-    """Time whole training steps in every precision, alternately, for `MEASURING_SECONDS` each.
+    """Time whole training steps of every precision in turns, for `MEASURING_SECONDS` per precision.
 
     The flags of a processor do not predict the faster precision: with avx512_bf16 and no AMX, a step in bfloat16 took
     1.5 times as long as a step in float32 on one processor and two thirds as long on another

@@ -44,7 +44,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
             ValueError: if `cpc.load_pretrained` or `transform` raise one, the model does not encode audio, or the
                 features are unknown.
         """
-        self._reader_key: tuple[Any, ...] | None = None  # reloaded, since training may change the folder
+        self._reader_key: tuple[Any, ...] | None = None  # read again, since training may have changed the folder
         reader = self._reader()
         if X is not None:
             _waves(X, reader)

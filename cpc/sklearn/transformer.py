@@ -29,7 +29,7 @@ from cpc.sklearn.training import measure, train
 _SAMPLES_AT_ONCE = 2**18
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
-_FEWEST_LATENTS = 12  # of a recording of median length
+_FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
 
 
 class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -42,23 +42,23 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         sample_rate_hz: samples per second.
         dim: width of latents and contexts.
         kernels: kernel sizes of the encoder's convolutions; None: chosen by the length of the recordings.
-        strides: their strides; None: likewise.
+        strides: strides of the same convolutions; None: chosen likewise.
         front: what the encoder reads, see `cpc.encoders.SignalEncoder`.
         level_seconds: length of the encoder's moving average; None: eight hops.
-        num_channels: C, to be given if recordings have more channels than samples, which otherwise look transposed;
-            None: that of X.
-        num_steps: furthest step that is predicted; less if windows are too short for it.
+        num_channels: C; None: the number of channels of X. Recordings with more channels than samples look transposed,
+            so give their C.
+        num_steps: furthest step that is predicted; fewer steps are predicted if windows are too short.
         negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`.
-        window_samples: length of training windows; None: that of the longest recording, at most 128 latents.
+        window_samples: length of training windows; None: the length of the longest recording, but at most 128 latents.
         batch_size: windows per batch.
         max_steps: training steps; 0 leaves the network untrained.
         learning_rate: largest learning rate, after a tenth of the steps.
-        valid_share: share of the groups (without groups, of the recordings) that is held out to measure `bound_`; 0:
-            none.
+        valid_share: share of the groups that is held out to measure `bound_`; without groups, share of the recordings.
+            0: nothing is held out.
         features: contexts `c`, latents `z`, or both beside each other, `zc`.
         pool: `mean`, `mean_std` or `segments:N` over the latents of a recording (`cpc.data.pooling`).
-        init_from: a model folder, whose architecture, loss and weights training starts from, in place of `dim` to
-            `negatives`; None: a new model.
+        init_from: a model folder. Training then starts from its architecture, loss and weights, and ignores the
+            parameters from `dim` to `negatives`. None: a new model.
         random_state: seed of weights, batches and held-out recordings.
         device: device of the model.
         verbose: show a progress bar.
@@ -173,11 +173,12 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             verbose=self.verbose,
         )
         self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
-        self.model_, self.num_channels_, self._data = model, len(channels), data
+        self.model_, self.num_channels_ = model, len(channels)
+        self._provenance = {"data": data.saved_settings, "trained_on": data.trained_on(corpus)}
         return self
 
     def transform(self, X: Any) -> Float32[np.ndarray, "n F"]:
-        """Return one feature vector per recording; it depends on no other recording."""
+        """Return one feature vector per recording. A vector does not depend on other recordings."""
         check_is_fitted(self)
         self._check_options()
         recordings = self._recordings(X, is_fitting=False)
@@ -198,7 +199,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Write the model as a folder that `cpc.load_pretrained`, the commands and `init_from` read."""
         check_is_fitted(self)
         held_out = [] if self.bound_ is None else [self.bound_.record(step=len(self.losses_))]
-        save_pretrained(self.model_, folder, provenance={"data": self._data.saved_settings, "held_out": held_out})
+        save_pretrained(self.model_, folder, provenance={**self._provenance, "held_out": held_out})
 
     @property
     def _n_features_out(self) -> int:
@@ -221,7 +222,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
-        """Return recordings as float32 arrays of channels; refuse other shapes, missing samples and other channels."""
+        """Return recordings as float32 arrays of channels; raise an error on wrong shapes, samples or channels."""
         if isinstance(X, torch.Tensor):
             X = X.detach().cpu().numpy()
         is_list = isinstance(X, list | tuple) or getattr(getattr(X, "dtype", None), "kind", "") == "O"
@@ -284,7 +285,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
         num_latents = encoder.num_latents(longest)
-        # Kernels longer than their stride share samples with the next latents, which would be easy to predict.
+        # If kernels are longer than their stride, a latent shares samples with the next latents, which would be easy to
+        # predict.
         skip_steps = encoder.overlapping_steps
         num_steps = min(self.num_steps, num_latents - 1 - skip_steps)
         if num_steps < 1:
@@ -296,7 +298,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return kernels and strides: the given ones, or the coarsest that give a median recording enough latents."""
+        """Return kernels and strides as given, or the coarsest choice that gives a median recording enough latents."""
         if (self.kernels is None) != (self.strides is None):
             raise ValueError(f"kernels={self.kernels} and strides={self.strides}: give both, or none")
         if self.kernels is not None and self.strides is not None:
@@ -305,7 +307,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return fits[0] if fits else _GEOMETRIES[-1]
 
     def _splits(self, names: list[str], is_long: np.ndarray, seed: int) -> list[str]:
-        """Return `train` or `valid` for recordings that reach the furthest step, and `short` for the others."""
+        """Return `train` or `valid` for recordings that reach the furthest step, and `short` for all others."""
         units = [name or f"recording {row}" for row, name in enumerate(names)]
         long_units = [unit for unit, is_used in zip(units, is_long, strict=True) if is_used]
         split_of = dict.fromkeys(long_units, "train")

@@ -204,7 +204,7 @@ def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: py
     assert not is_hub_name("me/birds")
     with pytest.raises(ValueError, match=r"me/birds.* holds no model"):
         cpc.load_pretrained("me/birds")
-    with pytest.raises(ValueError, match=r"revision='v1' is only for models on the Hub, and .* is a folder"):
+    with pytest.raises(ValueError, match=r"revision='v1' is only for models on the Hub, and .* is none"):
         cpc.load_pretrained(run, revision="v1")
     with pytest.raises(ValueError, match=r"you/birds is a model of the Hub.*name a file with `out`"):
         place_of_results("you/birds", "bound.json", None)

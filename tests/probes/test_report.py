@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import cpc
 from cpc.config.description import build
 from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
+from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
 from cpc.data.modality import Modality
@@ -224,6 +226,32 @@ def test_the_random_baseline_is_of_the_features_probed(
     assert list(report["tasks"]["speaker"]["results"]) == ["cpc_z", "random_z"]
     assert report["bound"] == []
     assert "measure it with cpc evaluate" in format_report(report)
+
+
+def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
+    model: cpc.CPC, corpus_folder: Path, extraction: Extraction, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model was trained on copies, under other names, of three files of `test` and on all of `valid`."""
+    copies = tmp_path / "copies" / "train"
+    copies.mkdir(parents=True)
+    for number, file in enumerate(sorted((corpus_folder / "audio" / "test").iterdir())[:3]):
+        shutil.copyfile(file, copies / f"renamed_{number}.wav")
+    for file in (corpus_folder / "audio" / "valid").iterdir():
+        shutil.copyfile(file, copies / file.name)
+    index_folder(copies.parent, split_level=0, progress=False)
+    data = Audio(manifest=str(copies.parent), window_samples=4000, cache_dir=str(extraction.cache_dir))
+    trained_on = data.trained_on(data.open(model.encoder))
+    settings: dict[str, Any] = {"features": ("z",), "baselines": (), "extraction": extraction}
+    settings["out"] = tmp_path / "probe.json"
+    for known, counts, line in (
+        (trained_on, {"num_shared": 3, "num_compared": 12, "num_tested": 12, "unit": "file"}, "has used 3 of 12 files"),
+        (None, None, "not recorded: whether the model was pretrained on test data"),
+    ):
+        provenance = {"data": data.saved_settings} | ({} if known is None else {"trained_on": known})
+        cpc.save_pretrained(model, tmp_path / "model", provenance=provenance)
+        report = probe(tmp_path / "model", corpus_folder, "first", **settings)
+        assert report["tasks"]["first"]["pretrained_on"] == counts
+        assert line in capsys.readouterr().out
 
 
 def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:

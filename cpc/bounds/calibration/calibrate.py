@@ -170,7 +170,7 @@ def _measure(
     for group in trainable(names):
         try:
             for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
-                levels.append(level)  # levels before a divergence stay
+                levels.append(level)  # keep the levels before a divergence
         except FloatingPointError as error:
             print(f"diverged: {error}; this and all higher levels are left out", flush=True)
             diverged.append(f"{critic} critic, N = {num_candidates}: {error}")

@@ -14,7 +14,7 @@ EMBEDDING_DIM = 32
 
 
 class Standardise(nn.Module):
-    """A layer that shifts and scales each dimension to mean 0 and deviation 1 on a given sample."""
+    """A layer that shifts and scales each dimension. On a given sample the result has mean 0 and deviation 1."""
 
     def __init__(self, sample: Float[Tensor, "N D"]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Standardise(nn.Module):
 
 
 class Separable(nn.Module):
-    """A critic f(x) . g(y) of two networks with two hidden layers: 2 N evaluations for N^2 scores."""
+    """A critic f(x) . g(y) of two networks with two hidden layers. N^2 scores take 2 N evaluations of a network."""
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:
         super().__init__()
@@ -45,9 +45,9 @@ class Separable(nn.Module):
 
 
 class Concatenated(Separable):
-    """A critic with two hidden layers on x and y together: N^2 evaluations.
+    """A critic with two hidden layers on x and y together. N^2 scores take N^2 evaluations.
 
-    The first layer is a sum of a layer of x and a layer of y, which are evaluated N times each.
+    The first layer is the sum of a layer of x and a layer of y. Each of the two is evaluated N times.
     """
 
     def __init__(self, x: Float[Tensor, "N Dx"], y: Float[Tensor, "N Dy"]) -> None:

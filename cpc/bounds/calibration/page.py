@@ -79,7 +79,8 @@ def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
 
     Args:
         rows: rows of one setting.
-        exact: rows of InfoNCE with the exact critic in the same task, dimensions and N: the limit of a trained critic.
+        exact: rows of InfoNCE with the exact critic in the same task, dimensions and N. A trained critic cannot exceed
+            them.
     """
     setting, informations = rows[0], sorted({row["true_nats"] for row in rows})
     traces: list[Row] = [curve(informations, informations, "truth", GREY, line_dash="dot")]

@@ -15,7 +15,7 @@ from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.tasks import Task
 
 LEARNING_RATE = 1e-3
-MOST_GRADIENT = 10.0  # clips the gradient: a single exp() of a large score could make training diverge
+MOST_GRADIENT = 10.0  # norm to which the gradient is clipped: the exp() of one large score could make training diverge
 NUM_STANDARDISED = 4096
 READ_EVERY = 4  # steps
 NUM_POINTS = 40  # of the trajectory, per level
@@ -51,9 +51,10 @@ class Level:
 
     Attributes:
         true_nats: I.
-        measured: statistics by estimator on new matrices; for a trained critic, after the last step of the level.
+        measured: statistics by estimator on new matrices; for a trained critic, measured after the last step of the
+            level.
         steps: training step at the middle of each block of steps; empty for the exact critic.
-        estimates: means by estimator over each block of steps, on the training batches.
+        estimates: for each estimator, means over each block of steps on the training batches.
     """
 
     true_nats: float
@@ -65,7 +66,7 @@ class Level:
 def measure_exact(
     task: Task, names: Iterable[str], num_candidates: int, num_matrices: int, generator: torch.Generator
 ) -> Level:
-    """Measure estimators with the exact critic and baseline, each at its best offset; the exact baseline is 1.
+    """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1.
 
     Args:
         task: task with known information.

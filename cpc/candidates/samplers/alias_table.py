@@ -6,17 +6,17 @@ from torch import Tensor
 
 
 def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-    """Return thresholds and aliases: bucket i of n equal buckets is class i below its threshold, its alias above.
+    """Return thresholds and aliases: numbers in bucket i of n mean class i below the threshold, its alias above.
 
-    Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. If a heavy class has given
-    away so much that less than its own bucket remains, the next heavy class fills it up. The k-th heavy class therefore
-    fills buckets while the total free part of the light classes is below E_k, the total excess of the first k heavy
-    classes. Two searches in cumulative sums find every bucket (the sweep of Hübschle-Schneider and Sanders 2022,
-    section 4, for all classes at once).
+    Heavy classes (n q_i >= 1) fill the free parts of the buckets of light classes, in order. If less than a full bucket
+    remains of a heavy class, the next heavy class fills the bucket of the former. The k-th heavy class therefore fills
+    buckets while the total free part of the light classes is below E_k, the total excess of the first k heavy classes.
+    Two searches in cumulative sums find every bucket (the sweep of Hübschle-Schneider and Sanders 2022, section 4, for
+    all classes at once).
     """
     num_classes = len(probabilities)
     weights = probabilities.double() / probabilities.double().sum() * num_classes
-    is_heavy = weights >= weights.max().clamp(max=1)  # if all classes are equal, rounding may leave no class at 1
+    is_heavy = weights >= weights.max().clamp(max=1)  # rounding of equal classes may leave no heavy class
     heavy, light = is_heavy.nonzero()[:, 0], (~is_heavy).nonzero()[:, 0]
     lacking = (1 - weights[light]).cumsum(0)
     spare = (weights[heavy] - 1).cumsum(0)
@@ -35,7 +35,7 @@ def build_alias_table(probabilities: Float[Tensor, " n"]) -> tuple[Float[Tensor,
 def sample_alias_table(
     uniform: Float[Tensor, "..."], thresholds: Float[Tensor, " n"], aliases: Int[Tensor, " n"]
 ) -> Int[Tensor, "..."]:
-    """Return one class per number in [0, 1): the leading digits choose the bucket, the remainder the class in it."""
+    """Return one class per number in [0, 1). Its leading digits choose the bucket, the rest chooses class or alias."""
     scaled = uniform * len(aliases)
     bucket = scaled.long().clamp(max=len(aliases) - 1)
     return torch.where(scaled - bucket < thresholds[bucket], bucket, aliases[bucket])

@@ -30,6 +30,6 @@ class All(Sampler):
 
 
 def sample_all(ids: Int[Tensor, " m"], targets: Int[Tensor, "M T"]) -> Draw:
-    """Return a sample of these classes for every query, each expected once; targets must be among the classes."""
+    """Return a sample of these classes for every query, with an expected count of 1; targets must be among them."""
     log_count = torch.zeros(len(ids), device=ids.device)
     return Draw(ids, log_count, log_count.new_zeros(targets.shape))

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from cpc.candidates.samplers.proposal import ProposalSampler
 
-MOST_TABLE_ENTRIES = 2**24  # 64 MiB; larger problems are sorted instead
+MOST_TABLE_ENTRIES = 2**24  # entries of a table of 64 MiB; larger inputs are sorted instead
 
 
 class Arrivals(NamedTuple):
@@ -27,7 +27,7 @@ class Arrivals(NamedTuple):
     Attributes:
         ids: `[R, m]`, in order of arrival.
         until: `[R]`, the time at which the next class would arrive; inf if no class is left.
-        num_tries: `[R]`, the number of samples up to the last of the m classes, repeats and excluded classes included.
+        num_tries: `[R]`, the number of samples until the m-th class arrived, including repeats and excluded classes.
     """
 
     ids: Tensor
@@ -103,7 +103,8 @@ def _arrivals_from_clocks(
     first, ids = clocks.topk(num + 1, largest=False)
     first, until, ids = first[:, :num], first[:, num], ids[:, :num]
     last = first[:, -1:]
-    # Classes that arrived, or are excluded, keep arriving until the last clock; only the number of repeats is needed.
+    # Until the last clock the stream also repeats classes that arrived or are excluded. Only the number of these
+    # samples is needed.
     since = torch.where(is_excluded, started, clocks.maximum(started))
     repeating = F.pad(probabilities, (0, 1)) * (is_excluded | (clocks <= last))
     num_repeats = torch.poisson((repeating * (last - since).clamp(min=0)).sum(1).cpu(), generator)

@@ -20,8 +20,8 @@ class Bernoulli(Sampler):
     Args:
         weights: `[n]`, proportional to q; 0 for a class that is never sampled. An integer n gives equal weights until
             `set_counts` or `follow` is called, as pretraining on text does.
-        shared: whether one sample serves all queries of a batch; otherwise each query has its own. Shorter rows, and an
-            empty sample, are padded with class 0 and a log count of +inf.
+        shared: whether one sample serves all queries of a batch; otherwise each query has a separate sample. Short
+            samples are padded with class 0 and a log count of +inf.
 
     Raises:
         ValueError: if a weight is negative or not finite, or all are zero.
@@ -33,7 +33,7 @@ class Bernoulli(Sampler):
     def __init__(self, weights: Tensor | Sequence[float | int] | int, *, shared: bool = True) -> None:
         counts = counts_tensor(weights)
         super().__init__(counts.numel())
-        self.weights = self.num_classes  # rebuilds the sampler from a checkpoint: q is in the buffer
+        self.weights = self.num_classes  # enough to rebuild the sampler from a checkpoint, whose buffer has q
         self.shared = shared
         self.register_buffer("q", None)
         self.set_counts(counts)

@@ -1,7 +1,7 @@
 """Estimates of the total softmax weight (mass) of a block of classes, without scoring each class.
 
-M queries, D dims, n classes, P of them, B blocks in N tiles, F features, S statistics of a block in Half pairs, U moved
-classes.
+M queries, D dims, n classes, P of these classes, B blocks in N tiles, F features, S statistics of a block in Half
+pairs, U moved classes.
 """
 
 import math
@@ -21,17 +21,17 @@ TILE = 16  # blocks whose statistics are adjacent in memory: the floats of one v
 
 
 class BlockMass(nn.Module, ABC):
-    """An estimate of the sum of exp(h . c / temperature) over the classes of each block, up to a factor per query.
+    """An estimate, for each block, of the sum of exp(h . c / temperature) over its classes, up to a factor per query.
 
     The mass, or its log, is linear in statistics of the block, and the statistics follow from sums of features over its
     classes. All masses are therefore one matrix product. When a class moves, `update` adds the difference of its
     features to the sum. Each update changes the float32 sums by a relative rounding error of about 1e-7, until the next
-    `refresh`; the error affects the quality of the proposal, not the exactness of log q.
+    `refresh`; log q stays exact, but the proposal fits less well.
 
     Attributes:
         uniform_share: default share of the samples whose block is chosen in proportion to its number of classes. Masses
             that can be negative or inaccurate need a larger share.
-        is_log: whether the products are logs of masses, to be taken relative to the largest of each query.
+        is_log: whether the products are logs of masses. The largest log of each query is then subtracted before exp.
         sums: sums of features over the classes of each block; in float32, because bfloat16 would lose the difference
             of a single class.
         statistics: statistics in tiles of 16 blocks, with two statistics of each block adjacent, which is the layout of
@@ -99,7 +99,7 @@ class BlockMass(nn.Module, ABC):
             self._write_statistics(indices, offsets)
 
     def forward(self, queries: Float[Tensor, "M D"], temperature: float) -> Float[Tensor, "M B"]:
-        """Return the masses; the caller treats negative ones as zero."""
+        """Return the masses; the caller treats negative masses as zero."""
         factors = self.factors(queries, temperature)
         block_statistics = rearrange(self.statistics.float(), "n half b two -> (n b) (half two)")
         products = factors @ block_statistics[: self.num_blocks, : factors.shape[1]].T
@@ -119,7 +119,7 @@ class CentroidMass(BlockMass):
     """The mass count * exp(h . mu / T + h^2 . var / (2 T^2)) from mean and variance of the classes of a block.
 
     The mass is exact for Gaussian embeddings with diagonal covariance, and close for compact blocks, such as those of
-    k-means. It takes 2 D + 1 numbers per block, or D + 1 without the variance.
+    k-means. The mass takes 2 D + 1 numbers per block, or D + 1 without the variance.
 
     Args:
         has_variance: whether to include the second term.
@@ -155,7 +155,7 @@ class CentroidMass(BlockMass):
         return torch.cat([scores, *squares, torch.ones_like(scores[:, :1])], dim=1)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise ValueError if a sum of squares could overflow, which would spoil its block until the next `refresh`."""
+        """Raise ValueError if a sum of squares could overflow; its block would be infinite until the next `refresh`."""
         if vectors.numel() and not float(vectors.abs().amax()) < MAX_COORDINATE:
             raise ValueError(
                 f"{name} exceed {MAX_COORDINATE:g}: the model has diverged; lower the learning rate, or clip gradients"

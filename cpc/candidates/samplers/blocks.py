@@ -23,8 +23,8 @@ def assign_blocks(kind: str, embeddings: Float[Tensor, "n D"], num_blocks: int, 
     """Return the block of each class.
 
     Args:
-        kind: `kmeans`: by nearest centroid, in blocks of any size, possibly empty. `ids`: consecutive classes, in
-            blocks of equal size. `random`: in blocks of equal size.
+        kind: `kmeans`: a class belongs to the nearest centroid; blocks have any size and may be empty. `ids`: blocks of
+            equal size hold consecutive classes. `random`: blocks of equal size hold random classes.
         embeddings: embeddings of all classes.
         num_blocks: B.
         seed: seed of k-means and of random blocks.
@@ -82,7 +82,7 @@ def _nearest(points: Float[Tensor, "n D"], centroids: Float[Tensor, "B D"]) -> I
 
 
 class Members(NamedTuple):
-    """The classes of several blocks as positions in block order, one block after the other."""
+    """The classes of several blocks, one block after the other, as positions in block order."""
 
     position: Tensor  # [P]
     row: Tensor  # [P]: index of the block in the request

@@ -31,8 +31,8 @@ def inverse_cdf(weights: Float[Tensor, "*M K"], uniform: Float[Tensor, "*M R"]) 
 def chunked_inverse_cdf(weights: Float[Tensor, "M K"], uniform: Float[Tensor, "two M R"]) -> Int[Tensor, "M R"]:
     """Return samples as `inverse_cdf` does, faster for large K and few samples.
 
-    A chunk of weights is sampled by its sum, then a weight of the chunk. Sums of chunks take one pass over the weights;
-    cumulative sums of all weights take several passes, in float64.
+    The function first samples a chunk in proportion to its sum, then a weight within the chunk. Sums of chunks take one
+    pass over the weights; cumulative sums of all weights in float64 take several passes.
     """
     if 8 * CHUNK * uniform.shape[2] > weights.shape[1]:
         return inverse_cdf(weights, uniform[0])

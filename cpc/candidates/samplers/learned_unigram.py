@@ -11,9 +11,9 @@ class LearnedUnigram(ProposalSampler):
     """A sampler with q_i proportional to 1 + the count of class i among past targets: TensorFlow's `learned_unigram`.
 
     In training mode, candidates are sampled by the counts before the batch, then the targets of the batch are counted;
-    after `eval()` the counts are fixed. They are integers in a buffer, so a checkpoint restores them. A sample costs a
-    cumulative sum over n classes, an update costs one addition per target. Each process of a distributed run counts its
-    own targets.
+    after `eval()` the counts are fixed. The counts are integers in a buffer, so a checkpoint restores them. A sample
+    costs a cumulative sum over n classes, an update costs one addition per target. Each process of a distributed run
+    counts its own targets.
 
     The arguments are those of `ProposalSampler`.
     """

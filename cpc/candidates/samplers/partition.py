@@ -19,9 +19,9 @@ class Partition(ProposalSampler):
     over its words and 0 elsewhere. With `num` >= tau every word of the part is a candidate once, as in the paper. A
     smaller `num` samples from the part.
 
-    Call `look_ahead` once before training, and `set_step(batch)` before each batch; pretraining on text does both.
-    Targets outside the part raise an error. Parts depend only on the corpus and on tau, so no state is saved: a resumed
-    run finds its part again.
+    Call `look_ahead` once before training, and `set_step(batch)` before each batch. `cpc pretrain` on text makes both
+    calls. Targets outside the part raise an error. Parts depend only on the corpus and on tau, so no state is saved: a
+    resumed run finds its part again.
 
     The estimate Z' of a batch never includes the words of other parts, so `importance` is biased for all `counts`.
 
@@ -79,7 +79,7 @@ class Partition(ProposalSampler):
         return self._words
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Receive the order of the targets; see `Sampler.look_ahead`. No part is longer than an epoch.
+        """Set the order of the targets, as in `Sampler.look_ahead`. No part is longer than an epoch.
 
         Raises:
             ValueError: if there is no batch, or a batch has ids out of range or more than tau distinct words.

@@ -27,9 +27,10 @@ class ProposalSampler(Sampler):
     - `gumbel`: 1 - exp(-q_i t), where t is the time at which class m + 1 arrives in the Poisson stream of `arrivals`
       (e^-kappa for the Gumbel key kappa). Sums over the candidates weighted by the inverse of this estimate are
       unbiased: `importance` has E[Z'] = Z. For m = 1 their variance is infinite.
-    - `rejection`: 1 - (1 - q_i)^num_tries, the estimate of TensorFlow's samplers. It is biased, by about 8 % of Z for
-      three of six classes, less for large m.
-    - `tensorflow`: `rejection`, but m q_i if nothing was rejected, as in TensorFlow. It is discontinuous and biased.
+    - `rejection`: 1 - (1 - q_i)^num_tries, the estimate of TensorFlow's samplers. The estimate is biased: by about 8 %
+      of Z for three of six classes, by less for large m.
+    - `tensorflow`: `rejection`, but m q_i if nothing was rejected, as in TensorFlow. This estimate is discontinuous and
+      biased.
 
     With hits="exclude", targets are removed from the stream before anything is counted, so candidates follow q
     renormalised without the targets. `log_count_targets` is the log of the expected count of each target in the stream
@@ -41,7 +42,7 @@ class ProposalSampler(Sampler):
 
     Args:
         num_classes: n.
-        shared: whether one sample serves all queries of a batch; otherwise each query has its own.
+        shared: whether one sample serves all queries of a batch; otherwise each query has a separate sample.
         replacement: whether candidates may repeat.
         counts: `gumbel`, `rejection` or `tensorflow`; None: `gumbel` without replacement.
 
@@ -49,7 +50,7 @@ class ProposalSampler(Sampler):
         ValueError: if `counts` is unknown, or is given together with replacement.
     """
 
-    remedy = "give it a count, or mix with UniformMixture"  # how to fix a target of probability zero
+    remedy = "give it a count, or mix with UniformMixture"  # the advice in the error on a target of probability zero
 
     def __init__(
         self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
@@ -103,7 +104,7 @@ class ProposalSampler(Sampler):
         return not self.shared
 
     def observe(self, targets: Int[Tensor, "M ..."]) -> None:
-        """Receive the targets of a batch after sampling in training mode; most proposals ignore them."""
+        """Process the targets of a batch after sampling in training mode; most proposals do nothing."""
 
     def _sample(self, request: Request) -> Draw:
         """Sample candidates on the device of the targets; `queries` are ignored.
@@ -111,8 +112,8 @@ class ProposalSampler(Sampler):
         Raises:
             ValueError: if a target is out of range or has probability zero; if more candidates are requested without
                 replacement than there are classes; with hits="exclude" and shared candidates, if queries have different
-                targets. (Excluding the targets of the whole batch would remove them from the candidates of every query,
-                which no correction of counts can repair.)
+                targets. (If the targets of the whole batch were excluded, every query would lack candidates that are
+                not its own targets, and no correction of counts could repair this.)
         """
         _, num, targets, hits, generator = request
         log_q = self._target_log_probability(targets)
@@ -187,7 +188,8 @@ def independent_inclusion(q: Float[Tensor, " n"], num: int) -> Float[Tensor, " n
     if num >= int((q > 0).sum()):
         return (q > 0).to(q)
     time = torch.tensor(float(num), dtype=q.dtype, device=q.device)
-    # The sum is concave in t and at most t, so Newton's method converges from below in a few steps.
+    # The sum of inclusion probabilities is concave in t and at most t, so Newton's method converges from below in a few
+    # steps.
     while float(missing := num + torch.expm1(-q * time).sum()) > 1e-9 * num:
         time += missing / (q * torch.exp(-q * time)).sum()
     return -torch.expm1(-q * time)

@@ -16,15 +16,15 @@ from cpc.data.tensors import check_range, check_tensor
 class QuerySampler(Sampler):
     """A sampler whose proposal q depends on the query and on the class embeddings of the last `refresh` or `update`.
 
-    If embeddings have changed since, the proposal fits less well. Results stay correct, because log counts are those of
-    the proposal in use. Calling `update` and `refresh` more often costs time and improves the fit. Sampling has no
-    gradient.
+    If the embeddings have changed since that call, the proposal fits less well. Results stay correct, because log
+    counts are computed from the proposal that is used. Calling `update` and `refresh` more often costs time and
+    improves the fit. Sampling has no gradient.
 
     With `hits="exclude"` candidates are drawn from q given that they are not targets, q(i) / (1 - q(targets)), without
-    rejection. The expected count of a target is m q(t) / (1 - q(targets)), on the scale of the candidates.
+    rejection. The expected count of a target is m q(t) / (1 - q(targets)), with the same divisor as for candidates.
     `log_count_targets` is +inf for padding. Each query has its own candidates.
 
-    The proposal is computed in float32, also under autocast: with products in bfloat16 samples would not follow the
+    The proposal is computed in float32, also under autocast: if products were in bfloat16, samples would not follow the
     returned log probabilities. A subclass defines `_refresh`, `_update`, `_log_prob` and `_sample_by_query`, which
     receive checked float32 vectors and run without autocast and gradients.
 
@@ -81,7 +81,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:
-        """Return log q of all classes with hits kept, in O(n) per query: for tests and measurements."""
+        """Return log q of all classes with hits kept. The cost is O(n) per query; use it for tests and measurements."""
         with torch.autocast(queries.device.type, enabled=False):
             self.check_vectors(queries.float(), "queries")
             return self._log_prob(queries.float())

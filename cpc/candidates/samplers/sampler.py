@@ -27,8 +27,8 @@ class Draw(NamedTuple):
         ids: `[m]` if all queries share the candidates, `[M, m]` otherwise; empty positions hold 0, a valid id.
         log_count_sampled: log of the expected count of each candidate in the sample. It has the shape of `ids`, or
             `[M, m]` if hits were removed from shared candidates; +inf for a removed hit or an empty position.
-        log_count_targets: log of the expected count of each target in the same sample, whether hits were kept, removed
-            or excluded; has the shape of `targets`.
+        log_count_targets: log of the expected count of each target in the same sample, in the shape of `targets`, for
+            every treatment of hits.
     """
 
     ids: Tensor
@@ -60,9 +60,9 @@ class Sampler(FixedDtype, ABC):
     """
 
     hits: tuple[str, ...] = HITS  # treatments of accidental hits that this sampler supports
-    removed_hits: tuple[str, ...] = ("remove",)  # treatments that `sample` carries out after `_sample`
+    removed_hits: tuple[str, ...] = ("remove",)  # treatments that need no code in `_sample`
     needs_queries = False
-    is_open = False  # the proposal still needs the frequencies of a corpus: see `follow`
+    is_open = False  # whether the proposal still needs the frequencies of a corpus; see `follow`
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Sampler(FixedDtype, ABC):
         """Sample candidates. Log counts of targets have the shape `[M, T]`; values of missing targets are arbitrary."""
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Receive the order of the targets in training; most samplers ignore it.
+        """Set the order of the targets in training; most samplers do nothing.
 
         Args:
             targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
@@ -117,7 +117,7 @@ class Sampler(FixedDtype, ABC):
         """
 
     def set_step(self, batch: int) -> None:
-        """Receive the index of the next batch."""
+        """Set the index of the next batch."""
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"] | None:
         """Return the expected count of each class among `num` candidates; None if it differs by query or batch."""
@@ -141,7 +141,7 @@ class Sampler(FixedDtype, ABC):
         self.is_open = False  # a loaded sampler keeps its saved proposal
 
     def excludes_per_query(self, num: int) -> bool:
-        """Return whether a sample of `num` candidates can exclude the targets of each query if they differ."""
+        """Return whether a sample of `num` candidates can exclude targets that differ between queries."""
         return True
 
     def check_left(self, num: int, num_excluded: int) -> None:

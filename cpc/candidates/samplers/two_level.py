@@ -20,10 +20,10 @@ from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
 from cpc.native.compiled import call_on_threads, compiled, source
 
 SOURCE = source("two_level.c")
-# The same constant is in two_level.c. Below it, a float32 weight is zero, and a block whose largest weights are
-# excluded would be empty.
+# The same constant is in two_level.c. The exp of a lower number is zero in float32, and a block whose largest weights
+# are excluded would have no weight left.
 LEAST_LOG_WEIGHT = -87
-TILE_ELEMENTS = 2**22  # elements of embeddings that torch gathers at once
+TILE_ELEMENTS = 2**22  # number of elements of embeddings that torch gathers at once
 
 
 class TwoLevel(QuerySampler):
@@ -126,7 +126,7 @@ class TwoLevel(QuerySampler):
         return log_q[:, self.places]
 
     def _sample_by_query(self, queries: Float[Tensor, "M D"], request: Request) -> Draw:
-        """Sample with replacement. The compiled code checks its input; if it refuses, torch raises the error."""
+        """Sample with replacement. If the compiled code rejects its input, the torch code raises the error."""
         uniform = torch.rand(2, queries.shape[0], request.num, generator=request.generator, dtype=torch.float64)
         draw = self._sample_compiled(queries, request, uniform) if queries.device.type == "cpu" else None
         if draw is None:
@@ -166,7 +166,7 @@ class TwoLevel(QuerySampler):
         excluded: Int[Tensor, "M E"],
         uniform: Float[Tensor, "two M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]]:
-        """Return positions, their log q and the log q of the targets, given the classes that are not excluded."""
+        """Return positions, their log q and the log q of targets; q is conditional on classes that are not excluded."""
         weights = self._weights(queries)
         positions = targets.clamp(min=0)
         blocks = self.block_of[positions]
@@ -179,7 +179,7 @@ class TwoLevel(QuerySampler):
 
         blocks = inverse_cdf(weights, uniform[0])
         members, _, share, _ = self._score_members(queries, blocks, excluded)
-        cumulated = share.cumsum(0, dtype=torch.float64)  # grows by one per block, up to rounding
+        cumulated = share.cumsum(0, dtype=torch.float64)  # grows by about one per block
         end = cumulated[members.end - 1].reshape(blocks.shape)
         begin = torch.cat([end.new_zeros(1), end.flatten()[:-1]]).reshape(blocks.shape)
         below = torch.minimum(begin + uniform[1] * (end - begin), torch.nextafter(end, begin))
@@ -211,7 +211,7 @@ class TwoLevel(QuerySampler):
     def _sample_compiled(
         self, queries: Float[Tensor, "M D"], request: Request, uniform: Float[Tensor, "two M m"]
     ) -> Draw | None:
-        """Sample with two_level.c on the threads of torch; None if it is not compiled, or refuses its input.
+        """Sample with two_level.c on the threads of torch; return None if it is not compiled, or rejects its input.
 
         Checks and temporaries are in C too: after other work has evicted torch's code from the caches, one torch
         operator costs as much as all arithmetic here.

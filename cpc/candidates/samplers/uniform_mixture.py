@@ -11,7 +11,7 @@ from cpc.candidates.samplers.proposal import ProposalSampler
 
 
 class UniformMixture(ProposalSampler):
-    """A sampler with the proposal (1 - share) q + share / n, whose weights 1 / q are at most n / share.
+    """A sampler with the proposal (1 - share) q + share / n; the inverse of this probability is at most n / share.
 
     Args:
         proposal: the sampler of q, which also sets `shared`, `replacement` and `counts`.

@@ -21,9 +21,9 @@ from cpc.data.store.text_files import decode
 PHN_RATE_HZ = 16_000
 # CPC_audio's labels are 160 samples apart, at the 16 kHz of LibriSpeech.
 ALIGNED_PHONES_HOP_SECONDS = 160 / 16_000
-# Written times are rounded, so a segment may end a little after the next one begins; its end is cut.
+# Written times are rounded, so a segment may end a little after the next segment begins; the end is then cut.
 OVERLAP_TOLERANCE_SECONDS = 1e-3
-# A CTM rounds start and duration each to 10 ms: their sum is up to 10 ms late.
+# A CTM rounds both start and duration to 10 ms, so their sum is up to 10 ms late.
 CTM_OVERLAP_TOLERANCE_SECONDS = 10e-3
 CSV_COLUMNS = ("path", "start", "end", "label")
 CTM_MOST_FIELDS = 8  # confidence, type and speaker may follow the label
@@ -120,9 +120,10 @@ def read_csv(file: Path) -> dict[str, Track]:
 
 
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
-    """Return the position of each utterance in a `converted_aligned_phones.txt`: stem -> offset in bytes, line number.
+    """Return, by stem, the offset in bytes and the line number of each utterance in a `converted_aligned_phones.txt`.
 
-    `read_aligned_phones` parses the labels of one utterance: LibriSpeech has a hundred million labels.
+    `read_aligned_phones` later parses the labels of single utterances, because LibriSpeech has a hundred million
+    labels.
     """
     positions: dict[str, tuple[int, int]] = {}
     offset = 0
@@ -166,7 +167,7 @@ def single_track(file: Path, rows: Iterable[Row]) -> Track:
 
 
 def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TOLERANCE_SECONDS) -> dict[str, Track]:
-    """Collect rows in any order into tracks. A row takes 24 bytes besides its label."""
+    """Collect rows, which may come in any order, into tracks. A row takes 24 bytes besides its label."""
     names: dict[str, tuple[array[int], array[float], array[float], list[str]]] = {}
     for line, name, start, end, label in rows:
         if name not in names:

@@ -25,11 +25,11 @@ from cpc.data.store.folders import name_a_few
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
 
-# Labels may end after their audio, by a frame of an aligner or by the padding that a codec adds or removes; in 80 files
-# of TIMIT they do not. Larger differences shift the phones.
+# Labels may end up to this time after their audio, because of an aligner's frames or a codec's padding. (In 80 files of
+# TIMIT none does.) If they end later, the phones are probably shifted.
 MOST_SECONDS_AFTER_AUDIO = 0.05
-# Labels at half the rate, or in another unit, end in the first half of the audio. Unlabelled silence at the end of
-# files is shorter.
+# Labels at half the rate, or in another unit, end in the first half of the audio. Unlabelled silence at the end of a
+# file rarely lasts that long.
 LEAST_SHARE_LABELLED = 0.55
 
 _UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)
@@ -130,7 +130,7 @@ class Alignments:
         if bare in self._names_of_bare:
             return self._names_of_bare[bare]
         names = self._names_of_stem.get(bare.rpartition("/")[2], [])
-        if len(names) > 1:  # TIMIT: sa1 is in every speaker's folder, and one of the trees may start a folder deeper
+        if len(names) > 1:  # in TIMIT every speaker's folder has an sa1, and one of the trees may start a folder deeper
             names = [name for name in names if is_end_of(bare_path(name), bare)] or names
         return names
 
@@ -186,7 +186,7 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
 def read_matching_alignments(
     manifest: Manifest, rows: Sequence[int] | np.ndarray, source: str | Path | None, tier: str | None, purpose: str
 ) -> Alignments:
-    """Read the alignments that `purpose` needs, by default those beside the manifest, and check them for `rows`."""
+    """Read the alignments that `purpose` needs, by default from beside the manifest, and check them for `rows`."""
     source = manifest.root / ALIGNMENTS_NAME if source is None else Path(source)
     if not source.exists():
         raise ValueError(f"{purpose} needs alignments, but there is no {source}: name them with `alignments`")
@@ -220,7 +220,7 @@ def window_labels(
         times: times of the frames in a window.
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
-        classes: label -> class; frames whose label is missing here stay unlabelled.
+        classes: class of each label; frames whose label is not in it stay unlabelled.
 
     Returns:
         `[T]` int64; -100 for a frame whose centre is in no segment (a segment includes its start, not its end).

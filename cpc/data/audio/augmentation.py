@@ -27,13 +27,15 @@ _NARROWEST_HZ = 10.0  # width of ten frequency bins of a second of noise
 
 @dataclass(kw_only=True)
 class WaveformAugmentation:
-    """Changes of training windows, in this order (after Kharitonov et al. 2020, arXiv:2007.00991); null omits a change.
+    """Changes of training windows, made in the order of the arguments; null omits a change.
+
+    The changes follow Kharitonov et al. 2020 (arXiv:2007.00991).
 
     Amounts are drawn uniformly for each window. Two numbers are a range; one number is the largest amount.
 
     Args:
-        applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged ones, at the
-            cost of encoding both; `both`: contexts, positives and negatives come from changed waveforms.
+        applied_to: `past`: contexts come from changed waveforms, positives and negatives from unchanged waveforms, and
+            both are encoded; `both`: contexts, positives and negatives come from changed waveforms.
         pitch_cents: largest change of pitch, up or down.
         noise_snr_db: range of the ratio of signal to added noise.
         noise: `white`, `pink` or `brown`; or recordings: a manifest, or a folder that holds `manifest.csv`.
@@ -41,6 +43,7 @@ class WaveformAugmentation:
         reverb_ms: range of reverberation times (RT60) of synthetic rooms.
         band_drop_hz: largest width of a band that is filtered out, at any frequency.
         time_drop_ms: largest duration of a part that is set to zero, at any time.
+        gain_db: largest change of level, up or down.
     """
 
     applied_to: Literal["past", "both"] = "past"
@@ -51,6 +54,7 @@ class WaveformAugmentation:
     reverb_ms: tuple[float, float] | None = None
     band_drop_hz: float | None = None
     time_drop_ms: float | None = None
+    gain_db: float | None = None
 
     @property
     def recordings(self) -> str | None:
@@ -58,7 +62,7 @@ class WaveformAugmentation:
         return None if self.noise in COLOURS else self.noise
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
-        """Raise a ValueError that names the option if an option is out of range for such windows, or has no effect."""
+        """Raise a ValueError if an option is out of range for these windows, or has no effect; the message names it."""
         if self.applied_to not in ("past", "both"):
             raise ValueError(f"data.augmentation.applied_to={self.applied_to!r} is not one of 'past', 'both'")
         highest_hz = sample_rate_hz / 2
@@ -69,6 +73,7 @@ class WaveformAugmentation:
             ("reverb_ms", 1, 10_000),
             ("band_drop_hz", 0, highest_hz),
             ("time_drop_ms", 0, 1000 * window_samples / sample_rate_hz),
+            ("gain_db", 0, 60),
         ):
             value: Any = getattr(self, name)
             if isinstance(value, tuple | list) and not (len(value) == 2 and least <= value[0] <= value[1] <= most):
@@ -85,12 +90,9 @@ class WaveformAugmentation:
                 "data.augmentation.noise and data.augmentation.noise_band_hz have no effect without "
                 "data.augmentation.noise_snr_db: give a range such as [5, 15]"
             )
-        changes = (self.pitch_cents, self.noise_snr_db, self.reverb_ms, self.band_drop_hz, self.time_drop_ms)
-        if all(change is None for change in changes):
-            raise ValueError(
-                "data.augmentation has no effect: give pitch_cents, noise_snr_db, reverb_ms, band_drop_hz or "
-                "time_drop_ms, or leave it out"
-            )
+        changes = ("pitch_cents", "noise_snr_db", "reverb_ms", "band_drop_hz", "time_drop_ms", "gain_db")
+        if all(getattr(self, change) is None for change in changes):
+            raise ValueError(f"data.augmentation has no effect: give {', '.join(changes)}, or leave it out")
 
 
 class Augmenter:
@@ -112,7 +114,9 @@ class Augmenter:
     def __call__(self, x: Waveform, key: int) -> Waveform:
         """Return the changed waveform. Each change has its own generator: adding a change does not alter the others."""
         options, rate = self.options, self.sample_rate_hz
-        pitch_rng, noise_rng, reverb_rng, band_rng, time_rng = (np.random.default_rng((key, i)) for i in range(5))
+        pitch_rng, noise_rng, reverb_rng, band_rng, time_rng, gain_rng = (
+            np.random.default_rng((key, i)) for i in range(6)
+        )
         if options.pitch_cents is not None:
             x = shift_pitch(x, pitch_rng.uniform(-options.pitch_cents, options.pitch_cents), rate)
         if options.noise_snr_db is not None:
@@ -128,6 +132,8 @@ class Augmenter:
         if options.time_drop_ms is not None:
             num_samples = min(len(x), round(time_rng.uniform(0, options.time_drop_ms) / 1000 * rate))
             x = drop_time(x, int(time_rng.integers(0, len(x) - num_samples + 1)), num_samples)
+        if options.gain_db is not None:
+            x = x * np.float32(10 ** (gain_rng.uniform(-options.gain_db, options.gain_db) / 20))
         return x
 
     def _noise(self, num_samples: int, rng: np.random.Generator) -> Waveform:

@@ -1,4 +1,4 @@
-"""`cpc data pack`. torch is imported when the command runs, which keeps its help fast."""
+"""`cpc data pack`. torch is imported only when the command runs, so that its help is fast."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def pack_corpus(
         skip_bad: leave out files that cannot be used, and count them.
 
     Raises:
-        ValueError: as `cpc.data.audio.pack.pack`.
+        ValueError: the errors of `cpc.data.audio.pack.pack`.
     """
     from cpc.data.audio.manifest import read_manifest
     from cpc.data.audio.pack import pack

@@ -1,4 +1,4 @@
-"""Checks that an audio file holds exactly what its header says: decoders end early without an error."""
+"""Checks that an audio file holds exactly what its header says. Without them decoders end early, without error."""
 
 import mmap
 import re
@@ -18,10 +18,10 @@ _NIST_HEADER_BYTES = 1024
 
 # A header with more samples than this has no known length; libsndfile then gives 2**63 - 1.
 MOST_SAMPLES = 1 << 40
-# Programs pad files to whole blocks; more bytes than this after the audio are not padding.
+# Programs pad files to whole blocks. If more bytes than this follow the audio, they are not padding.
 _MOST_PADDING_BYTES = 4096
 _MOST_METADATA_BYTES = 1 << 24
-# The end of the audio lies at most this far before the position of the decoder.
+# The decoder's position may lie beyond the end of the audio, by at most this number of bytes.
 _BUFFERED_BYTES = {"FLAC": 1 << 17}
 
 _OGG_BEGINS, _OGG_ENDS = 2, 4  # flags of a page, RFC 3533
@@ -31,7 +31,7 @@ _OGG_HEADER_BYTES = 27
 _MPEG_1_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MPEG_2_KBITS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _MPEG_RATES_HZ = (44100, 48000, 32000)
-_INFO_BYTES = 64  # of the first frame, which may hold the number of frames (by Xing, LAME or Fraunhofer)
+_INFO_BYTES = 64  # names in the first frame, if it holds the number of frames (Xing, LAME, Fraunhofer)
 
 
 def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
@@ -52,7 +52,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
             raise _longer(path, present - promised)
     if "Seems to be a truncated file" in log:
         raise _cut_off(path)
-    if "Seems to be a multi-segment file" in log:  # VOC: the headers of further segments are read as samples
+    if "Seems to be a multi-segment file" in log:  # in a VOC their headers would be read as samples
         raise ValueError(f"{path}: holds several segments; write it again as a single segment, as WAV or FLAC")
     caf = _CAF_SIZES.search(log)
     if caf and sound.format == "CAF":
@@ -77,7 +77,7 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
     Raises:
         ValueError: if another file follows, or bytes that are neither metadata nor padding. The message names the file.
     """
-    if sound.format in ("MP3", "OGG"):  # `whole_samples` counted their frames and pages
+    if sound.format in ("MP3", "OGG"):  # `whole_samples` has counted the frames or pages of these formats
         return
     end = stream.tell()
     with _mapped(stream) as content:
@@ -86,7 +86,7 @@ def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
         if content.find(content[:8], max(8, end - buffered), last) > 0:
             raise _joined(path)
         num_after = len(content) - end
-        # Names of chunks, such as `LIST`, or `_PMX` of Adobe Audition.
+        # Letters in the names of chunks, such as `LIST`, or `_PMX` of Adobe Audition.
         is_chunk = any(content[start : start + 4].strip(b" _").isalnum() for start in (end, end + 1))
     if not buffered and num_after > (max(end, _MOST_METADATA_BYTES) if is_chunk else _MOST_PADDING_BYTES):
         raise _longer(path, num_after)
@@ -133,7 +133,7 @@ def _check_ogg_pages(path: Path, content: mmap.mmap) -> None:
         flags, sizes_end = content[position + 5], sizes_start + content[sizes_start - 1]
         if has_begun and flags & _OGG_BEGINS:
             raise _joined(path)
-        has_begun = not flags & _OGG_BEGINS  # parallel streams all begin before any of them continues
+        has_begun = not flags & _OGG_BEGINS  # parallel streams begin before any stream continues
         position = sizes_end + sum(content[sizes_start:sizes_end])
         if position > len(content):
             raise _cut_off(path)
@@ -170,7 +170,7 @@ def _mpeg_samples(path: Path, content: mmap.mmap, num_decoded: int) -> int:
             f"{path}: its bit rate varies and no header states its length, so only {num_decoded} of its {num_samples} "
             "samples would be read; convert it to WAV or FLAC"
         )
-    if promised is not None and num_frames + 1 < promised:  # some encoders also count the information frame
+    if promised is not None and num_frames + 1 < promised:  # some encoders count the information frame too
         raise ValueError(f"{path}: is truncated, {num_frames} of its {promised} frames are there")
     if promised is not None and num_frames > promised:
         raise ValueError(
@@ -186,7 +186,7 @@ def _frame_bytes_at(content: mmap.mmap, position: int) -> int:
 
 @cache
 def _frame_bytes(second: int, third: int) -> int:
-    """Return the bytes of a frame of layer III, from the second and third byte of its header; 0 if illegal."""
+    """Return the number of bytes of a frame of layer III, from its header's bytes 2 and 3; 0 if they are illegal."""
     version, layer, kbits, rate, padding = second >> 3 & 3, second >> 1 & 3, third >> 4, third >> 2 & 3, third >> 1 & 1
     if second >> 5 != 7 or version == 1 or layer != 1 or kbits in (0, 15) or rate == 3:
         return 0
@@ -197,7 +197,7 @@ def _frame_bytes(second: int, third: int) -> int:
 
 
 def _next_frame(content: mmap.mmap, position: int) -> int:
-    """Return the position of the next frame that another frame follows; the end of the file if there is none."""
+    """Return the position of the next frame that is followed by another frame, or else the end of the file."""
     while 0 <= (position := content.find(b"\xff", position)) < len(content) - 4:
         following = position + _frame_bytes_at(content, position)
         if position < following < len(content) - 4 and _frame_bytes_at(content, following):
@@ -207,7 +207,7 @@ def _next_frame(content: mmap.mmap, position: int) -> int:
 
 
 def _promised_frames(frame: bytes) -> int | None:
-    """Return the number of frames in an information frame; None if the frame holds audio, or no number."""
+    """Return the number of frames that an information frame states; None if the frame holds audio, or no number."""
     for name in (b"Xing", b"Info"):
         start = frame.find(name)
         if 0 < start <= len(frame) - 12 and frame[start + 7] & 1:

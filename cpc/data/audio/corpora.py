@@ -16,7 +16,7 @@ from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
-    """Return a table of the splits: files, speakers, hours, and the `published` number of files if it differs."""
+    """Return a table of each split's files, speakers and hours, with the `published` number of files if it differs."""
     hours = manifest.num_samples / manifest.sample_rate_hz / 3600
     speakers, splits = manifest.column("speaker"), manifest.column("split")
     lines = [
@@ -53,7 +53,7 @@ def parse_paths(index: Manifest, pattern: str, layout: str) -> dict[str, list[st
 def splits_of(
     lists: dict[str, Path], ids: Collection[str], *, drop_suffix: bool = False, allow_missing: bool = False
 ) -> dict[str, str]:
-    """Return utterance -> split, read from one list of utterances per split."""
+    """Return the split of each utterance, read from one list of utterances per split."""
     present = set(ids)
     split_of: dict[str, str] = {}
     for split, path in lists.items():

@@ -14,6 +14,7 @@ from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio, open_sharded, pack
 from cpc.data.audio.windows import FrameLabels, WindowDataset
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.shards import Shards, is_sharded
 from cpc.data.streams.stream import digest, naming
 
@@ -89,7 +90,7 @@ class Corpus(MapStyleCorpus):
 
     @cached_property
     def audio(self) -> PackedAudio:
-        """The audio of all rows. It is packed on first use, unless it is packed already or in shards."""
+        """The audio of all rows. The first use packs it, unless it is packed already or in shards."""
         if self._shards is not None:
             return open_sharded(self._shards, self.manifest, self.geometry.sample_rate_hz, self.skip_bad)
         return pack(self.manifest, self.geometry.sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
@@ -107,7 +108,7 @@ class Corpus(MapStyleCorpus):
         return Augmenter(options, rate, recordings)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
-        """Return the windows of a split (None: of all rows), augmented in training; sequence ids are manifest rows."""
+        """Return the windows of a split (None: of all rows), with augmentation in training. Sequence ids are rows."""
         rows = self.manifest.rows(split)
         windows_at_once = None
         if is_training and self.shuffle_hours is not None:
@@ -136,6 +137,10 @@ class Corpus(MapStyleCorpus):
             windows_at_once=windows_at_once,
             made_from=made_from,
         )
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the lengths and exact sums of the samples of these files."""
+        return self.audio.content(rows)
 
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Return the exact mean and standard deviation of the samples of a split; None: of all rows."""

@@ -1,4 +1,4 @@
-"""Waveforms from audio files: mono, at any rate, in blocks that equal decoding and resampling the whole file."""
+"""Waveforms from audio files: mono, at any rate, in blocks. Joined blocks equal the whole file read at once."""
 
 import math
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from cpc.data.audio.containers import check_end
 from cpc.data.audio.headers import Sound, check_rate, open_sound
 
 _BLOCK_SAMPLES = 1 << 20
-# A resampling kernel holds one filter per output sample of the repeating pattern: 256 MB at most.
+# A resampling kernel holds one filter per output sample of the repeating pattern. This limits it to 256 MB.
 _MAX_KERNEL_SIZE = 1 << 26
-_MAX_FACTOR = 256  # 192 kHz to 1 kHz is 192
+_MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def read_blocks(path: str | Path, sample_rate_hz: int, block_samples: int = _BLO
             return
         check_rates(path, sound.samplerate, sample_rate_hz)
         resampling = _resampling(sound.samplerate, sample_rate_hz)
-        # `pending` starts `num_done` patterns before the first sample that has not been resampled yet.
+        # The first `num_done` patterns of `pending` have been resampled already.
         pending, num_done = np.zeros(0, np.float32), 0
         for block in blocks:
             pending = np.concatenate([pending, block])
@@ -67,7 +67,7 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
     """Raise an error if a rate is out of range, or two rates lie too far apart or have no small common pattern.
 
     Raises:
-        ValueError: on such rates. The message names the file.
+        ValueError: if there are such rates. The message names the file.
     """
     for rate in (old_rate_hz, new_rate_hz):
         check_rate(rate, f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate is")
@@ -95,7 +95,7 @@ class _Resampling:
 
     @torch.no_grad()
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        # torchaudio computes the length in float32, sometimes one sample too few: here the length is exact.
+        # torchaudio computes the length in float32, which is sometimes one sample too short. Here the length is exact.
         padded = functional.pad(
             torch.from_numpy(x)[None, None], (self._transform.width, self._transform.width + self.old)
         )

@@ -22,13 +22,13 @@ AUDIO_SUFFIXES = frozenset(
     ".wav .wave .flac .ogg .oga .opus .mp3 .aif .aiff .aifc .au .snd .caf .w64 .rf64 .sph .nist .voc".split()
 )
 
-# Measured with libsndfile 1.2.2: after a seek in these formats, samples may differ from those of straight decoding (MP3
-# loses its bit reservoir). So their last sample cannot be read by a seek.
+# After a seek in these formats, samples may differ from straight decoding (MP3 loses its bit reservoir; measured with
+# libsndfile 1.2.2). So a seek cannot be used to read their last sample.
 _INEXACT_SEEKS = ("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III", "VORBIS")
 _MOST_VORBIS_SAMPLES = 2048  # samples per byte: a packet of at least two bytes holds at most 4096 samples
 
-# Legal values in headers and manifests; a header beyond them is damaged. A header of 1 Hz would make the file 16,000
-# times as long, 2^40 samples at 16 kHz are two years, and libsndfile supports at most 1024 channels.
+# Legal values in headers and manifests; a header beyond them is damaged. 2^40 samples at 16 kHz last two years.
+# Resampling from 1 Hz to 16 kHz would make a file 16,000 times as long. libsndfile supports at most 1024 channels.
 COUNT_LIMITS = {"num_samples": (1, MOST_SAMPLES), "sample_rate_hz": (1000, 10_000_000), "num_channels": (1, 1024)}
 COUNT_COLUMNS = tuple(COUNT_LIMITS)
 
@@ -52,9 +52,9 @@ class Header(NamedTuple):
 
 
 class Sound(soundfile.SoundFile):
-    """An audio file that seeks only in formats with exact seeks, and otherwise decodes from the start.
+    """An audio file. It seeks only if the format has exact seeks; otherwise it is decoded from the start.
 
-    soundfile seeks after every `read` of a seekable file, which corrupts the next block of an MP3 or Ogg Vorbis file.
+    soundfile seeks after every `read` of a seekable file. In an MP3 or Ogg Vorbis file this corrupts the next block.
 
     Attributes:
         stream: the open file.
@@ -74,7 +74,7 @@ def open_sound(path: Path) -> Iterator[Sound]:
     """Open an audio file; errors of the decoder become a ValueError that names the file.
 
     Raises:
-        ValueError: if the file cannot be decoded or holds no samples; also as `whole_samples`.
+        ValueError: if the file cannot be decoded or holds no samples; also the errors of `whole_samples`.
     """
     with reading(path, "cannot be decoded: it is damaged, truncated or not audio"), open_regular(path) as stream:
         try:
@@ -86,7 +86,7 @@ def open_sound(path: Path) -> Iterator[Sound]:
             check_rate(sound.samplerate, f"{path}: is of")
             sound.stream, sound.num_samples = stream, whole_samples(path, stream, sound)
             if not sound.num_samples:
-                check_end(path, stream, sound)  # a length of 0 before samples means that the length was never written
+                check_end(path, stream, sound)  # a length of 0, although samples follow: the length was never written
                 raise ValueError(f"{path}: holds no samples")
             yield sound
 
@@ -162,7 +162,7 @@ def _examine(files: Sequence[Path], num_workers: int) -> Iterator[Header | str]:
             return read_header(file)
         except ValueError as error:
             return str(error)
-        except OSError as error:  # a passing disk error must not end the index
+        except OSError as error:  # a disk error of one file must not end the index
             return f"{file}: cannot be read ({error.strerror or error})"
 
     return map_in_order(examine, files, num_workers)

@@ -1,4 +1,4 @@
-"""The index of a folder: a manifest of all its audio or signals, from headers, paths and random splits."""
+"""The index of a folder: a manifest of all its audio or signals, made from headers, paths and random splits."""
 
 import re
 import warnings
@@ -47,8 +47,8 @@ def index_folder(
     r"""Write the manifest of all audio files below a folder; only their headers are read.
 
     If there is no audio, the manifest is that of signals (csv, tsv, parquet, npy, EDF, BDF and WFDB files) with the
-    columns `path`, `split` and `group`. The group is the subject, which takes the place of the speaker: the options of
-    speakers name it, and splits are drawn by subject if there are any.
+    columns `path`, `split` and `group`. The group is the subject, and takes the place of the speaker. The options of
+    speakers name the subject. If there are subjects, splits are drawn by subject.
 
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
@@ -77,10 +77,10 @@ def index_folder(
 
     Raises:
         ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
-            not match the pattern, or has two names; the first few are named. Also for a pattern without named groups,
-            an `out` that exists, shares together with a split that folders, the pattern or `labels` name, a split that
-            would be empty, and `num_ray_workers` for signals; on `labels` as `join_labels`, on `num_ray_workers` as
-            `cpc.on_ray.spread.spread`.
+            not match the pattern, or has two names; the first few are named. Also if the pattern has no named groups,
+            `out` exists, shares are given although folders, the pattern or `labels` name splits, a split would be
+            empty, or `num_ray_workers` is given for signals. `labels` adds the errors of `join_labels`,
+            `num_ray_workers` those of `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -94,7 +94,7 @@ def index_folder(
     if num_ray_workers is not None and not is_audio:
         raise ValueError(f"`num_ray_workers`={num_ray_workers} is for audio, and {root} holds signals: leave it out")
     refuse_doubles(root, paths)
-    format_table({"path": paths})  # refuse a name with a line break before reading headers
+    format_table({"path": paths})  # raise an error on names with line breaks before reading headers
     columns_of_paths = _labels(paths, speaker_level, speaker_pattern, split_level)
     if label_key is not None and labels is None:
         raise ValueError(f"`label_key`={label_key} is a column of `labels`: name the table too")
@@ -151,7 +151,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
 
 
 def _find(root: Path) -> tuple[list[str], bool]:
-    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
+    """Return the audio files below a folder, or else its recordings of signals; and True if the files are audio.
 
     Raises:
         ValueError: if there are neither.
@@ -202,7 +202,7 @@ def _drawn_splits(
     seed: int,
     keeps_speakers: bool,
 ) -> dict[str, list[str]]:
-    """Return a column `split` from the first folders or by chance; {} if there is one, or both shares are 0.
+    """Return a column `split`: named by the first folders, or drawn. {} if splits are known, or both shares are 0.
 
     With `keeps_speakers`, files of one speaker are drawn together even without `split_by`.
     """
@@ -233,7 +233,7 @@ def _drawn_splits(
 
 
 def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
-    """Return the split that each path's first folder names, or []; without a `valid`, it is drawn from `train`.
+    """Return the split that each path's first folder names, or []. If no folder is `valid`, draw it from `train`.
 
     Files of one unit are drawn together.
     """

@@ -83,8 +83,8 @@ def read_items(path: str | Path) -> Items:
 
     Raises:
         ValueError: if the file is missing, is not UTF-8, or has no header or no items; if a line does not have seven
-            fields, its times are not numbers with 0 <= onset < offset, or two lines name the same segment of a file,
-            since an item compared with itself has no error. The message names the line.
+            fields, its times are not numbers with 0 <= onset < offset, or two lines name the same segment of a file
+            (compared with each other they would have no error). The message names the line.
     """
     path = Path(path)
     if not path.is_file():

@@ -40,8 +40,8 @@ def write_items(
         alignments: file or folder of alignments; beside the manifest if not given.
         tier: tier of TextGrids that holds the phones; `phones`, or the only interval tier if not given.
         split: take items only from this split.
-        span: extent of an item: `phone`, or `triphone`, the phone and its neighbours, as in ZeroSpeech's tests. The
-            neighbours in a triphone are not silences.
+        span: extent of an item: `phone`; or `triphone`, which adds the time of the two neighbours, as in ZeroSpeech's
+            tests. A triphone has no silence as a neighbour.
         silences: labels that are not phones; they may be neighbours, but not items.
 
     Returns:

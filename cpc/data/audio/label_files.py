@@ -9,7 +9,7 @@ from cpc.data.audio.file_names import composed, refuse
 from cpc.data.audio.headers import COUNT_COLUMNS
 from cpc.data.store.tables import read_table
 
-# Ways in which a row's key may name a file; the way that matches most files is used.
+# Ways in which a row's key may name a file. `join_labels` uses the way that matches most files.
 WAYS: tuple[Callable[[str], str], ...] = (
     lambda path: path,
     lambda path: PurePosixPath(path).name,

@@ -22,8 +22,8 @@ from cpc.data.store.tables import format_table, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
-# Tolerances within which a `duration` counts as the length of the whole file: other tools round durations, or estimate
-# them for MP3.
+# If a `duration` differs from the length of the file by at most this, it counts as the whole file. Other tools round
+# durations, or estimate them for MP3.
 _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 
@@ -78,7 +78,7 @@ class Manifest:
 
     @property
     def seconds(self) -> np.ndarray:
-        """`[num_rows]` float64: length of each file, from the counts or from its header; NaN without both."""
+        """`[num_rows]` float64: length of each file, from the counts or from its header; NaN if unknown."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
             return self.num_samples / self.sample_rate_hz
         headers = read_headers(self.files, num_workers=8)
@@ -139,7 +139,7 @@ class Manifest:
         return rows
 
     def select(self, split: str) -> "Manifest":
-        """Return the manifest of only one split; raise as `rows` does."""
+        """Return the manifest of only one split; raises the errors of `rows`."""
         return self.take(self.rows(split))
 
     def write(self, path: str | Path) -> None:
@@ -189,8 +189,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether to reject absent files, and a file that two rows name in different ways (takes about a
-            second per 100 000 files on a local disk).
+        check_files: whether to reject absent files, and files that two rows name in different ways. The check takes
+            about a second per 100 000 files on a local disk.
 
     Raises:
         ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if
@@ -202,7 +202,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         path = path / MANIFEST_NAME
     if not path.is_file():
         raise ValueError(f"there is no manifest {path}; write one with `cpc data index FOLDER`")
-    names, rows = read_table(path, errors="surrogateescape")  # the name of a file may not be UTF-8
+    names, rows = read_table(path, errors="surrogateescape")  # because the name of a file may not be UTF-8
     cells = [row for _, row in rows]
     columns = {name: [row[i] for row in cells] for i, name in enumerate(names)}
     try:

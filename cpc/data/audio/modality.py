@@ -27,16 +27,17 @@ class Audio(MapStyleModality):
         speakers_per_batch: speakers in the batch of all devices together, for `same_speaker`.
         train_split: value of the manifest's split column to train on.
         eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches per device in one held-out evaluation, the same in every evaluation; at most one pass.
+        eval_batches: number of batches per device in a held-out evaluation; at most one pass. Every evaluation has the
+            same batches.
         num_workers: loader processes; 0 loads in the training process, which is fast enough for packed audio.
-        cache_dir: folder for decoded audio, which takes 115 MB per hour at 16 kHz; null: beside the manifest.
+        cache_dir: folder for decoded audio (115 MB per hour at 16 kHz); null: beside the manifest.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. The shards are in `cache_dir`, by default
             in `~/.cache/cpc/shards`.
         shuffle_hours: hours of audio that are shuffled together, for shards of a URL that exceed `cache_gb`; an hour at
             16 kHz takes 0.115 GB. Null: the whole split.
         skip_bad: leave out files that cannot be used, and print how many.
-        alignments: file or folder of alignments, whose labels probes of `phones` learn; `cpc probe` looks beside the
-            manifest if not given.
+        alignments: file or folder of alignments. Probes of `phones` learn their labels. If not given, `cpc probe` looks
+            beside the manifest.
         tier: tier of TextGrids whose labels are read; `phones`, or the only interval tier if not given.
         augmentation: changes of training windows (`WaveformAugmentation`); null: none.
         seed: seed of the batches and of all augmentation.
@@ -69,7 +70,7 @@ class Audio(MapStyleModality):
             )
 
     def check(self, model: Any) -> None:
-        """Raise also an error if windows are too short for the model's predictions."""
+        """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:

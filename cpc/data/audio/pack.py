@@ -19,8 +19,8 @@ from cpc.data.store.shards import Shards
 
 _LOUDEST = 32768
 _SCALE = np.float32(1 / _LOUDEST)
-_QUIET = 128  # largest amplitude, of 32768, of a quiet file; a louder file keeps 8 bits and a sign
-_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # formats of at most 16 bits, like the pack
+_QUIET = 128  # a file with a smaller largest amplitude (of 32768) is quiet; a louder file keeps 8 bits and a sign
+_COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # formats of at most 16 bits
 
 
 class PackedAudio(PackedRows):
@@ -177,7 +177,8 @@ class _Waveforms(RowSource):
         num_samples, lowest, highest = 0, np.inf, -np.inf
         for block in read_blocks(self._files[row], self._rate_hz):
             scaled = np.rint(block * np.float32(_LOUDEST))
-            # Lossy codecs and resampling overshoot slightly; a floating-point file beyond [-1, 1] has a wrong scale.
+            # Lossy codecs and resampling exceed [-1, 1] slightly. A floating-point file that exceeds it has a wrong
+            # scale.
             if header.subtype in ("FLOAT", "DOUBLE") and np.abs(scaled).max(initial=0) > _LOUDEST:
                 self._clipped.add(row)
             samples = scaled.clip(-_LOUDEST, _LOUDEST - 1).astype("<i2")

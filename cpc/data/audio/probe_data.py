@@ -21,6 +21,7 @@ from cpc.data.batch import Batch
 from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.store.atomic import json_text
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.streams.uniform import UniformBatches
 
@@ -61,7 +62,7 @@ class AudioFeatureExtractor(FeatureExtractor):
 
     @property
     def num_workers(self) -> int:
-        """All cores on a CPU, since one file per core is faster than one file on all cores."""
+        """All cores if the device is a CPU, since one file per core is faster than one file on all cores."""
         return torch.get_num_threads() if self.times.device.type == "cpu" else 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:  # noqa: D102
@@ -69,7 +70,7 @@ class AudioFeatureExtractor(FeatureExtractor):
         return self.times.num_frames(self.audio.num_samples[rows])
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Group files of similar length, few enough to fit into memory; without a context, one file per group."""
+        """Group files of similar length that fit into memory together. Without a context a group is one file."""
         num_frames = self.num_vectors(rows)
         groups: list[list[int]] = []
         longest = 0
@@ -84,7 +85,7 @@ class AudioFeatureExtractor(FeatureExtractor):
         return [np.array(group) for group in groups]
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield each file and its features; several files share the steps of the context, one file comes in pieces."""
+        """Yield each file and its features. A group of several files is computed at once, a single file in pieces."""
         blocks = [self._blocks(row) for row in rows.tolist()]
         row_frames: Iterator[tuple[int, np.ndarray]]
         if len(rows) == 1:
@@ -117,7 +118,7 @@ class AudioProbeData(ProbeData):
 
     Args:
         corpus: the files; None if only files outside a corpus are read.
-        alignments: file or folder of alignments with the labels of `phones`; None: those beside the manifest.
+        alignments: file or folder of alignments with the labels of `phones`; None: the alignments beside the manifest.
         tier: tier of TextGrids, see `read_alignments`.
         where: other arguments of `ProbeData`.
     """
@@ -127,7 +128,7 @@ class AudioProbeData(ProbeData):
     default_features = ("c", "z", "mfcc")
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
-    # At equal cost many short windows are far better than few long ones, because each gradient sees more speakers.
+    # At equal cost many short windows are far better than few long windows, because each gradient sees more speakers.
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
 
     def __init__(
@@ -202,12 +203,15 @@ class AudioProbeData(ProbeData):
         ids = self.corpus.group_ids
         return np.arange(len(ids)) if task == "speaker" or (ids < 0).any() else ids
 
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
+
     def minutes(self, rows: np.ndarray) -> np.ndarray:
         """Return the minutes of audio of each file; 0 for a file that was left out."""
         return self.corpus.audio.num_samples[rows] / self.corpus.audio.sample_rate_hz / 60
 
     def initialise(self, model: Any, seed: int) -> None:
-        """Initialise by the statistics of the training split and by windows of it without padding."""
+        """Initialise by the statistics of the training split, and by windows of this split without padding."""
         audio = self.corpus.audio.subset(self.corpus.manifest.rows(self.train_split))
         model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
         windows = initialisation_windows(audio, self.corpus.window_samples, NUM_INITIALISATION_WINDOWS, seed)

@@ -8,7 +8,8 @@ from typing import NoReturn
 from cpc.data.audio.alignment_formats import OVERLAP_TOLERANCE_SECONDS, Row, Track, single_track
 from cpc.data.store.text_files import decode
 
-# The values of a TextGrid, long or short: strings, numbers, flags. `intervals [1]:` and `xmin =` are commentary.
+# The values of a TextGrid, long or short: strings, numbers, flags. All other text is commentary, such as `intervals
+# [1]:` and `xmin =`.
 _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
 
 
@@ -20,7 +21,7 @@ def read_textgrid(file: Path, tier: str | None = None) -> Track:
         tier: name of the tier; None: `phones`, or the only interval tier.
     """
     values = _Values(file)
-    # The Penn aligner writes the name of the short format.
+    # The Penn aligner writes this name of the short format.
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
         raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
     values.bounds()

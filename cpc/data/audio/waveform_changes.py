@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float
 from scipy import fft, signal
 
-COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # amplitude falls with this power of frequency
+COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # by colour, the power of frequency with which amplitude falls
 _BAND_EDGE_HZ = 25.0  # beside a dropped band the gain rises from 0 to 1 within this width
-# Segments of the time stretch, in seconds: distance, overlap, and largest shift of a segment for alignment.
+# Segments of the time stretch, in seconds: distance, overlap, and the largest shift that aligns a segment.
 _SEGMENT, _OVERLAP, _REACH = 0.03, 0.01, 0.0075
 
 Waveform = Float[np.ndarray, " S"]
@@ -20,10 +20,10 @@ Waveform = Float[np.ndarray, " S"]
 def shift_pitch(x: Waveform, cents: float, sample_rate_hz: int) -> Waveform:
     """Raise pitch and formants by `cents` (1200 are an octave), as SoX does: resample, then stretch back.
 
-    At 300 cents sounds move by at most 12 ms, because of the search of the stretch and the drift within a segment.
+    At 300 cents sounds move by at most 12 ms: the stretch shifts segments, and sounds drift within a segment.
     """
     ratio = 2 ** (-cents / 1200)
-    apart = np.pad(x, (0, sample_rate_hz // 20))  # zeros, so that the end does not sound at the beginning
+    apart = np.pad(x, (0, sample_rate_hz // 20))  # padded, so that the end does not sound at the beginning
     resampled = signal.resample(apart, max(1, round(len(apart) * ratio)))[: max(1, round(len(x) * ratio))]
     return _stretched(resampled, len(x), sample_rate_hz)
 
@@ -50,7 +50,7 @@ def keep_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -
 
 
 def drop_band(x: Waveform, low_hz: float, high_hz: float, sample_rate_hz: int) -> Waveform:
-    """Remove the frequencies within a band; from 25 Hz beside the band on, frequencies are unchanged."""
+    """Remove the frequencies within a band. Frequencies more than 25 Hz from the band do not change."""
 
     def gain(hz: np.ndarray) -> np.ndarray:
         distance = np.maximum(low_hz - hz, hz - high_hz).clip(0, _BAND_EDGE_HZ)
@@ -90,7 +90,7 @@ def drop_time(x: Waveform, start: int, num_samples: int) -> Waveform:
 
 
 def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate_hz: int) -> Waveform:
-    size = fft.next_fast_len(len(x) + sample_rate_hz // 20, real=True)  # zeros separate the two ends
+    size = fft.next_fast_len(len(x) + sample_rate_hz // 20, real=True)  # zeros between end and beginning
     gains = np.asarray(gain(fft.rfftfreq(size, 1 / sample_rate_hz)), np.float32)
     return fft.irfft(fft.rfft(x, size) * gains, size)[: len(x)]
 
@@ -98,17 +98,18 @@ def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate
 def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.ndarray, " {num_samples}"]:
     """Change the duration but not the pitch: WSOLA (Verhelst and Roelands 1993).
 
-    Segments of 40 ms overlap, each with the end of the segment before it. A segment is shifted by at most 7.5 ms, to
-    where it correlates best with this end.
+    Segments last 40 ms, and each overlaps the end of the previous segment. A segment is shifted by at most 7.5 ms, to
+    the place where it correlates best with that end.
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
     speed, size = len(x) / num_samples, hop + overlap
     padded = np.pad(x, (reach + size, reach + 2 * size))  # enough for changes down to an octave
     energy = np.concatenate([[0], np.square(padded, dtype=np.float64).cumsum()])
-    # Prefers small shifts. Without it the best fit is the continuation in `x`, and sounds drift to the largest shift.
+    # This term prefers small shifts. Without it the best fit is always the continuation in `x`, and sounds drift to the
+    # largest shift.
     nearness = 1 - 0.2 * np.linspace(-1, 1, 2 * reach + 1) ** 2
     fade = np.linspace(0, 1, overlap, dtype=np.float32)
-    # A segment is as early at its beginning as it is late at its end.
+    # A segment is centred: it is early at its beginning by as much as it is late at its end.
     firsts = np.arange(0, num_samples, hop)
     begins = np.rint((firsts + size / 2) * speed - size / 2).astype(int) + size
     out = np.empty(num_samples + size, np.float32)

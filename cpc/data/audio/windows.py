@@ -18,10 +18,10 @@ from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
 
-# Enough windows for channel statistics: 32 windows of 128 latents are 4096 values of each channel.
+# Enough windows for the statistics of channels: 32 windows of 128 latents give 4096 values per channel.
 NUM_INITIALISATION_WINDOWS = 32
-NUM_CHANGES = 2**20  # augmentation keys; with at most 2^40 samples in a file, start and key fit into 63 bits
-# (file index, first sample, number of latents) -> `[T]` int64 labels, -100 if unknown
+NUM_CHANGES = 2**20  # number of augmentation keys; with at most 2^40 samples in a file, start and key fit into 63 bits
+# maps file index, first sample and number of latents to `[T]` int64 labels, -100 if unknown
 FrameLabels = Callable[[int, int, int], np.ndarray]
 
 
@@ -54,7 +54,7 @@ class WindowDataset(Dataset[Batch]):
         labels: frame labels of a window: called with (file, start, num_latents), returns int64 `[num_latents]`.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: split of the corpus, for messages.
-        augmenter: changes every window by a key; the second part of an index then is start * NUM_CHANGES + key.
+        augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
         made_from: further properties of the data, by name, that a resumed run checks.
 
@@ -149,10 +149,10 @@ def window_draws(num_samples: np.ndarray, window_samples: int) -> dict[str, Any]
 
 
 def initialisation_windows(audio: Audio, window_samples: int, num_windows: int, seed: int) -> Float[Tensor, "B S"]:
-    """Return windows for the data-dependent initialisation, drawn uniformly, as in training, but without padding.
+    """Return windows for the data-dependent initialisation, drawn uniformly as in training, but without padding.
 
-    Padding would bias the encoder's channel statistics, which every sample enters. Windows are therefore at most as
-    long as the median file, and shorter files are left out: at least half of the files take part.
+    Padding would bias the statistics of the encoder's channels, because they include every sample. Windows are
+    therefore at most as long as the median file, and shorter files are left out: at least half of the files take part.
 
     Raises:
         ValueError: if no file holds a sample.

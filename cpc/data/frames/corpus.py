@@ -16,6 +16,7 @@ from cpc.data.batch import Batch
 from cpc.data.frames.recording import Recording
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.contents import say_contents
+from cpc.data.store.fingerprints import Content
 from cpc.data.streams.stream import Draw, digest
 
 NUM_INITIALISATION_WINDOWS = 16
@@ -46,8 +47,11 @@ class FrameCorpus(MapStyleCorpus):
         height, width, _ = self.recording.shape
         return self.stack, height, width
 
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.recording.content(rows)
+
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error on splits without an episode, and on strategies that need speakers."""
+        """Raise an error if a split has no episode, or a strategy needs speakers."""
         if needs_speakers:
             raise ValueError(
                 "episodes have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding or "
@@ -89,7 +93,7 @@ class FrameWindows:
 
     @property
     def draws(self) -> dict[str, Any]:
-        """Arguments of the stream: an episode of L frames gives max(1, L // T) windows a pass, at random starts."""
+        """Arguments of the stream. In a pass an episode of L frames gives max(1, L // T) windows with random starts."""
         return {
             "num_slots": np.maximum(self.lengths // self.num_latents, 1),
             "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,

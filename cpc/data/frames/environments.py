@@ -17,8 +17,8 @@ from jaxtyping import UInt8
 
 from cpc.config.extras import install_hint
 
-MODULES = {"ALE/": "ale_py"}  # prefix of an environment's name -> module that registers it
-_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+MODULES = {"ALE/": "ale_py"}  # for a prefix of names, the module that registers these environments
+_LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # weights of red, green and blue in luminance (ITU-R BT.601)
 
 
 @runtime_checkable
@@ -52,8 +52,9 @@ class RandomPolicy:
 def open_environment(name: str, **options: Any) -> Any:
     """Make an environment by its Gymnasium name, such as `ALE/Pong-v5`, or `MODULE:NAME` of a module that registers it.
 
-    The first episode begins here, in a temporary folder that is removed when the process exits. The reason is ViZDoom,
-    which then starts its game and writes `_vizdoom` and `_vizdoom.ini` into the current folder.
+    The first episode begins here, with a temporary folder as the current folder, because ViZDoom then starts its game
+    and writes `_vizdoom` and `_vizdoom.ini` into the current folder. The temporary folder is removed when the process
+    exits.
 
     Args:
         name: name of the environment.

@@ -17,7 +17,8 @@ class Frames(MapStyleModality):
     Args:
         source: a folder that `cpc data record` wrote.
         window_frames: length of a window. Windows and predictions lie in one episode.
-        stack: frames in a stack, of which the last is the current one; equal to `model.encoder.init_args.num_frames`.
+        stack: number of frames in a stack: the current frame, which is the last, and the frames before it. It must
+            equal `model.encoder.init_args.num_frames`.
     """
 
     name = "frames"
@@ -39,7 +40,7 @@ class Frames(MapStyleModality):
             )
 
     def check(self, model: Any) -> None:
-        """Raise also an error on windows that are too short for the model's predictions."""
+        """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
@@ -64,12 +65,12 @@ class Frames(MapStyleModality):
         return corpus
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches; refuse a split whose episodes all end before the furthest prediction."""
+        """Return the training batches; at least one episode of the split must reach the furthest prediction."""
         _check_lengths(corpus, self.train_split, model)
         return super().training(corpus, model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches; refuse a split whose episodes all end before the furthest prediction."""
+        """Return the held-out batches; at least one episode of the split must reach the furthest prediction."""
         _check_lengths(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 

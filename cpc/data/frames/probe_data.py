@@ -20,6 +20,7 @@ from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, Fram
 from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
 from cpc.data.frames.recording import stacked
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
 from cpc.data.streams.uniform import UniformBatches
@@ -45,7 +46,7 @@ class StateLabels(Labels):
 
 
 class FrameFeatureExtractor(FeatureExtractor):
-    """Latents `z` and contexts `c` of episodes, from the first frame on; without a corpus, only of files."""
+    """Latents `z` and contexts `c` of episodes, from the first frame on. Without a corpus it reads only files."""
 
     def __init__(
         self, features: Sequence[str], model: Any, corpus: FrameCorpus | None, device: str, precision: Precision
@@ -56,7 +57,7 @@ class FrameFeatureExtractor(FeatureExtractor):
 
     @property
     def num_workers(self) -> int:
-        """All cores on a CPU, one episode per core."""
+        """All cores if the device is a CPU; a core takes one episode."""
         return torch.get_num_threads() if self.device == "cpu" else 1
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -80,7 +81,7 @@ class FrameFeatureExtractor(FeatureExtractor):
         """Return the features of an episode in a numpy file, uint8 `[T, H, W]`."""
         size = self.model.encoder.frame_size
         with reading(path, "cannot be read: it is cut off, or not an .npy file"):
-            frames = np.load(path, mmap_mode="r")  # a wrong shape in the header cannot exhaust the memory
+            frames = np.load(path, mmap_mode="r")  # mapped, in case the header has a huge shape
         if frames.dtype != np.uint8 or frames.shape[1:] != size or not len(frames):
             raise ValueError(
                 f"{path}: holds {frames.dtype} {frames.shape}, but an episode is uint8 [T, {size[0]}, {size[1]}]"
@@ -111,7 +112,7 @@ class FrameProbeData(ProbeData):
         where: other arguments of `ProbeData`.
     """
 
-    unit = "episode"
+    unit = source_unit = "episode"
     default_baselines = ("majority", "random", "supervised")
     several_vectors = True
     penalty_chosen_by = "accuracy"
@@ -133,7 +134,7 @@ class FrameProbeData(ProbeData):
         return self.corpus.recording.splits
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the variables of a category; for `state` the variables of all categories, and the categories.
+        """Return the variables of a category. For `state`, also return all categories with their variables.
 
         Raises:
             ValueError: if a category has no variable that changes enough.
@@ -190,6 +191,9 @@ class FrameProbeData(ProbeData):
             for window_classes, (episode, start), length in zip(classes, indices, lengths, strict=True):
                 window_classes[:length] = labels(int(rows[episode]), None, start, length)
             yield batch._replace(labels=torch.from_numpy(classes))
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
 
     def record(self) -> dict[str, Any]:
         """Return how the episodes were recorded, and how many frames are not used for tests."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-LEAST_ENTROPY_NATS = 0.6  # a variable with less entropy over recorded frames is nearly constant
+LEAST_ENTROPY_NATS = 0.6  # a variable whose entropy over recorded frames is lower is nearly constant
 
-CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # category -> variable -> byte of the console's 128
+CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # by category: variable and byte (0 to 127)
     "Boxing": {
         "agent_localisation": {"player_x": 32, "player_y": 34},
         "other_localisation": {"enemy_x": 33, "enemy_y": 35},

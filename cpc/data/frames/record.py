@@ -34,14 +34,14 @@ def record(
 ) -> Recording:
     """Play episodes of an environment, and write frames, actions, rewards and Atari's memory.
 
-    Frames are grey. An episode depends only on the seed and its number. The folder appears when all episodes are
-    written.
+    Frames are grey. An episode depends only on the seed and on the index of the episode. The folder appears when all
+    episodes are written.
 
     Args:
         env: name of a Gymnasium environment, such as ALE/Pong-v5, or MODULE:NAME if a module registers it.
         folder: folder to write; it must not exist yet.
         num_episodes: number of episodes to play.
-        max_steps: largest number of steps of an episode; longer episodes end there.
+        max_steps: largest number of steps of an episode; longer episodes are cut.
         policy: random, or the class path of your own policy (`cpc.data.frames.environments.Policy`).
         shrink: side of the squares of pixels that are averaged.
         valid_share: share of the episodes, drawn at random, in the split valid.
@@ -105,7 +105,7 @@ class _EpisodeRows(RowSource):
         return {name: np.array(values) for name, values in self._steps.items()}
 
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        """Return the largest length of every episode; the true length is known only after playing."""
+        """Return an upper limit of every episode's length, because the length is known only after playing."""
         return [self._max_steps] * self._num_episodes
 
     def decode(self, row: int) -> Iterator[np.ndarray]:

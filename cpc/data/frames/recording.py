@@ -84,7 +84,7 @@ def stacked(
 ) -> UInt8[np.ndarray, "T S H W"]:
     """Return, for each frame from `start` on, a stack of the frame and its predecessors, oldest first.
 
-    There are fewer stacks if the episode ends before. The first frame also stands for the frames before the episode.
+    If the episode ends earlier, fewer stacks are returned. Copies of the first frame replace frames before the episode.
     """
     times = np.arange(start, min(start + num_frames, len(frames)))[:, None] + np.arange(1 - stack, 1)
     return np.asarray(frames[times.clip(0)])

@@ -22,7 +22,7 @@ from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
 _MOST_INFLATION = 1032  # largest ratio of the sizes after and before decompression
-_COLUMNS = {  # arrays besides `images`: kinds of dtype, and their descriptions
+_COLUMNS = {  # for each array besides `images`: legal kinds of dtype, and a description for messages
     "labels": ("iu", "whole numbers"),
     "sequence": ("iu", "whole numbers"),
     "classes": ("US", "strings"),
@@ -41,9 +41,9 @@ class ImageArray:
         splits: split of each image.
         labels: `[n]` int64, -1 if unknown.
         load: returns the images; can be pickled.
-        version: returns numbers that change with the array; can be pickled.
+        version: returns numbers that change if the array changes; can be pickled.
         classes: name of each class; None: the names in other arrays, or numbers.
-        sequences: `[n]` first row of each image's sequence; None: every image is its own sequence.
+        sequences: `[n]` first row of each image's sequence; None: every image is a sequence.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ImageArray:
 
 
 class ArrayImages(FolderImages):
-    """Images in arrays, named `array:row`. Pickling does not copy pixels; another process loads them itself."""
+    """Images in arrays, named `array:row`. Pickling does not copy pixels; another process loads them again."""
 
     def __init__(self, root: Path, arrays: Sequence[ImageArray]) -> None:
         super().__init__(root)
@@ -97,7 +97,7 @@ class ArrayImages(FolderImages):
 
 
 def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
-    """Return the table of the images in arrays, one after the other; sequence numbers of different arrays differ.
+    """Return one table of the images in all arrays, in order. Images of different arrays are in different sequences.
 
     Raises:
         ValueError: if the classes of two arrays differ, two arrays have one name, or a label or split is not legal.
@@ -136,7 +136,7 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
 
     Raises:
         ValueError: if a file cannot be read or lacks `images`, an array has another type, shape or length, or two files
-            are of one split or are the same file; the message names the file. Also as `tabulate_arrays`.
+            are of one split or are the same file; the message names the file. Also the errors of `tabulate_arrays`.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
     arrays = [_read_file(path, are_splits) for path in paths]
@@ -244,7 +244,7 @@ def array_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], 
 
 
 def _checksum(path: Path) -> tuple[int, ...]:
-    """Return length and CRC-32 of the images, from the directory of the zip file; they do not depend on its path."""
+    """Return length and CRC-32 of the images, as listed in the zip file; they do not depend on its path."""
     with open_npz(path) as archive:
         member = archive.getinfo("images.npy")
         return member.file_size, member.CRC

@@ -11,7 +11,7 @@ from cpc.data.store.atomic import write_atomically
 
 
 def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
-    """Return a table of the splits: images, images with a label, and the `published` number if it differs."""
+    """Return a table of each split's images and labelled images, with the `published` number if it differs."""
     lines = [f"{len(table)} images in {table.origin.root}", f"{'split':12}{'images':>8}{'labelled':>10}"]
     splits = np.array(table.splits)
     for split in dict.fromkeys([*(published or {}), *table.splits]):

@@ -15,6 +15,7 @@ from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.images.table import ImageTable
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.spread import SpreadBatches
 
@@ -44,11 +45,11 @@ class ImageCorpus(MapStyleCorpus):
                 "fully_convolutional=True and reads whole images: choose one of the two"
             )
         self.num_latents = self.encoder.grid.side(self.options.image_size) ** 2
-        _ = self.patches  # raises on an unknown augmentation
+        _ = self.patches  # raises an error if the augmentation is unknown
 
     @property
     def patches(self) -> PatchAugmentation:
-        """Cut and augmentation of patches. The frame of sub-crops has the encoder's mean colour, which must be set."""
+        """The cut and augmentation of patches. Frames get the encoder's mean colour, so set its statistics first."""
         mean_colour = self.encoder.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.options.augmentation, self.encoder.grid, mean_colour)
 
@@ -89,7 +90,7 @@ class ImageCorpus(MapStyleCorpus):
         return self.observations(self.rows(split), "patches" if is_training else "none", split)
 
     def observations(self, rows: np.ndarray, chance: Chance = "none", split: str | None = None) -> ImageDataset:
-        """Return the images of these rows; `chance` names the random changes (see `ImageDataset`)."""
+        """Return the images of these rows; `chance` selects the random changes (see `ImageDataset`)."""
         return ImageDataset(
             self.images,
             self.table,
@@ -103,13 +104,17 @@ class ImageCorpus(MapStyleCorpus):
         )
 
     def held_out_batch_size(self, windows: ImageDataset, batch_size: int, world_size: int) -> int:
-        """Return the batch size of all ranks, at most one pass, since a repeated image would be its own negative."""
+        """Return the batch size of all ranks; no more than a pass, or a repeated image would be its own negative."""
         if len(windows.rows) < max(2, world_size):
             raise ValueError(
                 f"split {windows.split!r}: {len(windows.rows)} held-out images are too few to be compared on "
                 f"{world_size} processes: hold out more images, or name another split"
             )
         return min(world_size * batch_size, len(windows.rows))
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the exact sums of the pixels of these images; None if they are not packed."""
+        return self.images.content(rows) if isinstance(self.images, PackedImages) else None
 
     def statistics(self, split: str | None) -> tuple[Float[Tensor, " C"], Float[Tensor, " C"]]:
         """Return mean and deviation per channel of the pixels of a split, in [0, 1]; None: of all."""

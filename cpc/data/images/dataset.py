@@ -23,13 +23,13 @@ from cpc.data.images.table import ImageTable
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.data.streams.stream import Draw, digest
 
-NUM_KEYS = 2**40  # number of augmentation keys of an image
+NUM_KEYS = 2**40  # number of augmentation keys per image
 Chance = Literal["none", "images", "patches"]
 
 
 @dataclass(eq=False)
 class ImageDataset(Dataset[Batch]):
-    """Some images of a table, with the augmentation of training; an index is a pair (position in `rows`, key).
+    """Some images of a table, augmented or not; an index is a pair (position in `rows`, augmentation key).
 
     Args:
         images: source of the pixels.
@@ -104,7 +104,7 @@ class ImageDataset(Dataset[Batch]):
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
         tops, lefts = (np.minimum((draws[:, i] * slack).astype(int), slack - 1) for i in (0, 1))
-        mirrored = (draws[:, 2] < 0.5) & self.flip  # without chance, 0.5 does not mirror
+        mirrored = (draws[:, 2] < 0.5) & self.flip  # without random changes 0.5, which does not mirror
         cut = np.empty((len(pixels), self.image_size, self.image_size, pixels.shape[3]), np.uint8)
         for image, out, top, left, is_mirrored in zip(pixels, cut, tops, lefts, mirrored, strict=True):
             window = image[top : top + self.image_size, left : left + self.image_size]

@@ -50,7 +50,7 @@ def draw_figures(
 
 
 def plot_patches(images: ImageDataset, grid: PatchGrid, seed: int = 0) -> Any:
-    """Draw the image of most contrast among 16, its patches as cut, and one random augmentation of these."""
+    """Draw the image of most contrast among 16, its patches as cut, and these patches augmented at random."""
     some = images.subset(np.random.default_rng(seed).permutation(len(images.rows))[:16])
     chosen = int(some.pixels().std((1, 2, 3)).argmax())
     image, class_name = some.pixels()[chosen : chosen + 1], _class_name(some, chosen)
@@ -77,7 +77,7 @@ def plot_neighbours(
 ) -> Any:
     """Draw patches of some images, each with the nearest patches of other images by the cosine of centred z.
 
-    Queries come from different classes as far as possible, and only from patches of enough contrast. Neighbours with
+    Queries come from different classes as far as possible, and have enough contrast. Neighbours with
     the same pixels as the query or an earlier neighbour are left out, since overlapping crops hold equal patches.
     """
     from matplotlib.patches import Rectangle
@@ -188,7 +188,7 @@ def _batched(function: Callable[[Tensor], Tensor], images: ImageDataset) -> Tens
 def _queries(
     pixels: Float[Tensor, "n L C P P"], labels: np.ndarray, num: int, rng: np.random.Generator
 ) -> list[tuple[int, int]]:
-    """Return (image, position) of some patches with at least the median contrast, taking classes in turn."""
+    """Return (image, position) of some patches with at least the median contrast. Classes take turns."""
     contrast = pixels.std((2, 3, 4)).numpy()
     turns: Counter[int] = Counter()
     ranked = []
@@ -205,7 +205,7 @@ def _map_coordinates(contexts: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    if np.ptp(contexts, 0).max() == 0:  # collapsed
+    if np.ptp(contexts, 0).max() == 0:  # the contexts have collapsed
         return np.full((len(contexts), 2), 0.5)
     standardised = (contexts - contexts.mean(0)) / (contexts.std(0) + 1e-6)
     principal = PCA(min(30, *standardised.shape), svd_solver="full").fit_transform(standardised)
@@ -245,5 +245,5 @@ def _class_colours(labels: Sequence[int]) -> dict[int, Any]:
     from matplotlib import colormaps
 
     pairs = colormaps["tab20"](np.arange(20))
-    palette = np.concatenate([pairs[::2], pairs[1::2]])  # dark, then light
+    palette = np.concatenate([pairs[::2], pairs[1::2]])  # ten dark, then ten light colours
     return {label: palette[label % len(palette)] if label >= 0 else UNLABELLED for label in sorted(set(labels))}

@@ -17,7 +17,7 @@ from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_su
 
 NUM_STATISTICS_IMAGES = 1000
 _STATISTICS_SEED = 0
-_COMPARED_IMAGES = 32  # images that are compared when a run is resumed; decoding takes about 0.1 s
+_COMPARED_IMAGES = 32  # number of images that are compared when a run is resumed; decoding them takes about 0.1 s
 
 
 class ImageFiles(RowSource):
@@ -47,7 +47,7 @@ class ImageFiles(RowSource):
         self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return mean and deviation of each channel over these images, or over 1000 of them, drawn with a fixed seed.
+        """Return mean and deviation of each channel over these images, or over 1000 images drawn with a fixed seed.
 
         Pixels lie in [0, 1].
 

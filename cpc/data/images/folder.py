@@ -20,9 +20,9 @@ def read_image_folder(root: Path) -> ImageTable:
 
     The first folders decide between three layouts:
 
-    - `SPLIT/CLASS/**/*.jpg`, if the names of all first folders are splits, in any case: train or training; valid,
-    validation, val or dev; test, testing, eval or evaluation; unlabelled or unlabeled; or contain such a word, as
-    train2017. A split without folders has no labels. `unlabelled` never has labels.
+    - `SPLIT/CLASS/**/*.jpg`, if the names of all first folders are words for splits, in any case: train or training;
+      valid, validation, val or dev; test, testing, eval or evaluation; unlabelled or unlabeled. Names that contain such
+      a word (train2017) count too. A split without folders has no labels. `unlabelled` never has labels.
     - `CLASS/**/*.jpg`: all images are of split train.
     - images without folders: all images are of split unlabelled.
 
@@ -30,7 +30,7 @@ def read_image_folder(root: Path) -> ImageTable:
 
     Raises:
         ValueError: if there is no image (the message lists other files), images and folders do not fit a layout, or a
-            file has two names.
+            file is found under two names.
     """
     return tabulate(root, find_images(root))
 

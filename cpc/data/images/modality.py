@@ -31,9 +31,9 @@ class Images(MapStyleModality):
         train_split: split to train on: `train`, or `unlabelled` if the source has it.
         valid_share: share of `train_split` that is held out as split `valid`, if the source has no split `valid`.
         packed: decode all images once into a uint8 memory map; false decodes images at every read.
-        cache_dir: folder for the map; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
-        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
-            fit.
+        cache_dir: folder for the memory map; null: beside the source. For shards of a URL: ~/.cache/cpc/shards.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so the limit
+            should hold the whole corpus.
         seed: seed of the batches and of all augmentation.
     """
 
@@ -72,7 +72,7 @@ class Images(MapStyleModality):
         return {"image_size": self.image_size, "load_size": self.load_size or self.image_size}
 
     def check(self, model: Any) -> None:
-        """Raise also an error on grids too small for the predictions, and trunks for which patch frames are edges.
+        """Also raise an error if the grid is too small for the predictions, or the trunk would see frames as edges.
 
         Warn if contexts contain pixels of the latents that they predict.
         """
@@ -118,7 +118,7 @@ class Images(MapStyleModality):
                     f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
                     "training sets it"
                 )
-            encoder.crop_size = crop_size  # whole images get frames later, as in training
+            encoder.crop_size = crop_size  # whole images get their frames later, as in training
         return corpus
 
     def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:

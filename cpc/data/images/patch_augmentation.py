@@ -20,11 +20,11 @@ from cpc.encoders.patch_grid import PatchGrid
 Augmentation = Literal["none", "v1", "v2"]
 AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 
-_JITTERED_SHARE = 60 / 64  # share of a patch's side: 60 x 60 of 64 x 64, as in the paper
-_DRAWS = {"v1": 2, "v2": 8}  # uniform numbers per patch
+_JITTERED_SHARE = 60 / 64  # side of a crop relative to the patch's: 60 of 64 pixels, as in the paper
+_DRAWS = {"v1": 2, "v2": 8}  # number of uniform random numbers per patch
 _COLOUR_DROP_SHARE = 0.8
 _CHANGED_SHARE = 0.8  # probability of a movement, and of a change of light
-# Largest rotation, shears along rows and columns, and shifts along rows and columns in units of half a side.
+# Largest rotation; largest shears along rows and columns; largest shifts along rows and columns, in half sides.
 _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
 
 
@@ -65,7 +65,7 @@ class PatchAugmentation:
         draws = torch.from_numpy(keyed_uniforms(keys, num_rows * num_columns * _DRAWS[self.kind])).float()
         patch_draws = rearrange(draws, "b (h w d) -> d b h w", h=num_rows, w=num_columns)
         slack = self.grid.patch_size - self.crop_size + 1
-        # clamp: float32 rounds a number just below 1 to 1
+        # The clamp is needed because float32 rounds a number just below 1 to 1.
         top, left = ((patch_draws[i] * slack).long().clamp(max=slack - 1) for i in (0, 1))
         crops = self._sub_crops(images, top, left, self.crop_size)
         if self.kind == "v1":
@@ -76,13 +76,13 @@ class PatchAugmentation:
         flat = rearrange(crops, "b h w c p q -> (b h w) c p q")
         flat = self._framed(change_light(flat, light / _CHANGED_SHARE, 2 * light_amount - 1))
         fill = rearrange(self.fill, "c -> c 1 1")
-        # relative to the fill, since movements pad with zero
+        # Pixels are relative to the fill colour here, since movements pad with zero.
         flat = _moved(flat - fill, flip, movement / _CHANGED_SHARE, 2 * movement_amount - 1)
         flat = flat * rearrange(self._kept(colour), "n c -> n c 1 1") + fill
         return rearrange(flat, "(b h w) c p q -> b h w c p q", b=len(images), h=num_rows)
 
     def unaugmented(self, images: Float[Tensor, "B C S S2"]) -> Float[Tensor, "B H W C P P"]:
-        """Return patches for evaluation: cropped in the middle and framed as in training, otherwise unchanged."""
+        """Return patches for evaluation: crops from the middle, with the frame of training, otherwise unchanged."""
         patches = self.grid.patches(images)
         if self.crop_size is None:
             return patches.contiguous()
@@ -109,7 +109,8 @@ class PatchAugmentation:
     def _kept(self, colour: Float[Tensor, " n"]) -> Bool[Tensor, "n C"]:
         """Return which channels a patch keeps; a single channel is always kept."""
         num_channels = len(self.fill)
-        # the same number selects the channel that is kept; it is uniform, given that channels are dropped
+        # The number that decided to drop channels also selects the channel that is kept; after the decision it is still
+        # uniform.
         kept = (colour / _COLOUR_DROP_SHARE * num_channels).long()
         is_kept = torch.arange(num_channels) == rearrange(kept, "n -> n 1")
         return is_kept | rearrange((colour >= _COLOUR_DROP_SHARE) | (num_channels == 1), "n -> n 1")
@@ -123,7 +124,8 @@ def _moved(
     Args:
         x: pixels.
         flip: numbers; a patch with a number below 0.5 is mirrored.
-        which: the movement: the five equal parts of [0, 1) select an entry of `_LARGEST`; 1 or more: no movement.
+        which: number that selects the movement: the five equal parts of [0, 1) stand for the entries of `_LARGEST`; 1
+            or more: no movement.
         amount: sign and size of the movement, in [-1, 1), as a share of the largest.
     """
     movement = (which * len(_LARGEST)).long()

@@ -14,7 +14,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor
 
-_STRENGTH = 0.6  # brightness, contrast, colour and sharpness change by up to this factor
+_STRENGTH = 0.6  # brightness, contrast, colour and sharpness are multiplied by 1 - this to 1 + this
 _FEWEST_BITS, _MOST_BITS = 2, 4  # bits of a pixel after posterisation
 _LEVEL = 1 / 255  # difference of neighbouring levels in uint8 images
 _GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R 601-2)
@@ -27,7 +27,8 @@ def change_light(
 
     Args:
         patches: pixels.
-        which: the operation: equal parts of [0, 1) select an entry of `OPERATIONS`; 1 or more: no operation.
+        which: number that selects the operation: equal parts of [0, 1) stand for the entries of `OPERATIONS`; 1 or
+            more: no operation.
         amount: strength and direction.
     """
     changed = patches.clone()
@@ -57,7 +58,7 @@ def colour(x: Tensor, amount: Tensor) -> Tensor:
 def sharpness(x: Tensor, amount: Tensor) -> Tensor:
     """Blend towards a blur of 3 x 3 pixels, or away from it, except at the border.
 
-    The weight of the middle pixel is five times that of the others.
+    The weight of the middle pixel is five times the weight of each other pixel.
     """
     if x.shape[2] < 3:
         return x
@@ -75,7 +76,7 @@ def posterise(x: Tensor, amount: Tensor) -> Tensor:
 
 
 def solarise(x: Tensor, amount: Tensor) -> Tensor:
-    """Invert pixels that are brighter than a threshold; at amount -1 all pixels."""
+    """Invert pixels that are brighter than a threshold; at amount -1 all pixels are inverted."""
     return torch.where(x >= (amount + 1) / 2, 1 - x, x)
 
 

@@ -9,9 +9,9 @@ from PIL import ExifTags, Image
 
 from cpc.data.images.table import ImageTable
 
-NARROW = 16384  # level of 65536: a darker image of 16 bits keeps at most 65 of 256 levels
+NARROW = 16384  # level of 65536; if a 16-bit image is darker, at most 65 of 256 levels remain
 _MODES = {1: "L", 3: "RGB"}
-# A JPEG file is decoded at no less than this multiple of the requested size, so the filter still averages real pixels.
+# A JPEG file is decoded at this multiple of the requested size or more, so that the filter still averages real pixels.
 _DRAFT_MARGIN = 2
 _TRANSPOSITIONS = {  # number of the EXIF tag Orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -39,7 +39,7 @@ def read_square(
     num_channels: int,
     note_narrow: Callable[[int], object] | None = None,
 ) -> UInt8[np.ndarray, "S S C"]:
-    """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, at one size.
+    """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, resized.
 
     The shorter side is scaled to `image_size` by Pillow's bicubic filter, with antialiasing for larger images. An image
     that already has this size is copied. JPEG files of at least four times the size are decoded at 1/2, 1/4 or 1/8 of
@@ -66,11 +66,11 @@ def read_square(
         image = convert_channels(image, num_channels)
     except ValueError as error:
         raise ValueError(f"{table.origin.root / table.names[row]}: {error}") from error
-    # The last row and column of a draft may cover less than a whole pixel.
+    # The last row and column of a JPEG decoded at reduced size may cover less than a whole pixel.
     width, height = draft[1][2:] if draft else image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
-    if side == image_size:  # a shift of half a pixel would blur the image
+    if side == image_size:  # so that the image is not shifted by half a pixel, and blurred
         left, top = math.floor(left), math.floor(top)
     box = (left, top, left + side, top + side)
     square = image.resize((image_size, image_size), Image.Resampling.BICUBIC, box=box)
@@ -84,7 +84,7 @@ def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
 
     - Black and white become 0 and 255. Palettes are looked up. Grey becomes three equal channels.
     - Transparency (a channel, a palette or a single colour) is laid over white.
-    - 16-bit grey is divided by 257 and rounded, so that 65535 becomes 255 (16-bit colour: by Pillow, as it decodes).
+    - 16-bit grey is divided by 257 and rounded, so that 65535 becomes 255. Pillow converts 16-bit colour itself.
     - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied.
     - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 

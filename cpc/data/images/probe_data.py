@@ -21,6 +21,7 @@ from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.dataset import NUM_KEYS, ImageDataset
 from cpc.data.images.folder import find_images, tabulate
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
+from cpc.data.store.fingerprints import Content
 
 _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
@@ -147,11 +148,11 @@ class ImageProbeData(ProbeData):
     """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
 
     Args:
-        corpus: the images, cut as in the model's run; empty if only files outside a corpus are read.
+        corpus: the images, cut as in the model's run. The corpus is empty if only files outside a corpus are read.
         where: arguments of `ProbeData`.
     """
 
-    unit = "image"
+    unit = source_unit = "image"
     features: Mapping[str, str] = {"z": "", "z_grid": "_grid", "c": "_c", "c_grid": "_c_grid"}
     hand_made = ("pixels", "hog")
     default_features = ("z", "z_grid", "c")
@@ -176,7 +177,7 @@ class ImageProbeData(ProbeData):
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
-        """Return an extractor of a model's means and grids in one pass, or of pixels or histograms."""
+        """Return an extractor: of a model's means and grids, in one pass; or of pixels or histograms."""
         if model is None:
             return HandMadeImageFeatures(features[0], self.corpus)
         return LearntImageFeatures(features, model, self.corpus, self.device, self.precision)
@@ -188,12 +189,15 @@ class ImageProbeData(ProbeData):
         return self.corpus.table.names[row]
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
-        """Return sequences: overlapping crops, frames of a film."""
+        """Return sequences, such as the overlapping crops of a photograph or the frames of a film."""
         return "sequence", self.corpus.table.sequences
 
     def groups(self, task: str) -> np.ndarray:
-        """Return sequences, as `clusters` does."""
+        """Return sequences; see `clusters`."""
         return self.corpus.table.sequences
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.corpus.content(rows)
 
     def initialise(self, model: Any, seed: int) -> None:
         """Initialise from the probed model's pixel statistics and from images of the training split."""
@@ -203,7 +207,7 @@ class ImageProbeData(ProbeData):
         model.initialise_from(data.initialisation_batch(self.corpus))
 
     def trained(self, model: Any) -> list[nn.Module]:
-        """Return the encoder; supervised training has no context."""
+        """Return only the encoder, because supervised training uses no context."""
         return [model.encoder]
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:

@@ -32,7 +32,7 @@ def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_
     """Read the table of a sharded source, equal to the table that the shards were written from.
 
     Raises:
-        ValueError: if the source holds no images or is damaged; as `Shards`.
+        ValueError: if the source holds no images or is damaged; also the errors of `Shards`.
     """
     shards = Shards(source, cache_dir, cache_gb)
     path = shards.folder / TABLE_NAME

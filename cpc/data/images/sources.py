@@ -34,15 +34,15 @@ def read_image_source(
 
             - a folder of image files: `SPLIT/CLASS/**`, `CLASS/**` or images without folders (see `read_image_folder`);
             - an npz file, or a folder with train.npz, valid.npz, test.npz, unlabelled.npz or some of them (see
-              `read_image_arrays`). An array `sequence` marks images that belong together, such as overlapping crops:
-              they share a sequence id, are spread over batches and held out together, and intervals resample them
-              together;
+              `read_image_arrays`). An array `sequence` marks images that belong together, such as overlapping crops.
+              Such images share a sequence id: they come in different batches, are held out together, and are
+              resampled together by intervals;
             - `NAME:ROOT`, one of torchvision's data sets: cifar10, cifar100, imagenet, mnist, stl10 (see
               `read_torchvision`);
             - a folder that `cpc data shard` wrote, or its URL.
-        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0 for no such
-            split. A hash of seed and name decides, so adding images does not change the split of other images (see
-            `draw_splits`). Images of one sequence stay together.
+        valid_share: if the source has no split `valid`, this share of another split becomes `valid`; 0: no images
+            become `valid`. A hash of seed and name decides, so adding images does not change the split of other images
+            (see `draw_splits`). Images of one sequence stay together.
         valid_from: the split from which `valid` is drawn. Pass the split to train on: held-out images then are of the
             same kind, and other splits keep all labels. None: `train`, or `unlabelled` if there is no `train`.
         seed: seed of the hash.
@@ -83,11 +83,11 @@ def _read(source: str | Path) -> ImageTable:
 
 
 def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, seed: int) -> list[str]:
-    """Return the splits, with a share of one split drawn for `valid`; a source of only test images is not changed."""
+    """Return the splits after drawing a share of one split as `valid`. A source of only test images is not changed."""
     drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
     rows = np.flatnonzero([split == drawn_from for split in table.splits])
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
-    units = [table.names[row] for row in rows[first[sequence]]]  # the first image of the row's sequence
+    units = [table.names[row] for row in rows[first[sequence]]]  # first image of the row's sequence
     new_splits = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
     splits = list(table.splits)
     for row, split in zip(rows.tolist(), new_splits, strict=True):

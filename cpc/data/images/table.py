@@ -44,7 +44,7 @@ class FolderImages:
                 yield image
 
     def version(self, name: str) -> tuple[int, ...]:
-        """Return numbers that change with the image: size in bytes and time in nanoseconds; -1 for a missing file."""
+        """Return numbers that change with the file: size in bytes, time in nanoseconds; -1 if it is missing."""
         try:
             status = (self.root / name).stat()
         except OSError:
@@ -67,7 +67,7 @@ class ImageTable:
         classes: name of each class; empty if no image has a label.
         origin: source of the pixels.
         sequences: sequence number of each image, equal for images that depend on each other, such as overlapping crops
-            or frames of a film. None: every image is its own sequence, and its row is the number.
+            or frames of a film. None: every image is a sequence, numbered by its row.
 
     Raises:
         ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
@@ -123,11 +123,11 @@ class ImageTable:
         return rows
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
-        """Open the image of one row (see `FolderImages.open`). It is not yet decoded, nor rotated as EXIF says."""
+        """Open the image of one row (see `FolderImages.open`). The image is neither decoded yet nor rotated by EXIF."""
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:
-        """Return a hash of names, sizes and times (npz: checksums), which changes with any image.
+        """Return a hash of names, sizes and times (for npz files, checksums). It changes if any image changes.
 
         Reading the size and time of a million files takes seconds.
         """

@@ -88,7 +88,7 @@ def _read_stl10(root: Path) -> ImageTable:
             raise ValueError(f"{images} is truncated: remove it, and {how}")
         labels = np.full(num_images, -1)
         if name != "unlabeled":
-            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # labels in the file are 1 to 10
+            labels = np.fromfile(labels_file, np.uint8).astype(np.int64) - 1  # the file has labels from 1 to 10
             if len(labels) != num_images or labels.min() < 0 or labels.max() >= len(classes):
                 raise ValueError(
                     f"{labels_file}: holds {len(labels)} labels, but must hold a label from 1 to {len(classes)} for "

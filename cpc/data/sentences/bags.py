@@ -1,4 +1,4 @@
-"""Bags of words: sentences as sparse counts, without word order, from the labelled text only."""
+"""Bags of words: sentences as sparse counts without word order. Only the labelled text is read."""
 
 import warnings
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
 
     A column stands for a word of one set, so that the features of a set do not depend on other sets. Some columns are
     words that a probe's training part lacks; their weight in the probe is zero. Counts are divided by the root mean
-    square length of a set's rows, which only shifts the grid of penalties.
+    square length of a set's rows. This only shifts the grid of penalties.
 
     Args:
         kind: `bow` or `tfidf` (as in scikit-learn, rows of length 1).
@@ -54,6 +54,6 @@ class SparseRows:
     def __getitem__(self, chosen: np.ndarray) -> Float[Tensor, "m D"]:
         """Return these rows as a CSR tensor."""
         rows = self.x[chosen]
-        with warnings.catch_warnings(action="ignore"):  # torch warns that CSR is in beta
+        with warnings.catch_warnings(action="ignore"):  # ignore torch's warning that CSR is in beta
             indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
             return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)

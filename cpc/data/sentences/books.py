@@ -11,7 +11,7 @@ from cpc.data.store.splits import draw_splits
 from cpc.data.store.text_files import Encoding
 from cpc.data.text.lines import splits_of_names
 
-FEWEST_SENTENCES = 2  # a sentence predicts the next one
+FEWEST_SENTENCES = 2  # minimum number of sentences in a book, since a sentence predicts the next sentence
 
 
 class Books:

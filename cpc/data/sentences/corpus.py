@@ -17,15 +17,15 @@ from cpc.data.store.atomic import json_text, write_json
 from cpc.data.text.corpus import write_once, write_stream
 from cpc.data.text.vocabulary import Vocabulary
 
-_FORMAT = 2  # format 1 split sentences and words by English letters and punctuation only
+_FORMAT = 2  # format 1 split sentences and words only by English letters and punctuation
 _INDEX = "index.json"
 
 
 class SentenceCorpus(MapStyleCorpus):
     """The books of a source, encoded by a vocabulary. Books are read on first use, since probes do not need them.
 
-    A passage is a run of consecutive sentences of a book, and corresponds to a file of audio: its windows share a
-    sequence id. The book corresponds to the speaker: same-speaker strategies compare sentences of one book.
+    A passage is a run of consecutive sentences of a book. Like a file of audio, it is a sequence: its windows share a
+    sequence id. A book takes the role of a speaker: same-speaker strategies compare sentences of one book.
 
     Args:
         options: a `cpc.data.Sentences`.
@@ -95,7 +95,7 @@ class SentenceCorpus(MapStyleCorpus):
         write_stream(folder / "tokens.npy", pieces())
         np.save(folder / "ends.npy", np.array(ends, np.int64))
         np.save(folder / "num_sentences.npy", np.array(num_sentences, np.int64))
-        write_json({"books": self.books.names}, folder / _INDEX)  # written last: it marks the folder as complete
+        write_json({"books": self.books.names}, folder / _INDEX)  # last, to mark the folder as complete
 
     def _pieces(self, name: str) -> Iterator[Int[np.ndarray, " n"]]:
         """Yield the token ids of a book's sentences; a long sentence is cut into parts of similar length."""

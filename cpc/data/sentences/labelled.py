@@ -17,8 +17,8 @@ from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.segmentation import normal_form
 
 SUFFIXES = (".all", ".tsv", ".txt")
-WHOLE = "all"  # split of a file whose name has no split; such files are probed by cross-validation
-PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of these files' sets in papers
+WHOLE = "all"  # the split of files whose names have no split; they are probed by cross-validation
+PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of the sets in papers, by file name
 MOST_LABELS = 1000
 _ADVICE = (
     "write each line as a label, a tab and a sentence without quotes (Python's csv.reader reads the rows of a CSV), "
@@ -84,7 +84,7 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
 
     Raises:
         ValueError: if a file does not exist, is not in this encoding, is a table of another format, such as a CSV,
-            holds no line, or has almost as many labels as lines.
+            holds no line, or has nearly as many different labels as lines.
     """
     path = Path(source)
     if not path.exists():

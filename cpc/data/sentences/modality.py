@@ -15,22 +15,23 @@ from cpc.data.text.vocabulary import build_vocabulary, encoder_vocabulary
 
 @dataclass(kw_only=True)
 class Sentences(MapStyleModality):
-    """Windows of consecutive sentences; vectors of sentences predict those of the following sentences.
+    """Windows of consecutive sentences; the vector of a sentence predicts the vectors of the following sentences.
 
     Args:
         source: a folder, in which each `*.txt` file is a book (`cpc.data.sentences.books` describes its splits).
         encoding: encoding of the files: `UTF-8`, `latin-1` or `windows-1252`; a byte-order mark overrides it.
-        max_tokens: largest number of tokens of a sentence; a longer sentence is cut into several.
+        max_tokens: largest number of tokens of a sentence; a longer sentence is cut into several sentences.
         window_sentences: consecutive sentences of an observation.
-        passage_sentences: length of a passage of a book. The windows of a passage share a sequence: sequence_only
-            negatives come from the passage, and the excluding strategies exclude it. For same_speaker negatives the
-            book is the speaker.
+        passage_sentences: length of a passage of a book. A passage is a sequence: sequence_only negatives come from the
+            passage, and the excluding strategies exclude the passage. For same_speaker negatives the book is the
+            speaker.
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` books.
         speakers_per_batch: books in the batch of all devices together, for `same_speaker`.
         train_split: split of the books to train on.
         eval_split: held-out split, on which the bound is measured.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
+        eval_batches: number of batches per device in a held-out evaluation; at most one pass. Every evaluation has the
+            same batches.
         valid_share: share of the books that is held out as split `valid`, if no path names a split.
         test_share: share of the books that is held out as split `test`, if no path names a split.
         num_workers: loader processes; 0 loads in the training process.
@@ -87,7 +88,7 @@ class Sentences(MapStyleModality):
         return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
 
     def check(self, model: Any) -> None:
-        """Raise also an error on windows that are too short for the model's predictions."""
+        """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
         furthest = model.steps[-1].k
         if self.window_sentences <= furthest:
@@ -97,7 +98,7 @@ class Sentences(MapStyleModality):
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
-        """Return the corpus, in the vocabulary of a trained encoder, or in a new vocabulary if it is untrained."""
+        """Return the corpus in the vocabulary of the encoder, or in a new vocabulary if the encoder is untrained."""
         if not to_train:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
         books = self.books()

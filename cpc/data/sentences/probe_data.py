@@ -134,7 +134,7 @@ class SentenceProbeData(ProbeData):
     """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`).
 
     Args:
-        corpus: corpus whose source holds the labelled sentences; None if only files outside a corpus are read.
+        corpus: corpus of labelled sentences; None if only files outside a corpus are read.
         encoding: encoding of the files.
         text: the text on which the model was trained, for expanded features; None: there are no expanded features.
         where: other arguments of `ProbeData`.
@@ -208,7 +208,7 @@ class SentenceProbeData(ProbeData):
         return repr(self.labelled.sentences[row][:60])
 
     def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
-        """Return the latents and contexts among the probed features, else only the latents."""
+        """Return the latents and contexts among the probed features, or only the latents if there are none."""
         return [name for name in learnt if name in ("z", "c")] or ["z"]
 
     def initialise(self, model: Any, seed: int) -> None:

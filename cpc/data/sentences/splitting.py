@@ -8,7 +8,7 @@ from cpc.data.text.segmentation import split_sentences
 
 
 def read_sentences(path: Path, encoding: Encoding) -> list[str]:
-    """Return the sentences of a text file in order; raises a ValueError as `cpc.data.store.text_files.decode` does."""
+    """Return the sentences of a text file in order; raises the errors of `cpc.data.store.text_files.decode`."""
     text = read_text(path, encoding)
     return [sentence for paragraph in paragraphs(text.splitlines()) for sentence in split_sentences(paragraph)]
 

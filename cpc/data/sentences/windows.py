@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from cpc.data.batch import Batch
 from cpc.data.streams.stream import Draw, digest
 
-NO_TOKEN = -1  # padding of shorter sentences
+NO_TOKEN = -1  # pads shorter sentences
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class SentenceWindows(Dataset[Batch]):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """Arguments of the stream: a passage of n sentences gives max(1, n // T) windows a pass, at random starts."""
+        """Arguments of the stream. Per pass a passage of n sentences gives max(1, n // T) windows, at random starts."""
         starts = self.passages.ends[self.passages.first[self.rows]]
         return {
             "num_slots": np.maximum(self.num_sentences // self.window_sentences, 1),

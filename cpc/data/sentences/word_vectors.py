@@ -18,8 +18,8 @@ from sklearn.utils.extmath import randomized_svd
 from cpc.data.text.segmentation import VERSION, WORD, normal_form
 from cpc.data.text.vocabulary import encoder_vocabulary
 
-REACH = 5  # neighbouring words on each side of a word
-SMOOTHING = 0.75  # exponent of the frequency of neighbours
+REACH = 5  # number of neighbouring words on each side of a word
+SMOOTHING = 0.75  # exponent of the frequencies of neighbours
 DIM = 200
 _PENALTIES = 10.0 ** np.arange(-3, 4)
 

@@ -16,6 +16,7 @@ from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.statistics import SignalStatistics, signal_statistics
 from cpc.data.signals.windows import SignalWindows, WindowLabels
+from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.stream import naming
 from cpc.data.streams.uniform import UniformBatches
@@ -69,6 +70,9 @@ class SignalCorpus(MapStyleCorpus):
                     f"{len(nameless)} of the {len(rows)} recordings of split {split!r} have no group (subject):\n"
                     f"{name_a_few(nameless)}\nfill the column `group`, or choose another strategy of negatives"
                 )
+
+    def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
+        return self.signals.content(rows)
 
     def rows(self, split: str | None) -> np.ndarray:
         """Return the rows of a split; None: of all.

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from cpc.data.signals.labels import Labels
+from cpc.data.store.statistics import bit_sums
 
 
 class ArraySignals:
@@ -25,10 +26,10 @@ class ArraySignals:
         """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
         return self.arrays[row][start : None if num_samples is None else start + num_samples]
 
-    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n 2"]:
-        """Return the length of each recording, and the sum of the bit patterns of its samples."""
-        bits = [np.ascontiguousarray(self.arrays[row], np.float32).view(np.int32) for row in rows]
-        return np.array([(len(each), each.sum(dtype=np.int64)) for each in bits], np.int64)
+    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
+        """Return length and sums of bit patterns of these recordings, as `PackedSignals.content` does."""
+        arrays = [np.ascontiguousarray(self.arrays[row], np.float32) for row in rows]
+        return np.array([[len(array), *bit_sums(array).ravel()] for array in arrays], np.int64)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor
 from cpc.data.signals.index import find_recordings
 from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.windows import SignalWindows
+from cpc.data.store.fingerprints import Content
 from cpc.data.streams.uniform import UniformBatches
 
 MIN_GROUP_CLUSTERS = 5
@@ -60,6 +61,7 @@ class SignalProbeData(ProbeData):
         where: other arguments of `ProbeData`.
     """
 
+    source_unit = "recording"
     several_vectors = True
     hand_made = ("hand", "hand_past", "minirocket")
     supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
@@ -170,6 +172,10 @@ class SignalProbeData(ProbeData):
         """Return subjects if all are known; recordings if not, or if the task is `group`."""
         ids = self.corpus.group_ids[self.recording]
         return self.recording if task == "group" or (ids < 0).any() else ids
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the content of the recordings of these rows, each recording once."""
+        return self.corpus.content(np.unique(self.recording[rows]))
 
     def minutes(self, rows: np.ndarray) -> np.ndarray:
         """Return the minutes of each row."""

@@ -42,7 +42,7 @@ def json_text(content: Any, **options: Any) -> str:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Add the path to an OSError without a path, such as that of a full disk."""
+    """Add the path to an OSError without a path, such as the error of a full disk."""
     try:
         yield
     except OSError as error:

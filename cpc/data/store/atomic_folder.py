@@ -16,10 +16,10 @@ _ABANDONED_AFTER_SECONDS = 3600
 
 
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
-    """Call `build` unless the folder is complete; one of several processes builds, and the others wait for it.
+    """Call `build` unless the folder is complete. Of several processes one builds, and all others wait.
 
-    If the building process fails or is killed, the next one builds. On file systems without locks every process builds,
-    so `build` must make the folder with `build_atomically`.
+    If the building process fails or is killed, another process builds. On file systems without locks every process
+    builds, so `build` must make the folder with `build_atomically`.
     """
     if not is_complete(folder):
         with _locked(folder):
@@ -29,7 +29,7 @@ def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callabl
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock of the system, which ends with the process, even if it is killed."""
+    """Hold a lock of the system, which releases the lock when the process ends, even if it is killed."""
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as held:
         try:
@@ -50,13 +50,13 @@ def _locked(folder: Path) -> Iterator[None]:
 def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
 
-    Several processes may build one folder at the same time. The folder of the process that ends first stays (with
-    `build_once` the others wait instead). After a kill -9 a folder `<folder>.partial-*` remains; a later call removes
-    it if nothing was written to it for an hour.
+    Several processes may build one folder at the same time. Then the folder of the process that ends first remains.
+    (With `build_once` only one process builds.) After a kill -9 a folder `<folder>.partial-*` remains; a later call
+    removes it if nothing was written to it for an hour.
 
     Args:
         folder: the final folder; an existing incomplete one is replaced.
-        is_complete: returns whether a folder has everything that the block writes.
+        is_complete: returns True if a folder has everything that the block writes.
         option: the caller's option for another folder, for the error message.
 
     Raises:
@@ -81,18 +81,18 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
         try:
             unfinished.rename(folder)
         except OSError:
-            if not is_complete(folder):  # if the folder is complete, another process was faster
+            if not is_complete(folder):  # another process was faster if the folder is complete
                 raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary folders of killed processes; a running process still writes to its temporary folder."""
+    """Remove temporary folders that killed processes left. A running process would still write to its folder."""
     for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
         try:
             last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
-        except FileNotFoundError:  # another process has just finished
+        except FileNotFoundError:  # another process has just renamed or removed it
             continue
         if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)

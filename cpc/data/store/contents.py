@@ -1,4 +1,4 @@
-"""One line on stderr about the content of a source, so that a wrong guess is seen before training."""
+"""One line on stderr about the content of a source, so that the user notices a wrong guess before training."""
 
 import os
 import sys

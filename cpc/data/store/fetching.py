@@ -1,12 +1,12 @@
-"""Files behind URLs, read whole and checked, by fsspec's file system for the URL's protocol."""
+"""Files behind URLs, read whole by fsspec, and checked."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-NUM_ATTEMPTS = 10  # two minutes in total, enough for a server to restart
+NUM_ATTEMPTS = 10  # waits of two minutes in total, enough for a server to restart
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
-TIMEOUT_SECONDS = 30.0  # seconds without data from an HTTP server
+TIMEOUT_SECONDS = 30.0  # limit of seconds without data from an HTTP server
 _BLOCK_BYTES = 2**20
 
 
@@ -58,7 +58,7 @@ def _file_system(url: str) -> tuple[Any, str, dict[str, Any]]:
     if url.startswith(("http://", "https://")):
         from aiohttp import ClientTimeout
 
-        # Read the file in one request: any given size avoids a request for the size.
+        # The file is read in one request: if any size is given, fsspec does not ask for the size first.
         options = {"block_size": 0, "size": 1}
         timeout = ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS)
         settings = {"client_kwargs": {"timeout": timeout}}

@@ -64,7 +64,7 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 
 
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
-    """Refuse two names of one file (`a.wav`, `./a.wav`, a link), since the file could be in training and held out.
+    """Raise an error if a file has two names (`a.wav`, `./a.wav`, a link), since it could be in two splits.
 
     Names that differ only in Unicode's normal form count as one file: copying between file systems changes the form.
 
@@ -96,7 +96,7 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
 
 
 def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
-    """Return the first few problems, one per line, and the number of further ones."""
+    """Return the first few problems, one per line, and the number of further problems."""
     more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
 
@@ -108,7 +108,7 @@ def require_file(path: Path) -> None:
 
 
 def require_utf8(names: Iterable[str], where: str) -> None:
-    """Refuse names that are not UTF-8, which the format `where` cannot hold.
+    """Raise an error on names that are not UTF-8, because the format `where` cannot hold them.
 
     Raises:
         ValueError: if there are such names. The message lists the first few, with a question mark for each byte that is

@@ -29,7 +29,7 @@ from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, bit_sums, statistics_of, value_sums
 from cpc.data.store.untrusted import read_json
 
-FORMAT = 3  # raise this version whenever the same input is written differently
+FORMAT = 3  # raise this version if the same input is written in another way
 _BLOCK_ROWS, _BLOCK_BYTES = 64, 2**20  # rows that a thread decodes at a time
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -89,7 +89,7 @@ class PackedRows:
         return statistics_of(sums, sum(self.lengths.tolist()) * math.prod(self.shape[:-1]), scale)
 
     def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
-        """Return length and exact sums of the values of these rows; they depend on the content, not on file paths."""
+        """Return lengths and exact sums of the values of these rows, which depend on the content, not on file paths."""
         return np.asarray(np.load(self.folder / "rows.npy")[self._rows[rows], 1:])
 
     @property
@@ -103,7 +103,7 @@ class PackedRows:
         if self._map is None and self._shards is not None:
             self._map = ShardedElements(self._shards, self._dtype, self.shape)
         elif self._map is None:
-            # A plain view of the map: slices of a numpy.memmap cost several microseconds each.
+            # A plain view of the map is kept, because a slice of a numpy.memmap costs several microseconds.
             flat = np.asarray(np.memmap(self.folder / "rows.bin", self._dtype, mode="r"))
             self._map = flat.reshape(-1, *self.shape)
         return self._map
@@ -153,7 +153,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def rooms(self, num_workers: int, progress: bool) -> Sequence[int | str]:
-        """Return an upper bound of each row's number of elements before decoding, or an error message."""
+        """Return, before decoding, an upper limit of each row's number of elements, or an error message."""
 
     def decoding(self) -> AbstractContextManager[None]:
         """Return a context in which several threads decode rows."""
@@ -164,7 +164,7 @@ class RowSource(ABC):
         """Yield the elements of a row, `[n, *shape]`, in one or several blocks.
 
         Raises:
-            ValueError: before or after any block, if the row cannot be used; it is then skipped.
+            ValueError: if the row cannot be used, before the first block or after any block. The row is then skipped.
         """
 
 
@@ -180,7 +180,7 @@ def pack_rows(
     """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`.
 
     The name of `folder` is a hash of everything that the source depends on; `open_pack` raises a ValueError if a folder
-    holds no complete pack. If several processes (ranks) call this, one decodes and the others wait.
+    holds no complete pack. If several processes (ranks) call this function, one decodes and all others wait.
     """
 
     def is_complete(candidate: Path) -> bool:
@@ -198,7 +198,7 @@ def pack_rows(
 
 
 def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
-    """Refuse a pack that has skipped rows, or warn of these if `skip_bad`.
+    """Raise an error if a pack has skipped rows; with `skip_bad`, warn instead.
 
     Raises:
         ValueError: if rows were skipped without `skip_bad`, or all rows were skipped. The message names the first few.

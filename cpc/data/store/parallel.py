@@ -1,4 +1,4 @@
-"""A thread pool that keeps the order and limits the pending items (decoding and reading headers release the GIL)."""
+"""A thread pool that keeps the order and limits the pending items. Decoding and reading of headers release the GIL."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

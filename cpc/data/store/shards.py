@@ -1,8 +1,9 @@
 """Packs in shards: the elements of a pack, cut into files of one size, in a folder or behind a URL.
 
-A sharded corpus is a folder. It holds `rows-00000.bin`, `rows-00001.bin`, ..., which joined are the `rows.bin` of a
-pack; the other files of the pack and the table of the corpus; and `shards.json` with the size and the SHA-256 of every
-file. Bytes are read by their offset in `rows.bin`, so the order of batches does not depend on the shards.
+A sharded corpus is a folder. It holds `rows-00000.bin`, `rows-00001.bin` and so on: joined, these files are the
+`rows.bin` of a pack. It also holds the other files of the pack, the table of the corpus, and `shards.json` with the
+size and the SHA-256 of every file. Bytes are read by their offset in `rows.bin`, so the order of batches does not
+depend on the shards.
 """
 
 import fcntl
@@ -30,7 +31,7 @@ FORMAT = 1
 INDEX_NAME = "shards.json"
 _PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
-_MOST_CHECKED_BYTES = 2e11  # bytes that a process checks, in two and a half minutes
+_MOST_CHECKED_BYTES = 2e11  # bytes that a process checks at most; this takes two and a half minutes
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -38,8 +39,8 @@ class Shards:
     """The bytes of a pack's `rows.bin`, by offset.
 
     Fetched shards stay in a cache that processes and runs share; the least recently read shards are removed to make
-    room. A shard is checked when it is fetched. A local or cached shard is checked when a process first reads it, until
-    the process has checked 200 GB. Pickling does not copy the bytes of shards.
+    room. A fetched shard is checked at once. A local or cached shard is checked when a process first reads it, unless
+    the process has already checked 200 GB. Pickling does not copy the bytes of shards.
 
     Args:
         source: a folder that `write_shards` wrote, or its URL.
@@ -47,12 +48,12 @@ class Shards:
         cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
 
     Attributes:
-        folder: folder of the pack's other files, which are checked.
+        folder: folder with the other files of the pack, already checked.
         num_bytes: size of all shards.
 
     Raises:
         ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
-        ConnectionError: as `fetch`.
+        ConnectionError: the errors of `fetch`.
     """
 
     def __init__(self, source: str | Path, cache_dir: str | Path | None = None, cache_gb: float = 50.0) -> None:
@@ -89,7 +90,7 @@ class Shards:
 
         Raises:
             ValueError: if a local shard is missing or damaged.
-            ConnectionError: as `fetch`.
+            ConnectionError: the errors of `fetch`.
         """
         if not 0 <= start <= stop <= self.num_bytes:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")
@@ -114,7 +115,7 @@ class Shards:
 
     @contextmanager
     def _open(self, name: str) -> Iterator[FileIO | None]:
-        """Yield an open file of the folder; None if the file is missing or damaged."""
+        """Yield a file of the folder, opened; None if it is missing or damaged."""
         try:
             stream = open_regular(self.folder / name)
         except (FileNotFoundError, IsADirectoryError):
@@ -149,7 +150,7 @@ class Shards:
                     with new.open("wb") as stream:
                         stream.write(content)
                         stream.flush()
-                        os.fsync(stream.fileno())  # otherwise a loss of power may leave zeros of the right size
+                        os.fsync(stream.fileno())  # otherwise a loss of power may leave a file of zeros
                     new.replace(self.folder / name)
                 finally:
                     new.unlink(missing_ok=True)
@@ -163,7 +164,7 @@ class Shards:
 
     def _make_room(self, num_bytes: int) -> None:
         """Remove the least recently read shards, and temporary files of killed processes."""
-        for leftover in self.folder.glob("rows-*.new"):  # a running process would hold the lock
+        for leftover in self.folder.glob("rows-*.new"):  # locked, so no running process writes them
             leftover.unlink(missing_ok=True)
         shards = {path: path.stat() for path in self.folder.glob("rows-*")}
         excess = sum(status.st_size for status in shards.values()) + num_bytes - self._most_cached_bytes
@@ -176,7 +177,7 @@ class Shards:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock of the folder itself, which ends with the process. On file systems without locks, do nothing."""
+    """Hold a lock of the folder, which the system releases at the end of the process. Without locks, do nothing."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):

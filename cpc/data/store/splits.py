@@ -1,7 +1,7 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
 The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
-file to another split. An exception is a corpus so small that a split would be empty: its splits depend on all files.
+file to another split. If a corpus is so small that a split would be empty, its splits depend on all files.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def split_called(name: str) -> str | None:
 
 
 def split_named(path: str) -> str | None:
-    """Return the split that a word in a path stands for. The file name is searched first, then the innermost folder.
+    """Return the split that a word in a path stands for. The search goes from the file name to the outermost folder.
 
     Raises:
         ValueError: if a part of the path names several splits.
@@ -62,7 +62,7 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
     Args:
-        units: the unit of each file, which is not divided between splits: the file's path, or its speaker.
+        units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
         valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
         test_share: expected share of the units in `test`, with the same minimum.
         seed: seed of the hash.
@@ -89,7 +89,7 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
     for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share
         num_below = sum(value < edge for value in hashes.values())
-        # At least one unit for this split, and at least one for every remaining split, which include `train`.
+        # This split gets at least one unit, and leaves at least one unit for every further split, `train` included.
         last = min(max(num_below, first + 1), len(ordered) - num_remaining)
         split_of |= dict.fromkeys(ordered[first:last], name)
         first = last

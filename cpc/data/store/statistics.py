@@ -14,8 +14,8 @@ class ChannelStatistics(NamedTuple):
 
 
 def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
-    """Return the sums of integers and of their squares per channel; exact while these stay below 2**53."""
-    # Channels first: sums along the last axis are ten times faster.
+    """Return the sums of integers and of their squares per channel. They are exact as long as they stay below 2**53."""
+    # Channels go first, because sums along the last axis are ten times faster.
     channels = np.ascontiguousarray(values.reshape(-1, values.shape[-1]).T, np.float64)
     return np.stack([channels.sum(axis=1), np.vecdot(channels, channels)]).astype(np.int64)
 
@@ -31,7 +31,7 @@ def bit_sums(values: Shaped[np.ndarray, "n C"]) -> Int64[np.ndarray, "2 C"]:
 
 def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int) -> ChannelStatistics:
     """Return mean and standard deviation of all values, divided by `scale`; `num_values` counts them per channel."""
-    # Python's integers until the division, to avoid overflow and cancellation.
+    # The arithmetic uses Python's integers until the division, to avoid overflow and cancellation.
     means, stds = [], []
     for channel in np.moveaxis(sums, 2, 0):
         total, total_of_squares = (sum(column.tolist()) for column in channel.T)

@@ -19,8 +19,9 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     r"""Read a delimited table line by line.
 
-    Tables with commas are quoted as in RFC 4180, but without line breaks inside cells. In tables with tabs a quote is
-    an ordinary character, unless every quoted cell of its line is well-formed. Rows without any content are skipped.
+    Tables with commas are quoted as in RFC 4180, but without line breaks inside cells. In a table with tabs a line is
+    read as quoted only if all its quoted cells are well-formed; otherwise a quote is an ordinary character. Rows
+    without any content are skipped.
 
     Args:
         path: the table; with the suffix `.tsv` tabs separate cells, otherwise commas.
@@ -31,8 +32,8 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
 
     Raises:
         ValueError: if the file cannot be read, is a FIFO or a device, or has another format (semicolons, UTF-16, JSON);
-            if a column has no name, two columns have one name, a quote does not close in its line, or a row has another
-            number of cells. The message names the file and the line.
+            if a column has no name, two columns have one name, a quote does not close in its line, or the number of
+            cells of a row differs from the number of columns. The message names the file and the line.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
@@ -69,7 +70,7 @@ def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def has_line_break(cell: str) -> bool:
-    """Return whether a cell cannot lie in one line."""
+    """Return whether a cell holds a line break, so that it does not fit into one line."""
     return _LINE_BREAK.search(cell) is not None
 
 

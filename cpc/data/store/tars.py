@@ -1,4 +1,4 @@
-"""Tars of WebDataset: a sample is the members whose names agree up to the first dot (`000012.flac`, `000012.json`)."""
+"""Tars of WebDataset. The members of a sample have equal names up to the first dot (`000012.flac`, `000012.json`)."""
 
 import io
 import tarfile
@@ -76,7 +76,7 @@ def read_samples(tar: Path) -> Iterator[Sample]:
 
 
 def _check_end(tar: Path, end: int) -> None:
-    """Refuse a tar that does not end with zeros; `tarfile` accepts damage or a missing end as the end of the tar."""
+    """Raise an error if a tar does not end with zeros. `tarfile` would take damage, or a missing end, for the end."""
     with tar.open("rb") as stream:
         stream.seek(end)
         if not (block := stream.read(_BLOCK_BYTES)):
@@ -103,7 +103,7 @@ def write_samples(samples: Iterable[tuple[str, dict[str, bytes]]], folder: Path,
                 archive = tarfile.open(folder / f"{num_tars:05}.tar", "w", format=tarfile.PAX_FORMAT)
                 num_tars += 1
             for kind, content in parts.items():
-                member = tarfile.TarInfo(f"{key}.{kind}")  # no time or owner: equal corpora give equal tars
+                member = tarfile.TarInfo(f"{key}.{kind}")  # no time or owner, so that equal corpora give equal tars
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
             if archive.offset >= tar_bytes:

@@ -9,8 +9,8 @@ from cpc.data.store.untrusted import reading
 
 Encoding = Literal["UTF-8", "latin-1", "windows-1252"]
 
-# A byte-order mark overrides the declared encoding. UTF-32 comes before UTF-16, because its mark begins with that of
-# UTF-16.
+# A byte-order mark overrides the declared encoding. UTF-32 comes before UTF-16, because its mark begins with the mark
+# of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE",
     codecs.BOM_UTF32_BE: "UTF-32BE",
@@ -19,7 +19,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }
 _UTF8_CHARACTER = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
-_CONTRADICTION = 0.9  # share of UTF-8 in the bytes beyond ASCII; in Latin-1 prose a few per cent, such as `É»`
+_CONTRADICTION = 0.9  # share of UTF-8 in the bytes beyond ASCII; Latin-1 has some by chance, such as `É»`
 
 
 def marked_encoding(start: bytes) -> tuple[str | None, int]:
@@ -28,13 +28,13 @@ def marked_encoding(start: bytes) -> tuple[str | None, int]:
 
 
 def read_text(path: Path, encoding: Encoding | None = None) -> str:
-    r"""Return the text of a file, with line ends `\n`; raise a ValueError as `decode` does."""
+    r"""Return the text of a file, with line ends `\n`; raises the errors of `decode`."""
     with reading(path):
         return decode(path.read_bytes(), path, encoding).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, offset: int = 0) -> str:
-    """Decode bytes by the encoding of their byte-order mark, or else by the declared one.
+    """Decode bytes by the encoding of their byte-order mark, or without a mark by the declared encoding.
 
     Args:
         data: the bytes.
@@ -43,7 +43,7 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
         offset: offset of the bytes in the file. Only the start of a file can have a mark.
 
     Raises:
-        ValueError: on bytes that are not in the encoding, on NUL, and if `latin-1` or `windows-1252` is declared for
+        ValueError: if bytes are not in the encoding, a byte is NUL, or `latin-1` or `windows-1252` is declared for
             UTF-8. The message names the file and the first such byte.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)

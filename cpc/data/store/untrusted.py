@@ -21,14 +21,14 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def require_regular(path: str | Path) -> None:
-    """Refuse a FIFO, a device or a socket, on which a library could wait for ever. Missing files and folders pass.
+    """Raise an error on a FIFO, device or socket, on which a library could wait for ever. Other paths pass.
 
     Raises:
         ValueError: naming the path.
     """
     try:
         _check_kind(path, os.stat(path))
-    except OSError:  # the reader raises a better error
+    except OSError:  # a missing file, for which the reader raises a better error
         return
 
 
@@ -36,7 +36,7 @@ def open_regular(path: str | Path) -> FileIO:
     """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO.
 
     Raises:
-        ValueError: as `require_regular`.
+        ValueError: the errors of `require_regular`.
         OSError: if there is no such file, or it cannot be opened.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -53,7 +53,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
     Raises:
         ValueError: if the path is not a regular file or has more than `most_bytes`. The message names the path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
     with BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
@@ -68,7 +68,7 @@ def read_json(path: str | Path) -> Any:
     Raises:
         ValueError: if the path is not a regular file, is too large, or is not JSON in UTF-8. The message names the
             path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
     content = read_bytes(path, MOST_JSON_BYTES)
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_JSON_NODES:
@@ -80,19 +80,19 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_limited_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file, aliases written out.
+    """Return the content of a YAML file, with aliases expanded.
 
     Raises:
         ValueError: if the path is not a regular file, is too large or nested too deeply, or is not YAML in UTF-8. The
             message names the path.
-        OSError: as `open_regular`.
+        OSError: the errors of `open_regular`.
     """
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast as Python, if it is installed
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser, if it is installed, is ten times as fast
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
         check_size(yaml.parse(content, loader))
         return yaml.load(content, loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # impossible dates raise a ValueError
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError comes from impossible dates
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read as YAML: {reason}") from error
 
@@ -104,7 +104,7 @@ def why_unreadable(path: Path) -> str:
             return "" if stream.read(1) else "is empty (0 bytes)"
     except FileNotFoundError:
         return "there is no such file"
-    except OSError as error:  # it is a folder, access is not permitted, the disk is broken ...
+    except OSError as error:  # such as a folder, a file without permission, a broken disk
         return f"cannot be read ({error.strerror})"
     except ValueError as error:
         return str(error).removeprefix(f"{path} ")

@@ -1,4 +1,4 @@
-"""Continuous batches of tokens: row b of a batch continues row b of the batch before, so contexts carry a state.
+"""Continuous batches of tokens. Row b of a batch continues row b of the previous batch, so contexts carry a state.
 
 A lane is a stretch of text that is read chunk by chunk; row b of all batches is lane b. B lanes of this process, T
 tokens of a lane in a batch, K furthest predicted step, N tokens of the text.
@@ -90,8 +90,8 @@ def held_out_lanes(
 
     The stream is cut into as many parts as there are lanes on all processes. After the end of its part a lane holds
     padding (`num_valid`) and labels -100. Every lane except the first starts in the middle of the text, without
-    context. So fewer lanes lose less context. Arguments are those of `TrainingLanes`, but `stream` begins with the
-    `<eos>` from which the first token of the text is predicted.
+    context, so fewer lanes lose less context. The arguments are those of `TrainingLanes`, except that `stream` begins
+    with the `<eos>` from which the first token of the text is predicted.
     """
     num_inputs = len(stream) - 1
     total = num_lanes * world_size

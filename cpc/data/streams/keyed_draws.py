@@ -1,4 +1,4 @@
-"""Random numbers as a function of a key and an index: no generator and no state, the same on every machine and rank.
+"""Random numbers as a function of a key and an index. There is no generator and no state; all machines and ranks agree.
 
 B keys.
 """

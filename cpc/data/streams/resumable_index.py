@@ -45,7 +45,7 @@ class ResumableIndex:
         return [index]
 
     def __len__(self) -> int:
-        return ENDLESS  # without a length, the loader reads one batch ahead, and its state is off by one batch
+        return ENDLESS  # without a length the loader reads a batch ahead, and its state is off by a batch
 
     def __iter__(self) -> Iterator[Any]:
         while True:

@@ -1,4 +1,4 @@
-"""Batches of few groups each (the speakers of audio), so that negatives come from the same group."""
+"""Batches that each hold few groups (for audio, speakers), so that negatives come from the same group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _NUM_SWAPS = 20
 
 
 class SameGroupBatches(BatchStream):
-    """Batches that hold `groups_per_batch` groups, with the same number of draws from each.
+    """Batches of `groups_per_batch` groups, with equally many draws from each group.
 
     Here a batch is the batch of all ranks together. Each rank takes its share of the draws, from any group.
 
@@ -96,7 +96,8 @@ class SameGroupBatches(BatchStream):
         slots = self._num_slots[self._items]
         num_parts = -(-np.bincount(self._group_of_item, slots).astype(np.int64) // self._part)
         if self._require_distinct_items:
-            # If the slots of the longest item are spread evenly, every part still has a draw of another item.
+            # A group gets so many parts that every part has a draw of another item, even if the slots of its longest
+            # item are spread evenly.
             longest = np.zeros_like(num_parts)
             np.maximum.at(longest, self._group_of_item, slots)
             num_parts = np.maximum(num_parts, -(-longest // (self._part - 1)))
@@ -128,7 +129,8 @@ class SameGroupBatches(BatchStream):
         group = group_of_part[part]
         parts[part, column] = item_of_slot[first_slot[group] + rng.integers(0, num_slots[group])]
         if self._require_distinct_items:
-            # Parts of a single item end with a repeated slot; another item replaces this slot, so that no slot is lost.
+            # If a part has a single item, its last slot is a repeated slot. A slot of another item replaces this slot,
+            # so that no slot is lost.
             (single,) = np.nonzero((parts == parts[:, :1]).all(axis=1))
             group = group_of_part[single]
             step = rng.integers(1, self._num_items[group])
@@ -141,8 +143,8 @@ class SameGroupBatches(BatchStream):
         rank_of_group = rng.permutation(len(self._num_parts))
         order = rng.permutation(len(group_of_part))
         order = order[np.argsort(rank_of_group[group_of_part[order]], kind="stable")]
-        # Fill column after column of all batches: the parts of a group are consecutive and no more than the batches,
-        # so no batch gets two of them.
+        # Fill column after column of all batches: the parts of a group are consecutive, and at most as many as the
+        # batches, so no batch gets two of them.
         batch_parts = np.full(self.groups_per_batch * self._batches_per_pass, -1)
         batch_parts[: len(order)] = order
         batch_parts = rng.permutation(batch_parts.reshape(self.groups_per_batch, -1).T)

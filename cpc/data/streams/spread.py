@@ -1,4 +1,4 @@
-"""Streams of every item once per pass, with items of one sequence far apart: overlapping items are poor negatives."""
+"""Streams with every item once per pass. Items of a sequence are far apart, since overlapping negatives are poor."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class SpreadBatches(UniformBatches):
         self.fingerprint["sequences"] = digest(self._sequence)
 
     def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
-        """Draw the order of the items: the n items of a sequence at equal distances, from a random start."""
+        """Draw the order of the items. The n items of a sequence are at equal distances, from a random start."""
         order = super()._draw_items(rng)
         num_items = len(order)
         position = np.empty(num_items, np.int64)  # sequence of each item in `order`

@@ -1,4 +1,4 @@
-"""The endless stream of batches, which resumes exactly: batch i of a rank depends only on (seed, i, rank, world_size).
+"""The endless, resumable stream of batches. Batch i of a rank depends only on (seed, i, rank, world_size).
 
 An item is an audio file or an image. A draw is a pair (item, start), where `start` is the first sample of a window in a
 file, or a key for the augmentation of an image. The stream consists of endless passes over the items. Ranks take turns:
@@ -56,7 +56,7 @@ class BatchStream(ResumableIndex):
 
     Attributes:
         num_slots: draws of all items in a pass.
-        draws_per_pass: draws of all ranks together; more than `num_slots` if a subclass repeats some items.
+        draws_per_pass: draws of all ranks together in a pass; more than `num_slots` if a subclass repeats some items.
 
     Raises:
         ValueError: if an argument is out of range, or no item has a slot.
@@ -91,7 +91,7 @@ class BatchStream(ResumableIndex):
         self._passes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         if made_from is None:
             made_from = {"items": digest(np.stack([self._num_slots, self._num_starts]))}
-        # The fingerprint lacks the number of ranks, since any number of ranks may share a batch.
+        # The fingerprint does not include the number of ranks, since any number of ranks may share a batch.
         identity = {
             "sampler": type(self).__name__,
             "seed": seed,

@@ -6,12 +6,13 @@ import numpy as np
 
 from cpc.data.streams.stream import BatchStream
 
-# Number of runs that are shuffled together. Neighbours on disk often share a speaker, who then has 1/16 of the draws.
+# Number of runs of neighbouring items that are shuffled together. Neighbours often share a speaker, who then has 1/16
+# of the draws.
 _NUM_RUNS = 16
 
 
 class UniformBatches(BatchStream):
-    """Batches drawn uniformly from all items, or from a part of them that changes during a pass.
+    """Batches drawn uniformly from all items, or from a part of the items that changes during a pass.
 
     Args:
         slots_at_once: number of slots that are shuffled together; None: all. These slots come from sixteen random runs
@@ -34,7 +35,7 @@ class UniformBatches(BatchStream):
         slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)
         if self._slots_at_once is None:
             return rng.permutation(slots)
-        slots = np.roll(slots, rng.integers(len(slots)))  # each pass is cut at other positions
+        slots = np.roll(slots, rng.integers(len(slots)))  # cut at other positions in each pass
         runs = np.array_split(slots, -(-len(slots) * _NUM_RUNS // self._slots_at_once))
         order = rng.permutation(len(runs))
         chunks = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))

@@ -1,6 +1,6 @@
 """The espeak-ng library of the `espeakng-loader` wheel, through ctypes: speech with the position of every phoneme.
 
-The library keeps its state in global variables, some of which no call resets (the phase of the pitch flutter, the gain
+The library keeps its state in global variables. No call resets some of them (the phase of the pitch flutter, the gain
 control). Every `Espeak` therefore loads its own copy of the library, so that its speech does not depend on other
 instances, which may run in other threads. Constants and structures follow espeak-ng's `speak_lib.h`.
 """
@@ -29,9 +29,9 @@ _CHARS_UTF8 = 1
 _EVENT_LIST_TERMINATED, _EVENT_PHONEME = 0, 7
 _BUFFER_MS = 1000
 
-# At half of the default, no voice activates the library's gain control, which distorts.
+# At half of the default volume, no voice activates the library's gain control, which distorts.
 _VOLUME_PERCENT = 50
-# A command to the library: echo of the lowest possible strength, 1/256; some voices have up to 15/256.
+# A command to the library: echo of the lowest possible strength, 1/256. Without it some voices have up to 15/256.
 _FAINTEST_ECHO = "\x011H"
 
 
@@ -45,7 +45,7 @@ class _Event(ctypes.Structure):
         ("unique_identifier", ctypes.c_uint),
         ("text_position", ctypes.c_int),
         ("length", ctypes.c_int),
-        ("audio_position", ctypes.c_int),  # rounded milliseconds; unused
+        ("audio_position", ctypes.c_int),  # in rounded milliseconds; not used
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
         ("id", _Id),
@@ -60,7 +60,7 @@ class Voice(NamedTuple):
 
     Attributes:
         accent: name of a base voice, such as "en-us".
-        variant: name of a file in the library's `voices/!v`, such as "f3": formants, timbre, basic pitch.
+        variant: name of a file in the library's `voices/!v`, such as "f3": it sets formants, timbre and basic pitch.
         pitch: 0 to 99; 50 is the pitch of the variant.
         pitch_range: 0 (monotone) to 99; 50 is the range of the variant.
         words_per_minute: 80 to 450.
@@ -119,7 +119,7 @@ class Espeak:
         self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []
         self._phonemes: list[tuple[int, str]] = []
-        self._callback = _Callback(self._collect)  # the library keeps a pointer to it
+        self._callback = _Callback(self._collect)  # kept, because the library holds a pointer to it
         self._library.espeak_SetSynthCallback(self._callback)
 
     def __enter__(self) -> "Espeak":

@@ -32,8 +32,8 @@ from cpc.data.synthetic.record import REMEDY, make_once
 
 CORPORA = ("photographs", "digits")
 PROVENANCE_NAME = "images.json"
-# Files of scikit-image's data folder, without drawings, masks, the right motorcycle (its scene equals that of the left
-# one) and microaneurysms.png (hardly larger than a crop).
+# Files of scikit-image's data folder, without drawings, masks, the right motorcycle (the same scene as the left
+# motorcycle) and microaneurysms.png (hardly larger than a crop).
 PHOTOGRAPHS = tuple(
     (
         "astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png coins.png "
@@ -42,13 +42,13 @@ PHOTOGRAPHS = tuple(
     ).split()
 )
 LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show almost nothing
-BLOCK_SIZE = 96  # approximate side: equal blocks fill the photograph
+BLOCK_SIZE = 96  # approximate, so that equal blocks fill the photograph
 CROP_SIZE = 64
 CROP_STRIDE = 8
-BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # shares of each photograph's blocks; the rest is for training
+BLOCK_SHARES = {"test": 0.3, "valid": 0.1}  # shares of each photograph's blocks; all further blocks are for training
 MOST_CROPS = {"train": 400, "valid": 40, "test": 40}  # largest number of crops of each photograph
 DIGIT_SIZE = 32
-DIGIT_SHARES = {"train": 0.6, "valid": 0.1, "test": 0.3}  # contiguous parts in this order
+DIGIT_SHARES = {"train": 0.6, "valid": 0.1, "test": 0.3}  # the splits are contiguous parts in this order
 
 # Version of the recipe; raise it whenever the same parameters give other images.
 _RECIPE = 2
@@ -182,7 +182,7 @@ def _read(path: Path) -> UInt8[np.ndarray, "h w"]:
 
 
 def _choose_crops(blocks: list[np.ndarray], num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Choose `num` random crops, equally many per block if blocks have enough; return the crops and their blocks."""
+    """Choose `num` random crops, equally many per block if possible; return the crops and their blocks."""
     turns = np.concatenate([rng.permutation(len(crops)) for crops in blocks])
     chosen = np.sort(np.argsort(turns + rng.random(len(turns)))[:num])
     block_indices = np.repeat(np.arange(len(blocks)), [len(crops) for crops in blocks])

@@ -1,7 +1,7 @@
 """English sentences from the language reference in `pydoc_data.topics`, a part of every Python installation.
 
 `cpc.data.synthetic.speech` synthesises the sentences, so only prose is kept. Markup, grammar, tables, code and version
-notes are removed. So are sentences with anything except words (an expression, a number, an abbreviation). Long
+notes are removed. Sentences with anything except words (an expression, a number, an abbreviation) are removed too. Long
 sentences are divided at their clauses. A name that is made of words becomes these words: `IndexError` is "index error".
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 MIN_WORDS = 4
 MAX_WORDS = 16
 
-# These abbreviations are spelt out, also because their full stops would end a sentence.
+# These abbreviations are spelt out. Their full stops would otherwise end a sentence.
 SPOKEN = {
     "e.g.": "for example",
     "i.e.": "that is",
@@ -54,10 +54,10 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the prose sentences of reference texts, in the order of their titles, without duplicates.
+    """Return the prose sentences of reference texts, in the order of the titles, without duplicates.
 
     Args:
-        texts: title -> text in the format of Sphinx: blank lines separate paragraphs, code is in double quotes.
+        texts: texts by title, in the format of Sphinx: blank lines separate paragraphs, code is in double quotes.
     """
     unique: dict[str, str] = {}
     for title in sorted(texts):
@@ -83,11 +83,11 @@ def paragraph_sentences(paragraph: str) -> Iterator[str]:
 
 
 def plain_text(paragraph: str) -> str:
-    """Return a paragraph on one line, without markers, notices, emphasis, asides in brackets, and quotes of words."""
+    """Return a paragraph on one line, without markers, notices, emphasis, asides in brackets or quotes of words."""
     lines = paragraph.splitlines()
     indents = [len(line) - len(line.lstrip()) for line in lines]
     if len(lines) > 1 and indents[1] > indents[0] and not LIST_MARKER.match(lines[0]):
-        lines = lines[1:]  # the first line is the term of a definition list
+        lines = lines[1:]  # in a definition list the first line is the term
     text = NOTICE.sub("", LIST_MARKER.sub("", " ".join(" ".join(lines).split())))
     for written, spoken in SPOKEN.items():
         text = text.replace(written, spoken)

@@ -1,4 +1,4 @@
-"""Create a synthetic corpus atomically in a folder, or reuse the folder if its record has the same parameters."""
+"""Synthetic corpora in folders, made atomically. A folder is reused if its record has the same parameters."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ REMEDY = "remove the folder, or name another one"
 def make_once(
     out: Path, record_name: str, parameters: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]
 ) -> bool:
-    """Make a corpus and return True, or return False if `out` holds the corpus of these parameters already.
+    """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False.
 
     Args:
         out: the folder. It appears when the corpus is complete, so an interrupted run does not leave a partial corpus.

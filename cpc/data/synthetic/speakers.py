@@ -9,8 +9,8 @@ from cpc.data.synthetic.espeak import Voice
 # espeak-ng's accents of English except Shavian; "en" is British.
 ACCENTS = ("en-us", "en", "en-gb-scotland", "en-029", "en-gb-x-rp", "en-us-nyc", "en-gb-x-gbclan", "en-gb-x-gbcwmd")
 # Variants that sound human. Robots, whispers, croaks, Klatt synthesisers and variants that overdrive the library are
-# left out. So are variants such as Alicia, shelby and victor, whose phones a linear probe trained on all others
-# recognises only half as often.
+# left out. Also left out are variants such as Alicia, shelby and victor: a linear probe trained on all other variants
+# recognises their phones only half as often.
 FEMALE_VARIANTS = tuple("f1 f2 f3 f4 f5 Andrea Annie aunty belinda grandma linda steph".split())
 MALE_VARIANTS = tuple("m1 m2 m3 m4 m5 m6 m7 m8 Alex Diogo Mario Mike michel quincy robert".split())
 
@@ -39,8 +39,8 @@ class Speaker:
 def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speaker]:
     """Draw random speakers. The last `num_heldout` are held out.
 
-    In each group sexes alternate, and accents and variants take turns. As long as there are enough variants, held-out
-    speakers have other variants than the rest, so that their vocal tracts are not in the training data.
+    In each group sexes alternate, and accents and variants take turns. If there are enough variants, held-out speakers
+    have other variants than training speakers, so that their vocal tracts are not in the training data.
     """
     if not 0 < num_heldout < num_speakers:
         raise ValueError(

@@ -33,11 +33,11 @@ from cpc.data.synthetic.speakers import Speaker, draw_speakers
 
 SAMPLE_RATE_HZ = 16_000
 PROVENANCE_NAME = "corpus.json"
-# Shares of the minutes and of the sentences.
+# Shares of the splits, both of the minutes and of the sentences.
 SHARES = {"train": 0.80, "valid": 0.08, "test": 0.12}
-# Same-speaker strategies compare utterances of one speaker, so that each speaker needs two.
+# Same-speaker strategies compare utterances of one speaker, so each speaker needs two utterances.
 MIN_UTTERANCES = 2
-# The usual window of 1.28 seconds fits into every file.
+# A file lasts at least this long, so that the usual window of 1.28 seconds fits into every file.
 MIN_SECONDS = 1.5
 LEVELS_DBFS = (-32.0, -20.0)
 SIGNAL_TO_NOISE_DB = (15.0, 35.0)
@@ -143,7 +143,7 @@ def synthesize(
 
 
 def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: int) -> list[_Script]:
-    """Distribute the sentences. Splits do not share sentences, and the speakers of a split start at different ones."""
+    """Distribute the sentences. Splits share no sentences; the speakers of a split start at different sentences."""
     order = np.random.default_rng([seed, num_sentences]).permutation(num_sentences).tolist()
     edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
     pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
@@ -161,7 +161,7 @@ def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: 
 
 
 def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
-    """Synthesise and write the utterances of a speaker, in whole sentences that last about the given seconds."""
+    """Synthesise and write the utterances of a speaker: whole sentences that last about the given seconds in all."""
     speaker = script.speaker
     (folder / "audio" / speaker.name).mkdir(parents=True)
     utterances = []
@@ -212,10 +212,11 @@ def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.nda
 def resample(samples: np.ndarray) -> np.ndarray:
     """Resample S samples at 22 050 Hz to 16 kHz by cutting the spectrum at 8 kHz; sample n stays at time n / rate.
 
-    The function uses only numpy, so that workers do not need torch. The spectrum is that of the whole file. A half
-    cosine from 7.6 kHz on prevents ringing at the cut. The result has ceil(320 / 441 S) samples in float64.
+    The function uses only numpy, so that workers do not need torch. The spectrum is computed over the whole file. It
+    falls by a half cosine from 7.6 kHz on, to prevent ringing at the cut. The result has ceil(320 / 441 S) samples in
+    float64.
     """
-    up, down, granule = 320, 441, 32  # granule: transform lengths without large prime factors
+    up, down, granule = 320, 441, 32  # granule: keeps large prime factors out of transform lengths
     num_blocks = -(-len(samples) // (down * granule)) * granule
     spectrum = np.fft.rfft(samples, num_blocks * down)[: num_blocks * up // 2 + 1]
     frequencies_hz = np.linspace(0, SAMPLE_RATE_HZ / 2, len(spectrum))

@@ -9,7 +9,7 @@ from cpc.data.text.segmentation import CHUNK, WORD_START
 
 Pair = tuple[str, str]
 _UNKNOWN = "<unk>"
-_SEPARATOR = "\n"  # separator of chunks; a line does not contain it
+_SEPARATOR = "\n"  # separator of chunks, because no line contains it
 
 
 def chunks(line: str) -> list[str]:
@@ -18,7 +18,7 @@ def chunks(line: str) -> list[str]:
 
 
 def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbols: int) -> list[Pair]:
-    """Return the pairs of adjacent symbols to merge, the most frequent first, counted after all earlier merges.
+    """Return the pairs of adjacent symbols to merge. Each is the most frequent pair after all earlier merges.
 
     Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
     Unicode.
@@ -26,8 +26,8 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     Args:
         counts: number of occurrences of each chunk.
         alphabet: the characters, which are the first symbols.
-        num_symbols: number of different symbols, including characters. The result has fewer if no adjacent symbols are
-            left.
+        num_symbols: number of different symbols, including characters. The result has fewer symbols if no adjacent
+            symbols are left to merge.
 
     Raises:
         ValueError: if `tokenizers` is not installed.

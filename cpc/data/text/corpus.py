@@ -29,8 +29,8 @@ class TokenCorpus:
     Args:
         text: the text with its splits.
         vocabulary: the vocabulary of all splits.
-        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. With None there is no pack of the prose that
-            ships with Python: its tokens stay in memory.
+        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. The tokens of the prose that ships with
+            Python then stay in memory, without a pack.
 
     Attributes:
         digest: hash of text and vocabulary; a resumed run compares it with the hash in its checkpoint.
@@ -95,7 +95,7 @@ def training_vocabulary(
 
 
 def entropy_nats(counts: Int[np.ndarray, " V"]) -> float:
-    """Return the entropy of the counted frequencies; for n tokens of V classes it is about (V - 1) / 2n too low."""
+    """Return the entropy of the counted frequencies. For n tokens of V classes it is about (V - 1) / 2n too low."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
@@ -123,7 +123,7 @@ def _encoded(lines: Iterable[str], vocabulary: Vocabulary) -> Iterable[np.ndarra
 def _pack(text: Text, vocabulary: Vocabulary, folder: Path) -> None:
     for split in text.splits:
         write_stream(folder / f"{split}.npy", _encoded(text.lines(split), vocabulary))
-    write_json({"splits": text.splits}, folder / _INDEX)  # written last: it marks the folder as complete
+    write_json({"splits": text.splits}, folder / _INDEX)  # last, to mark the folder as complete
 
 
 def write_stream(file: Path, pieces: Iterable[np.ndarray]) -> None:

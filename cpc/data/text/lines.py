@@ -16,7 +16,7 @@ from cpc.data.text.segmentation import CUT_ANEW, VERSION
 EMBEDDED = "embedded"
 ALL = "all"  # the only split of a text that is read whole
 DEFAULT_SHARE = 0.05
-BLOCK_LINES = 20  # number of lines that are held out together, so that held-out text has context
+BLOCK_LINES = 20  # number of lines in a block that is held out, so that held-out text has context
 
 
 class Text:
@@ -60,7 +60,7 @@ class Text:
         self._block_splits = {name: [named_splits.get(name, "train")] * num for name, num in num_blocks.items()}
         divisible = [name for name in num_blocks if named_splits.get(name, "train") == "train"]
         blocks = [(name, block) for name in divisible for block in range(num_blocks[name])]
-        if blocks:  # a source with only held-out files has no blocks to divide
+        if blocks:  # none if all files are held out
             splits = draw_splits(
                 [f"{name}:{block}" for name, block in blocks],
                 valid_share=0.0 if "valid" in named_splits.values() else valid_share,
@@ -83,7 +83,7 @@ class Text:
 
     @property
     def segmentation(self) -> int:
-        """Lowest version of the rules in `cpc.data.text.segmentation` that cuts this text as the current one."""
+        """Lowest version of the rules in `cpc.data.text.segmentation` with the cuts of the current version."""
         return self._digest_and_segmentation[1]
 
     @cached_property
@@ -96,7 +96,7 @@ class Text:
                 sha256.update(line.encode() + b"\n")
                 is_cut_anew = is_cut_anew or not (line.isascii() or CUT_ANEW.search(line) is None)
         segmentation = VERSION if is_cut_anew else 1
-        if is_cut_anew:  # so that packs and runs of an earlier segmentation are not used for this text
+        if is_cut_anew:  # so that packs and runs of an earlier segmentation do not fit this text
             sha256.update(f"segmentation {segmentation}".encode())
         return sha256.hexdigest(), segmentation
 

@@ -59,10 +59,10 @@ class Text(Modality):
     test_share: Share = DEFAULT_SHARE
 
     def check(self, model: Any) -> None:
-        """Raise also an error on contexts whose state would grow with the text, and losses without a full softmax."""
+        """Also raise an error if the context's state would grow with the text, or the loss has no full softmax."""
         super().check(model)
         context = model.context
-        if not getattr(context, "has_bounded_state", True):  # users' classes may lack the attribute
+        if not getattr(context, "has_bounded_state", True):  # a user's class may lack the attribute
             raise ValueError(
                 f"the context is a {type(context).__name__} without a window, so its state would grow with every "
                 "chunk of text: set model.context.init_args.window"
@@ -70,7 +70,7 @@ class Text(Modality):
         model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 
     def open(self, encoder: Any, *, to_train: bool = False) -> TokenCorpus:
-        """Return the corpus, in the vocabulary of a trained encoder, or in a new vocabulary if it is untrained."""
+        """Return the corpus in the vocabulary of the encoder, or in a new vocabulary if the encoder is untrained."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
         text = Lines(self.source, skip_bad=self.skip_bad, is_whole=self.eval_split == ALL, **shares)
         if to_train:
@@ -87,7 +87,7 @@ class Text(Modality):
         corpus.stream(split)
 
     def training(self, corpus: TokenCorpus, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return endless lanes through the training text; pass the token counts to the loss's sampler, if any."""
+        """Return endless lanes through the training text. If the loss has a sampler, pass the token counts to it."""
         stream, furthest = corpus.stream(self.train_split)[1:], model.steps[-1].k
         ranks = {"rank": rank, "world_size": world_size}
         with naming(self.train_split):
@@ -106,7 +106,7 @@ class Text(Modality):
                 "chunk_tokens": self.chunk_tokens,
                 "world_size": world_size,
             }
-            # Version 1 has no such key, so that its runs can be resumed.
+            # With version 1 there is no such key, so that runs from before the key can be resumed.
             | ({} if corpus.text.segmentation == 1 else {"segmentation": corpus.text.segmentation})
         )
         return Training(lanes, batches, entropy_nats(counts))
@@ -117,10 +117,10 @@ class Text(Modality):
 
 
 class WholeText:
-    """The batches of a whole split, the same in every evaluation; each batch continues where the previous one ended.
+    """The batches of a whole split, the same in every evaluation. Each batch continues where the previous batch ended.
 
-    The entropy of the tokens comes from their frequencies in the split. For n tokens of V kinds it is low by about (V -
-    1) / 2n on average, so H - L is not too high.
+    The entropy of the tokens comes from their frequencies in the split. For n tokens of V kinds this entropy is on
+    average about (V - 1) / 2n too low, so H - L is not too high.
 
     Raises:
         ValueError: if there is no such split, or it has fewer tokens than lanes.

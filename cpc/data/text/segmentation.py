@@ -9,10 +9,10 @@ from unicodedata import normalize
 
 import regex
 
-WORD_START = "\u2581"  # the white space before a word, so that subwords can be joined to text again
-VERSION = 2  # version 1 cut words at every mark
+WORD_START = "\u2581"  # stands for the white space before a word, so that subwords can be joined to text again
+VERSION = 2  # in version 1 words were cut at every mark
 
-_SPACE = r"\s\x1c-\x1f"  # white space as in str.split
+_SPACE = r"\s\x1c-\x1f"  # the white space of str.split
 _LETTER = r"\p{L}\p{N}_"
 _IN_WORD = rf"{_LETTER}\p{{M}}\p{{Cf}}"  # marks, joiners, soft hyphens; U+200B separates words of Khmer and Thai
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Line_Break=Complex_Context}]"
@@ -26,13 +26,13 @@ CHUNK = regex.compile(
     rf"{WORD_START}?(?:[{_LETTER}][{_IN_WORD}--\u200b]*|(?:(?![{_LETTER}{_SPACE}{WORD_START}])\X)+)",
     regex.VERSION1,
 )
-# Characters that version 1 cut in another way; \u0130 becomes i and a mark in lower case.
+# Characters that version 1 cut in another way. \u0130 is one of them, because it becomes i and a mark in lower case.
 CUT_ANEW = regex.compile(rf"[\p{{M}}\p{{Cf}}\u0130\u05f3\u05f4{_UNSPACED}]", regex.VERSION1)
 
 # The end of a sentence: a full stop, question mark or exclamation mark, perhaps with closing quotes, before white space
-# and the beginning of a sentence (a capital, a letter of a script without capitals, a digit). Marks that only end
-# sentences (Devanagari's danda, the Chinese full stop) need no white space or beginning. The Greek question mark is a
-# semicolon. French has a space before the closing quote.
+# and the beginning of a sentence (a capital, a letter of a script without capitals, a digit). Marks with no other use
+# (Devanagari's danda, the Chinese full stop) need no white space or beginning. The Greek question mark is a semicolon.
+# French has a space before the closing quote.
 _CLOSING = r"['\"_\u201c\u2018\u00ab\u2039\p{Pe}\p{Pf}\p{M}]*(?:\s[\u00bb\u203a](?=\s|$))?"
 _OPENING = r"(?:[\u2013\u2014]\s*)?(?:[\"'_\-\u00bf\u00a1\p{Ps}\p{Pi}\p{Pf}]|\u00ab\s)*"
 _BEGINNING = r"[\p{Lu}\p{Lt}\p{Lo}\p{Georgian}\p{Nd}]"  # Georgian sentences begin with lower-case letters
@@ -42,9 +42,9 @@ _END = regex.compile(
     regex.VERSION1,
 )
 _LAST_WORD = regex.compile(rf"([{_LETTER}][{_IN_WORD}.]*)\.$", regex.VERSION1)
-# One letter with its marks is an initial (J., \u05d0.), but not in scripts where a character is a syllable or more.
+# One letter with its marks is an initial (J., \u05d0.), except in scripts where a character is at least a syllable.
 _INITIAL = regex.compile(r"(?![\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}])\X")
-_LONGEST = 40  # characters before the end of a sentence that are searched for an abbreviation
+_LONGEST = 40  # number of characters before the end of a sentence that are searched for an abbreviation
 _ABBREVIATIONS = frozenset(
     "mr mrs ms messrs mme mlle dr st rev hon capt col gen lt sgt maj adm prof jr sr esq vs viz vol no i.e e.g".split()
 )
@@ -58,10 +58,10 @@ def normal_form(text: str, *, lower_case: bool = False) -> str:
 def split_sentences(paragraph: str) -> list[str]:
     """Split a paragraph into sentences; only white space between sentences is lost.
 
-    A sentence ends with `.`, `!`, `?` or an ellipsis if white space and a capital, a letter of a script without
-    capitals or a digit follow; quotes, brackets and dashes between them are ignored. It also ends with a mark that only
-    ends sentences, such as the danda or the Chinese full stop, whatever follows. Common English abbreviations and
-    single letters (initials) do not end a sentence. Thai has no such mark: a Thai paragraph is one sentence.
+    A sentence ends with `.`, `!`, `?` or an ellipsis if white space follows, and then a capital, a letter of a script
+    without capitals, or a digit. Quotes, brackets and dashes in between are ignored. A mark with no other use, such as
+    the danda or the Chinese full stop, ends a sentence whatever follows. Common English abbreviations and single
+    letters (initials) do not end a sentence. Thai has no such mark: a Thai paragraph is one sentence.
     """
     sentences, start = [], 0
     for end in _END.finditer(paragraph):

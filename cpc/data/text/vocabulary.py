@@ -10,11 +10,11 @@ from cpc.data.text.segmentation import CUT_ANEW, VERSION, WORD, normal_form
 Tokens = Literal["whitespace", "words", "subwords"]
 END, UNKNOWN = "<eos>", "<unk>"
 _SPLITTERS: dict[str, Callable[[str], list[str]]] = {"whitespace": str.split, "words": WORD.findall, "subwords": chunks}
-MIN_CHARACTER_COUNT = 2  # rarer characters become <unk>, so that <unk> occurs in training
+MIN_CHARACTER_COUNT = 2  # minimum; rarer characters become <unk>, so that <unk> occurs in training
 
 
 class Vocabulary:
-    """Symbols of a text in the order of their frequency in training, the most frequent first; `<eos>` ends a line.
+    """Symbols of a text, sorted by their frequency in training, the most frequent first; `<eos>` ends a line.
 
     A log-uniform sampler needs this order.
 
@@ -47,7 +47,8 @@ class Vocabulary:
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
         if len(self._ids) < len(self.symbols) or END not in self._ids or UNKNOWN not in self._ids:
             raise ValueError(f"a vocabulary must hold {END}, {UNKNOWN} and every symbol once")
-        # If both versions cut all symbols alike, the version is 1. Descriptions then equal those of early releases.
+        # If both versions cut all symbols alike, the version is 1, and descriptions equal the descriptions of early
+        # releases.
         changed = [symbol for symbol in self.symbols if tokens != "whitespace" and CUT_ANEW.search(symbol)]
         self.segmentation = VERSION if changed else 1
         if segmentation != VERSION and (changed := [*changed, *(s for s in self.symbols if normal_form(s) != s)]):

@@ -1,7 +1,7 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
-In some batches a strategy excludes most scores; blocks are the parts of the matrix that are computed. The host makes
-them once per candidate set.
+In some batches a strategy excludes most scores. Blocks are the parts of the matrix that are computed. The host makes
+the blocks once per candidate set.
 
 M rows, N candidates, B sequences that are predicted, S sequences that give candidates, T targets; m and n count the
 rows and candidates of a block.
@@ -30,7 +30,7 @@ class Block(NamedTuple):
         candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence. A row's positive is
             scored whatever the mask says. None: all columns are candidates of all rows.
         sequence: `[m]` index in `candidate_mask` of the sequence of each row.
-        column_index: `[N]` column of each candidate, without meaning for candidates outside the block. None: the
+        column_index: `[N]` column of each candidate, with arbitrary values for candidates outside the block. None: the
             columns are all candidates, in order.
     """
 
@@ -42,7 +42,7 @@ class Block(NamedTuple):
     column_index: Tensor | None = None
 
     def columns_of(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
-        """Return the column indices of the block's negatives, given the candidate indices of all rows' negatives."""
+        """Return the columns of the negatives of this block's rows; `negatives` has candidate indices of all rows."""
         negatives = negatives if self.rows is None else negatives[self.rows]
         return negatives if self.column_index is None else self.column_index[negatives]
 
@@ -64,7 +64,7 @@ def split_scores(
     the blocks, which the strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one
     block holds the whole matrix.
     """
-    if len(sequence) == 0:  # all sequences of this rank are too short, but some of other ranks are long enough
+    if len(sequence) == 0:  # all sequences of this rank are too short; sequences of other ranks may be long enough
         return []
     is_whole = bool(candidate_mask.all())
     mask = None if is_whole else candidate_mask

@@ -1,6 +1,6 @@
 """The exact sum of exp(score) of queries over a bank of any size, in tiles, with its gradient from the same pass.
 
-Z(q) = sum over latents of exp(q . z). The gradient of log Z is the mean latent under the softmax. It is added up
+Z(q) = sum over latents of exp(q . z). The gradient of log Z is the mean latent under the softmax. This mean is added up
 together with the sum, as in online softmax (Milakov and Gimelshein 2018, arXiv:1805.02867). This takes two products,
 one pass over the bank, and, besides inputs and outputs, the memory of one tile of scores. Latents are copied to the
 queries' device and dtype tile by tile.
@@ -48,7 +48,7 @@ def partition_sums(
     sequence_id: Int[Tensor, " M"] | None,
     needs_gradient: bool,
 ) -> Partition:
-    """Return the sums over the bank for queries of the dtype of scores, already divided by the temperature.
+    """Return the sums over the bank. Queries have the dtype of scores, and are already divided by the temperature.
 
     A latent ties if its score is at most `tie_width` below the positive's score. Latents of a row's `sequence_id` are
     left out, unless the id is -1 or `sequence_id` is None.
@@ -86,7 +86,7 @@ def _sum_tile(
                 latents = mask_unused(latents, lambda is_used=is_used: is_used)
                 scores.masked_fill_(is_own, -torch.inf)
         best = scores.amax(1)
-        can_tie = best >= lowest_tie  # happens in few rows of a trained critic
+        can_tie = best >= lowest_tie  # few rows of a trained critic need this
         if bool(can_tie.any()):
             num_ties[can_tie] += (scores[can_tie] >= rearrange(lowest_tie[can_tie], "m -> m 1")).sum(1)
         highest, total, shrink, weights = add_to_softmax(scores, rearrange(best, "m -> m 1"), highest, total)

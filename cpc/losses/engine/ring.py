@@ -1,10 +1,12 @@
-"""InfoNCE against the latents of all ranks while each rank holds those of two: memory does not grow with the ranks.
+"""InfoNCE against the latents of all ranks, in memory for the latents of two ranks.
 
 Latents go round the ring of ranks twice (after Inf-CL, Cheng et al. 2024, arXiv:2410.17243). In the first round each
 rank adds up the exponentials of its rows' scores, as in online softmax. In the second round each rank computes the
-scores again, now with known sums. The gradients of latents travel with the latents until both are back at their rank.
+scores again, now with known sums. The gradients of latents travel with the latents until both return to the rank that
+owns them.
 
-W ranks; M rows of this rank, B sequences of its rows, N latents of all ranks, n of the largest rank, D latent dim.
+W ranks; M rows of this rank, B sequences of its rows, N latents of all ranks, n latents of the rank that has most, D
+latent dim.
 """
 
 from collections.abc import Iterator
@@ -37,7 +39,8 @@ class RingState(NamedTuple):
 
     Attributes:
         nums: number of latents of each rank.
-        blocks: for each rank, the blocks of the score matrix with the latents of that rank, which are counted from 0.
+        blocks: for each rank, the blocks of the score matrix with the latents of that rank. The first latent of every
+            rank has the index 0.
         is_valid: which latents of this rank are known and not padding.
     """
 
@@ -132,7 +135,7 @@ class _Rows:
             self.best[rows], self.total[rows], _, _ = add_to_softmax(scores, best, self.best[rows], self.total[rows])
 
     def losses(self) -> tuple[Tensor, Tensor]:
-        """Return losses and accuracies `[M]`, after all latents were received."""
+        """Return losses and accuracies `[M]`; call it after all latents were received."""
         self.log_total = self.best + self.total.log()
         loss_nats, self.factor = loss_and_factor(log_odds_against(self.target, self.best, self.total.log()))
         accuracy = accuracy_of(self.target, self.best, self.num_ties, self.width)
@@ -171,7 +174,7 @@ class _Rows:
 
 
 def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator[Block]:
-    """Yield the parts of blocks with the latents of one rank, counted from 0; only this rank has positives."""
+    """Yield the parts of blocks with one rank's latents, counted from 0. Only this rank's latents have positives."""
     start = sum(nums[:rank])
     stop = start + nums[rank]
     for block in blocks:
@@ -191,11 +194,11 @@ def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator
 
 
 def _round(*held: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-    """Yield each rank and its tensors, this rank first; the others are sent on with the caller's changes."""
+    """Yield each rank and its tensors, this rank first. Tensors are sent on with the changes that the caller made."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for stage in range(num_ranks):
         is_last = stage == num_ranks - 1
-        ahead = None if is_last else _send_on([held[0]])  # while this rank computes
+        ahead = None if is_last else _send_on([held[0]])  # sends while this rank computes
         yield (rank - stage) % num_ranks, held
         if ahead is not None:
             behind = _send_on(list(held[1:]))

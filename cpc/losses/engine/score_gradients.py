@@ -1,9 +1,9 @@
 """Losses, accuracies and derivatives by the scores of a tile, for every form of loss.
 
 Let p be the softmax probability of the target. The log odds against the target, log((1 - p) / p), are the log-sum-exp
-of the other scores minus the target's score. The loss is the softplus of these log odds. Its derivative by another
-score is 1 - p times the share of this score in the sum; by the target's score it is -(1 - p). In this form large scores
-cancel before anything is added, and tiny losses keep their digits.
+of the other scores minus the target's score. The loss is the softplus of these log odds. Its derivative by the score of
+another candidate is (1 - p) times the share of this candidate in the sum; its derivative by the target's score is -(1 -
+p). In this form large scores cancel before anything is added, and tiny losses keep their digits.
 
 No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
 
@@ -25,7 +25,7 @@ class ScoreCorrections(NamedTuple):
     Attributes:
         log_count: `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
         log_count_targets: `[M, T]`, log expected count of each target; +inf marks padding.
-        term_weight: weights of the candidates' terms in a logistic loss, of the shape of `log_count`; None: 1.
+        term_weight: weights of the candidates' terms in a logistic loss, in the shape of `log_count`; None: all are 1.
         hits: `[M, N]`, candidates that are targets of the row (accidental hits) and were kept. Accuracy ignores them.
         tie_width: `[M, 1]`, largest difference of scores that tie (`tie_width`). None: computed from the targets, which
             must be among the candidates.
@@ -38,7 +38,7 @@ class ScoreCorrections(NamedTuple):
     tie_width: Tensor | None = None
 
     def select(self, rows: Any) -> "ScoreCorrections":
-        """Return the corrections of some rows, `[1, N]` where all rows share them."""
+        """Return the corrections of some rows, as `[1, N]` if all rows share them."""
         return ScoreCorrections(
             *(field if field is None else field[None] if field.ndim == 1 else field[rows] for field in self)
         )
@@ -74,8 +74,8 @@ def loss_and_gradients(
         form: a name in `FORMS`.
         scores: scores of the candidates.
         corrections: corrections of these rows.
-        own: indices of the row's targets among the candidates. They do not count as candidates. Their gradients are in
-            `score_grads`.
+        own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
+            targets are in `score_grads`.
         targets: scores of the targets if they are not among the candidates.
         mask: the candidates of each row besides its targets; None: all.
     """
@@ -133,7 +133,7 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
 
 
 def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
-    """Return the softmax loss of log P where the scores are log odds: F = log(P / (1 - P)), log P = log sigmoid(F)."""
+    """Return the softmax loss of log P = log sigmoid(F), for scores F that are log odds log(P / (1 - P))."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
     loss, factor, score_grads, target_grads = softmax(log_p, log_p_targets, best, weight)
     # d log P / dF = 1 - P
@@ -245,7 +245,7 @@ def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"]
     return flush_denormals(probabilities, TWO_FACTORS), log_total
 
 
-ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: e^-61 in float32, e^-30 for each of two
+ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: in float32 e^-61 and e^-30
 
 
 def add_to_softmax(
@@ -273,7 +273,7 @@ def add_to_softmax(
 
 
 def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
-    """Set to zero, in place, gradients so small that products with them would be denormal.
+    """Set gradients to zero, in place, if they are so small that products with them would be denormal.
 
     Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. These
     gradients are below e^-30 of the sum of their row, far below the precision of float32. The power is `TWO_FACTORS` if

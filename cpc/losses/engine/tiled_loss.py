@@ -119,7 +119,7 @@ def tiled_loss(
 
 
 def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
-    """Return the tensor's dtype, or the candidates' for float16, in which small and scaled gradients do not fit."""
+    """Return the tensor's dtype; for float16 the dtype of the candidates, because gradients may exceed float16."""
     return candidates.dtype if tensor.dtype == torch.float16 else tensor.dtype
 
 
@@ -140,7 +140,7 @@ def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tenso
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:
-    """Return the dtype of scores and sums: float64 for float64 queries, else float32, whatever the autocast dtype."""
+    """Return the dtype of scores and sums: float64 for float64 queries, else float32, also under autocast."""
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
@@ -178,9 +178,9 @@ class _WithGradients(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
-        # In most cases the mean itself is differentiated, once. Then gradients are neither multiplied nor copied. On a
-        # GPU they are multiplied, since the host would have to wait to read the factor. A retained graph uses its
-        # gradients again, so callers get copies.
+        # In most cases the mean itself is differentiated, once. The factor is then 1, and gradients are neither
+        # multiplied nor copied. On a GPU gradients are always multiplied, since the host would have to wait to read the
+        # factor. A retained graph uses its gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
         grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]

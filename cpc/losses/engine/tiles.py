@@ -16,8 +16,8 @@ from cpc.native.compiled import call, compiled, source
 ROUNDINGS = ("float32", "bf16")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
-# With more candidates per drawn negative than this, products with only the drawn candidates are faster than a product
-# with all candidates and a selection of scores. Measured by `python -m benchmarks.loss --rule`:
+# If there are more candidates per drawn negative than this number, it is faster to multiply only with the drawn
+# candidates than to compute all scores and select from them. `python -m benchmarks.loss --rule` measures these numbers.
 DRAWN_BEYOND = 2  # products in C
 GATHER_BEYOND = 100  # products in torch, which gathers the vectors
 SOURCE = source("drawn.c")
@@ -67,7 +67,7 @@ class SharedTiles:
         return self.tile_scores if self.drawn is None else self.tile_scores.gather(1, self.drawn[tile])
 
     def scatter(self, score_grads: Tensor, tile: slice) -> Tensor:
-        """Return score gradients in the form of the methods below: `[m, N]` if scores were selected from all."""
+        """Return score gradients in the form that the methods below take: `[m, N]` if scores were selected from all."""
         if self.drawn is None:
             return score_grads
         return self.tile_scores.zero_().scatter_add_(1, self.drawn[tile], score_grads)
@@ -89,7 +89,7 @@ class SharedTiles:
 
 
 class RoundedTiles(SharedTiles):
-    """`SharedTiles` with all operands rounded to bfloat16; scores and sums over tiles stay float32."""
+    """`SharedTiles` that rounds all operands to bfloat16; scores and sums over tiles stay float32."""
 
     def __init__(self, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
         super().__init__(num_rows, candidates, bias, drawn)
@@ -105,16 +105,17 @@ class RoundedTiles(SharedTiles):
     def _product(self, queries: Tensor, out: Tensor) -> Tensor:
         if queries.is_cuda:
             return out.copy_(torch.mm(queries.bfloat16(), self.rounded.T, out_dtype=torch.float32))
-        # A bfloat16 product on a CPU rounds its result too. A float32 product of rounded operands does not, and uses
-        # the processor's bfloat16 units where there are any.
+        # A bfloat16 product on a CPU rounds its result too. A float32 product of rounded operands does not round its
+        # result, and uses the processor's bfloat16 units if it has any.
         with _bfloat16_inside_float32():
             return torch.mm(queries.bfloat16().float(), self.rounded_float32.T, out=out)
 
 
 class PerRowTiles:
-    """Each row has separate candidates: given as `[M, N, D]`, or few drawn from many, with gathered vectors.
+    """Tiles for separate candidates of each row: given as `[M, N, D]`, or drawn from many and gathered.
 
-    Given candidates make one tile, since they take more memory than all scores. The methods are those of `SharedTiles`.
+    Candidates given as `[M, N, D]` make one tile, since they take more memory than all scores. The methods are those of
+    `SharedTiles`.
     """
 
     def __init__(self, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
@@ -152,7 +153,7 @@ class PerRowTiles:
 
 
 class DrawnTiles(PerRowTiles):
-    """Few candidates drawn from many, on a CPU: drawn.c reads their vectors in place, without a gathered copy."""
+    """Tiles for few candidates drawn from many, on a CPU; drawn.c reads the vectors without a gathered copy."""
 
     drawn: Tensor
 

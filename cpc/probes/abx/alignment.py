@@ -1,6 +1,6 @@
 """Distances between spans of frames: the mean angle along the cheapest alignment of two spans.
 
-P pairs, S T frames of the two spans of a pair, D feature dim, R stored vectors, n spans.
+P pairs, S and T frames in the two spans of a pair, D feature dim, R stored vectors, n spans.
 """
 
 import math
@@ -14,9 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-_BATCH_VALUES = 2**20  # frames and angles of a batch, few enough for the processor's cache
-# Angles are rounded to multiples of 2^-20. So equal frames have distance 0 instead of 1e-8, sums are exact, and ties
-# are kept.
+_BATCH_VALUES = 2**20  # number of frames and angles of a batch that fit into the processor's cache
+# Angles are rounded to multiples of 2^-20. So equal frames have distance 0 instead of 1e-8, sums are exact, and equal
+# costs stay equal.
 _GRID = 2**20
 
 
@@ -30,7 +30,7 @@ def angles(x: Float[Tensor, "P S D"], y: Float[Tensor, "P T D"]) -> Float[Tensor
     x, y = (frames / norm.where(norm > 0, 1) for frames, norm in zip((x, y), norms, strict=True))
     num_zeros = (norms[0] == 0).int() + rearrange(norms[1] == 0, "p t 1 -> p 1 t").int()
     cosine = x @ rearrange(y, "p t d -> p d t")
-    cosine = cosine.where(num_zeros == 0, 2 * num_zeros - 3)  # cosine -1 if one frame is zero, 1 if both are
+    cosine = cosine.where(num_zeros == 0, 2 * num_zeros - 3)  # -1 if one frame is zero, 1 if both are
     return (cosine.clamp(-1, 1).arccos() * (_GRID / math.pi)).round() / _GRID
 
 
@@ -39,9 +39,9 @@ def mean_along_alignment(
 ) -> Float[Tensor, " P"]:
     """Return the cost of the cheapest path from the first frames to the last, divided by its length.
 
-    This is dynamic time warping as in libri-light's `dtw.pyx`. A step of a path advances one frame of x, of y, or of
-    both. Paths of equal cost may differ in length, so ties between predecessors have an order: first a step of both,
-    then a step of y.
+    This is dynamic time warping as in libri-light's `dtw.pyx`. A step of a path advances by one frame in x, in y, or in
+    both. Paths of equal cost may differ in length, so a rule decides between predecessors of equal cost: a step in both
+    comes first, then a step in y.
 
     Args:
         distances: distances between frames, padded at the ends.
@@ -49,10 +49,10 @@ def mean_along_alignment(
         num_y: T of each pair, at least 1.
     """
     num_rows = distances.shape[1]
-    # Each row is shifted by one more column, so that each column holds an antidiagonal of independent cells.
+    # Row i is shifted by i columns, so that a column holds an antidiagonal, whose cells do not depend on each other.
     padded = rearrange(F.pad(distances, (0, num_rows), value=math.inf), "p s w -> p (s w)")
     diagonals = rearrange(padded[:, :-num_rows], "p (s d) -> d p s", s=num_rows).contiguous()
-    shape = (len(distances), num_rows + 1)  # row 0 is before the first frame of x
+    shape = (len(distances), num_rows + 1)  # row 0 stands for the state before the first frame of x
     cost, length = distances.new_full(shape, math.inf), distances.new_zeros(shape)
     cost_before, length_before = cost.clone(), length.clone()
     cost_before[:, 0] = 0  # where paths start

@@ -1,4 +1,4 @@
-"""The triplets of an ABX test, as cells of three groups of items for A, B and X.
+"""The triplets of an ABX test. A cell is three groups of items: one for A, one for B, one for X.
 
 n items, g groups, m cells.
 """
@@ -49,7 +49,7 @@ class Groups(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Triples of groups. Each choice of items A, B and X from the three groups is a triplet, unless X is A itself.
+    """Triples of groups. Any items A, B and X from the three groups form a triplet, unless X is the same item as A.
 
     Attributes:
         a: `[m]` int64 group of A.
@@ -68,7 +68,7 @@ def cells_within(groups: Groups) -> Cells:
 
 
 def cells_across(groups: Groups, max_speakers: int, rng: np.random.Generator) -> Cells:
-    """Return the cells across speakers: X has another speaker than A and B, of at most `max_speakers` random ones."""
+    """Return the cells across speakers: X has another speaker, one of at most `max_speakers` random speakers."""
     groups_of_phone = defaultdict(list)
     keys = list(zip(groups.contexts.tolist(), groups.phones.tolist(), strict=True))
     for group, key in enumerate(keys):

@@ -58,21 +58,22 @@ def abx(
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
         features: features of the model (c, z) and hand-made features (mfcc, logmel); c z mfcc if not given.
         baselines: random (the architecture untrained) and hand-made features; an empty list for no baselines.
-        train_split: split for the statistics of hand-made features and untrained models; all files if not given.
+        train_split: split whose statistics standardise hand-made features and the input of untrained models; all files
+            if not given.
         protocol: the choice of triplets.
         extraction: how features are computed and kept.
         out: JSON file; probe.json in the model's folder if not given.
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
-        The whole report. `abx[NAME]["results"]` has the records of `ABXError` by feature, `within` and `across`; a
-        record is None if there is no triplet. NAME is the stem of the item file with the settings that differ from the
-        default protocol, such as `dev` or `dev, context any`.
+        The whole report. `abx[NAME]["results"]` has an entry for each feature, with the keys `within` and `across`. The
+        value of a key is the record of an `ABXError`, or None if there is no triplet. NAME is the stem of the item file
+        with the settings that differ from the default protocol, such as `dev` or `dev, context any`.
 
     Raises:
         ValueError: if the item file is damaged, names files that the data lack, or has no triplet; if a name is
-            unknown; if an item begins or ends after the end of its file; if the report has errors of other items under
-            the same name. These errors come before features are computed.
+            unknown; if an item begins or ends after the end of its file; if the report has results of another item
+            file under the same name. All these exceptions are raised before features are computed.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)

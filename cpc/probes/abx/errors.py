@@ -1,4 +1,4 @@
-"""ABX errors, the share of triplets whose X is closer to B than to A: per cell, and averaged as in ZeroSpeech.
+"""ABX errors (the share of triplets with X closer to B than to A) of cells, averaged as in ZeroSpeech.
 
 m cells, g groups, P pairs of items, G speakers, Q pairs of phones.
 """
@@ -25,7 +25,7 @@ class ABXError:
             of phones.
         interval_percent: 95 % interval by bootstrap over the speakers of A and B; None with a single speaker. The
             interval is too narrow for few speakers. With 4 or 6 speakers it covered the truth 9 times in 10 within
-            speakers, and 3 times in 4 across speakers, where all speakers share their X.
+            speakers, and 3 times in 4 across speakers, where the speakers of A and B share the items X.
         num_triplets: number of triplets.
         num_cells: number of cells: triplets with equal context, speaker (or two speakers) and pair of phones.
         num_phone_pairs: Q.
@@ -111,7 +111,7 @@ class _DistanceTable:
         x, other = np.divmod(np.arange(counts.sum()) - self._starts[pair], sizes[others[pair]])
         item_pairs = _pairs(items[begins[xs[pair]] + x], items[begins[others[pair]] + other])
         is_within = xs[pair] == others[pair]
-        item_pairs[is_within] = np.sort(item_pairs[is_within], 1)  # within a group, (i, j) and (j, i) are the same pair
+        item_pairs[is_within] = np.sort(item_pairs[is_within], 1)  # within a group, (j, i) is the pair (i, j)
         num_items = 1 + int(item_pairs.max())
         keys, index = np.unique(item_pairs @ (num_items, 1), return_inverse=True)
         item_pairs = _pairs(*np.divmod(keys, num_items))

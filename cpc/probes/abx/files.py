@@ -16,7 +16,7 @@ from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
 
-# Times are rounded, so an item that ends later than its recording by less than this is not counted as cut.
+# Times are rounded. An item that ends after its recording by less than this time is not counted as cut.
 _ROUNDING_SECONDS = 1e-3
 
 
@@ -64,7 +64,7 @@ def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return the row of the path of each name: the path that equals the name, or the only path that ends with it.
+    """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
 
     File suffixes are ignored. Names without a path are left out.
 

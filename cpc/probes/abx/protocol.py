@@ -26,10 +26,10 @@ class ABXProtocol:
     Attributes:
         context: `within` compares phones between the same neighbours, `any` between any neighbours, which is harder
             and works for smaller corpora (Hallap et al. 2022, arXiv:2210.15775).
-        max_size_group: maximum number of items of one context, speaker and phone, at least 2; of larger groups a random
-            subset is taken.
-        max_x_across: in the test across speakers, the maximum number of speakers that X is taken from, for each group
-            of A; of more speakers a random subset is taken.
+        max_size_group: maximum number of items of one context, speaker and phone, at least 2; a random subset of a
+            larger group is taken.
+        max_x_across: maximum number of speakers of X for each group of A, in the test across speakers. If there are
+            more speakers, a random subset is taken.
         seed: seed of the subsampling.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy import signal
+from scipy import signal, stats
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import cpc
@@ -29,6 +29,7 @@ EVERYTHING: dict[str, Any] = {
     "reverb_ms": (100.0, 400.0),
     "band_drop_hz": 150.0,
     "time_drop_ms": 20.0,
+    "gain_db": 6.0,
 }
 
 
@@ -197,6 +198,14 @@ def test_dropped_time_is_one_span_of_zeros() -> None:
     assert max(np.add(starts, lengths)) > 3100
 
 
+def test_gain_is_uniform_in_decibels() -> None:
+    x = 0.1 * np.random.default_rng(0).standard_normal(1600).astype(np.float32)
+    augmenter = Augmenter(WaveformAugmentation(gain_db=10.0), RATE)
+    gains_db = np.array([level_db(augmenter(x, key)) - level_db(x) for key in range(400)])
+    assert stats.kstest(gains_db, stats.uniform(-10, 20).cdf).pvalue > 1e-3
+    np.testing.assert_allclose(augmenter(x, 7) / x, np.full(1600, 10 ** (gains_db[7] / 20)), rtol=1e-5)
+
+
 def test_a_key_decides_everything_and_each_change_has_draws_of_its_own() -> None:
     x = 0.1 * np.random.default_rng(0).standard_normal(4800).astype(np.float32)
     augmenter = Augmenter(WaveformAugmentation(**EVERYTHING), RATE)
@@ -339,6 +348,7 @@ def test_options_survive_a_config(speech: Path) -> None:
         ({"noise_snr_db": (15, 5)}, r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first"),
         ({"reverb_ms": (0, 100)}, r"reverb_ms=\[0, 100\] must be two numbers from 1 to 10000"),
         ({"band_drop_hz": 9000}, "band_drop_hz=9000 must be above 0, at most 8000"),
+        ({"gain_db": 70}, "gain_db=70 must be above 0, at most 60"),
         ({"time_drop_ms": 300}, "time_drop_ms=300 must be above 0, at most 200"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (7000, 9000)}, "noise_band_hz=.*from 0 to 8000"),
         ({"noise_snr_db": (5, 15), "noise_band_hz": (80, 85)}, "noise_band_hz=.*at least 10 Hz wide"),

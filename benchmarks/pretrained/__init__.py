@@ -1,0 +1,1 @@
+"""How the models of `cpc models` are made: `python -m benchmarks.pretrained NAME`."""

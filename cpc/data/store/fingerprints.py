@@ -1,0 +1,71 @@
+"""Fingerprints of the observations that a model was trained on, so that a probe can find them among its test data.
+
+A fingerprint is a hash of an observation's length and of the exact sums of its values (`PackedRows.content`). It does
+not depend on the name of a file. Of more than `MOST` observations a record keeps the smallest fingerprints. They are a
+random sample, because a hash is random, and two samples can be compared and merged ("bottom-k sketch", Cohen and Kaplan
+2007). n observations.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt64
+
+MOST = 2**16
+
+Content = Int64[np.ndarray, "n columns"]
+
+
+def fingerprint_record(content: Content) -> dict[str, Any]:
+    """Return the record that is saved with a model: the number of observations, and their fingerprints as text."""
+    return _record(len(content), np.unique(_fingerprints(content)))
+
+
+def merged(*records: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the observations of all records; an observation of two is counted twice. {} if none."""
+    if not records:
+        return {}
+    fingerprints = np.unique(np.concatenate([_kept(record) for record in records]))
+    num_observations = sum(record["num_observations"] for record in records)
+    return _record(num_observations, fingerprints[fingerprints <= min(map(_largest, records))])
+
+
+def num_shared(content: Content, record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many of these observations are in a record, and how many could be compared.
+
+    All can be compared if the record holds all fingerprints. Otherwise the observations whose fingerprints are not
+    above the largest of the record can be.
+
+    Raises:
+        ValueError: if the record is damaged.
+    """
+    fingerprints = _fingerprints(content)
+    compared = fingerprints[fingerprints <= _largest(record)]
+    return int(np.isin(compared, _kept(record)).sum()), len(compared)
+
+
+def _record(num_observations: int, fingerprints: UInt64[np.ndarray, " m"]) -> dict[str, Any]:
+    smallest = np.sort(fingerprints)[:MOST].astype("<u8")
+    return {"num_observations": num_observations, "fingerprints": base64.b64encode(smallest.tobytes()).decode("ascii")}
+
+
+def _kept(record: Mapping[str, Any]) -> UInt64[np.ndarray, " m"]:
+    try:
+        return np.frombuffer(base64.b64decode(record["fingerprints"], validate=True), "<u8").astype(np.uint64)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"config.json of the model has damaged fingerprints of its training data: {error!r}"
+        ) from error
+
+
+def _largest(record: Mapping[str, Any]) -> np.uint64:
+    kept = _kept(record)
+    return kept[-1] if len(kept) == MOST else np.uint64(2**64 - 1)
+
+
+def _fingerprints(content: Content) -> UInt64[np.ndarray, " n"]:
+    hashes = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in content.astype("<i8"))
+    return np.frombuffer(hashes, "<u8").astype(np.uint64)
