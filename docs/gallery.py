@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
 SCRIPTS = Path(__file__).with_suffix("")
 REPOSITORY = SCRIPTS.parents[1]
 OUTPUTS = REPOSITORY / "dist" / "gallery"
-PAGES = ("recording", "three_lines", "log_n", "negatives", "stream", "own_loop", "heartbeats", "estimators")
+PAGES = (
+    "recording",
+    "three_lines",
+    "log_n",
+    "stuck",
+    "negatives",
+    "few_labels",
+    "stream",
+    "own_loop",
+    "heartbeats",
+    "estimators",
+)
 NOT_RUN = (
     "!!! note\n    This copy of the page was built without its figures: `CPC_GALLERY=run mkdocs build` makes them.\n"
 )
@@ -43,6 +55,7 @@ STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.5,
     "svg.fonttype": "path",
+    "image.interpolation": "none",  # an SVG then holds the values themselves
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
 }
 
@@ -63,22 +76,23 @@ class Cell(NamedTuple):
 
 def cells(script: str) -> list[Cell]:
     """Cut a script at its lines `# %%`; the text of the first cell is the docstring of the script."""
-    docstring = ast.parse(script).body[0]
-    introduction = ast.get_docstring(ast.parse(script)) or ""
-    lines = script.splitlines()
-    starts = [docstring.end_lineno or 0, *(i for i, line in enumerate(lines) if line.startswith("# %%"))]
-    found = []
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        heading = lines[start].removeprefix("# %%").strip() if start != starts[0] else ""
-        code = start + (start != starts[0])
-        while start != starts[0] and code < end and lines[code].startswith("#"):
-            code += 1
+    tree, lines = ast.parse(script), script.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("# %%")]
+    ends = [*starts[1:], len(lines)]
+    found = [Cell(ast.get_docstring(tree) or "", *_code(lines, tree.body[0].end_lineno or 0, starts[0]))]
+    for start, end in zip(starts, ends, strict=True):
+        code = next((i for i in range(start + 1, end) if not lines[i].startswith("#")), end)
+        heading = "## " + lines[start].removeprefix("# %%").strip()
         comments = [line.removeprefix("#").removeprefix(" ") for line in lines[start + 1 : code]]
-        text = "\n".join([f"## {heading}\n"] * bool(heading) + comments) if start != starts[0] else introduction
-        while code < end and not lines[code]:
-            code += 1
-        found.append(Cell(text, "\n".join(lines[code:end]).rstrip("\n"), code + 1))
+        found.append(Cell("\n".join([heading, "", *comments]).strip(), *_code(lines, code, end)))
     return found
+
+
+def _code(lines: list[str], start: int, end: int) -> tuple[str, int]:
+    """Return the code of some lines, and the number of its first line."""
+    while start < end and not lines[start]:
+        start += 1
+    return "\n".join(lines[start:end]).rstrip("\n"), start + 1
 
 
 def outputs(name: str) -> Path:
@@ -95,6 +109,8 @@ def run(name: str) -> Path:
         subprocess.CalledProcessError: if the script fails.
     """
     folder = outputs(name)
+    for old in OUTPUTS.glob(f"{name}-*"):
+        shutil.rmtree(old)
     environment = os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, __file__, name, str(folder)], check=True, env=environment)
     return folder

@@ -3,15 +3,19 @@
 import importlib.util
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from shown import REPOSITORY
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MOST_LINES = 80
 MOST_CPU_SECONDS = 240  # two minutes on two cores
 
@@ -98,3 +102,30 @@ def test_the_site_shows_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         )
         assert figures
         assert all((folder / figure).is_file() for figure in figures)
+
+
+@pytest.mark.slow
+def test_pages_fit_a_telephone_and_follow_the_theme(tmp_path: Path) -> None:
+    """Of the outputs of the tests above: no page scrolls sideways, and the ink of figures is light on a dark page."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")
+    if importlib.util.find_spec("mkdocs") is None or CHROMIUM is None:
+        pytest.skip("the group docs or Chromium is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    ink = {}
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        for theme in ("light", "dark"):
+            page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=theme)
+            for name in ("", "questions/", "gallery/", *(f"gallery/{name}/" for name in gallery.PAGES)):
+                page.goto(f"file://{tmp_path}/{name}index.html")
+                width = page.evaluate("document.documentElement.scrollWidth")
+                assert width <= 390, f"{name or 'the first page'} is {width} pixels wide"
+            page.goto(f"file://{tmp_path}/index.html")
+            page.locator("img[src*=recording]").screenshot(path=tmp_path / f"{theme}.png")
+            grey = np.asarray(Image.open(tmp_path / f"{theme}.png").convert("L"))[-14:].astype(int)  # "seconds"
+            paper = int(np.median(grey))
+            ink[theme] = int(grey.flat[np.abs(grey - paper).argmax()])
+        browser.close()
+    assert ink["light"] < 100
+    assert ink["dark"] > 155

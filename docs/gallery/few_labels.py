@@ -18,13 +18,12 @@ from cpc.data import read_alignments, read_audio, window_labels
 from cpc.data.features import Features
 from cpc.data.synthetic.speech import synthesize
 
-# %% Speech without labels, and a model that has heard it
-# The second model has the same architecture and took a single step: it has learnt nothing yet.
+# %% A model that has heard speech without labels, and one that took a single step and has learnt nothing yet
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
 PLAIN = f"--config configs/small_speech.yaml --data.manifest {folder}/speech --data.eval_batches 4"
 SMALL = "--model.encoder.init_args.dim 128 --model.encoder.init_args.hidden_dim 256 --model.context.init_args.dim 128"
-SMALL += " --trainer.accelerator cpu --data.augmentation null"
+PLAIN += " --trainer.accelerator cpu --data.augmentation null"
 for steps in (200, 1):
     main(f"pretrain {PLAIN} {SMALL} --run_dir {folder}/{steps} --trainer.max_steps {steps}".split())
 pretrained, untrained = (cpc.load_pretrained(f"{folder}/{steps}") for steps in (200, 1))
@@ -34,9 +33,8 @@ pretrained, untrained = (cpc.load_pretrained(f"{folder}/{steps}") for steps in (
 
 alignments, times = read_alignments(f"{folder}/speech/alignments.csv"), Features("c", pretrained)
 classes = {label: index for index, label in enumerate(alignments.labels)}
-sentences = {"train": [], "test": []}
-for split, chosen in sentences.items():
-    part = manifest.select(split)
+train, test = [], []
+for part, chosen in ((manifest.select("train"), train), (manifest.select("test"), test)):
     for row in np.random.default_rng(0).permutation(len(part))[:100]:
         wave = read_audio(part.files[row], 16_000)
         labels = window_labels(alignments.segments(part.paths[row]), times, 0, len(wave) // 160, classes)
@@ -48,10 +46,10 @@ for split, chosen in sentences.items():
 
 def accuracy(model: cpc.CPC, num_sentences: int, rate: float) -> float:
     rng, model, head = np.random.default_rng(0), copy.deepcopy(model), nn.Linear(128, len(classes))
-    body = [*model.encoder.parameters(), *model.context.parameters()]
-    optimiser = torch.optim.AdamW([{"params": body, "lr": rate}, {"params": head.parameters(), "lr": 1e-2}])
-    x = torch.cat([wave.unfold(0, 16_000, 4_000) for wave, _ in sentences["train"][:num_sentences]])  # one second each
-    y = torch.cat([labels.unfold(0, 100, 25) for _, labels in sentences["train"][:num_sentences]])
+    groups = [{"params": model.parameters(), "lr": rate}, {"params": head.parameters(), "lr": 1e-2}]
+    optimiser = torch.optim.AdamW(groups)
+    x = torch.cat([wave.unfold(0, 16_000, 4_000) for wave, _ in train[:num_sentences]])  # one second each
+    y = torch.cat([labels.unfold(0, 100, 25) for _, labels in train[:num_sentences]])
     for _ in range(200):
         rows = rng.integers(len(x), size=8)
         loss = nn.functional.cross_entropy(head(model.encode(x[rows])[1]).flatten(0, 1), y[rows].flatten())
@@ -59,7 +57,7 @@ def accuracy(model: cpc.CPC, num_sentences: int, rate: float) -> float:
         loss.backward()
         optimiser.step()
     with torch.inference_mode():
-        right = [head(model.encode(wave[None])[1][0]).argmax(1) == labels for wave, labels in sentences["test"]]
+        right = [head(model.encode(wave[None])[1][0]).argmax(1) == labels for wave, labels in test]
     return 100 * torch.cat(right).float().mean().item()
 
 
@@ -69,9 +67,9 @@ for name, (model, rate) in uses.items():
     found[name] = [accuracy(model, num, rate) for num in NUMS]
     print(f"{name:12}", *(f"{percent:5.1f} %" for percent in found[name]))
 assert min(found["fine-tuned"][0], found["probe"][0]) > found["labels only"][0]
-assert max(found["fine-tuned"][2], found["labels only"][2]) > found["probe"][2]
+assert min(found["fine-tuned"][2], found["labels only"][2]) > found["probe"][2]
 
-figure, axes = plt.subplots(num="Accuracy of phones by the number of labelled sentences, for three uses of the labels")
+figure, axes = plt.subplots(num="With few labels pretraining wins, with many a frozen network falls behind")
 for name, percent in found.items():
     axes.plot(NUMS, percent, "o-", label=name)
 axes.set(xscale="log", xlabel="labelled sentences", ylabel="accuracy, %", xticks=NUMS, xticklabels=NUMS)
@@ -79,5 +77,4 @@ axes.legend()
 plt.show()
 
 # %% Options used
-# [`window_labels`][cpc.data.audio.alignments.window_labels] · [`probe`][cpc.probes.report.probe] makes the comparison
-# with intervals (`--baselines supervised fine_tuned`) · [results on speech](../results/speech.md)
+# [`probe`][cpc.probes.report.probe], which compares the three · [results on speech](../results/speech.md)

@@ -41,16 +41,15 @@ def look(number: int) -> tuple[np.ndarray, dict[str, torch.Tensor], list[Segment
 tested, alignments = manifest.select("test"), read_alignments(f"{folder}/speech/alignments.csv")
 waveform, features, phones = look(0)
 figure, rows = plt.subplots(4, sharex=True, figsize=(4.5, 6.5), num="Waveform with its phones, spectrogram, z and c")
-rows[0].plot(np.arange(len(waveform)) / 16_000, waveform, linewidth=0.5, rasterized=True)
+rows[0].plot(np.arange(19_200) / 16_000, waveform[:19_200], linewidth=0.5, rasterized=True)
 for axes, (name, x) in zip(rows[1:], features.items(), strict=True):
     x = x if name == "spectrogram" else x[:, torch.pca_lowrank(x, 2)[2][:, 0].argsort()]
-    axes.imshow(x.T, aspect="auto", origin="lower", extent=(0, len(x) / 100, 0, 1), clim=(-2, 2), cmap="magma")
+    axes.imshow(x[:120].T, aspect="auto", origin="lower", extent=(0, 1.2, 0, 1), clim=(-2, 2), cmap="magma")
     axes.set(yticks=[], ylabel=name)
-for phone in [phone for phone in phones if phone.end_seconds <= 1.2]:
-    middle = (phone.start_seconds + phone.end_seconds) / 2
-    rows[0].text(middle, 1.1 * waveform.max(), phone.label, ha="center", fontsize=8)
-    rows[0].axvline(phone.end_seconds, color="#d55e00", linewidth=0.8)
-rows[0].set(yticks=[], ylabel="waveform", xlim=(0, 1.2))
+for start, end, label in [phone for phone in phones if phone.end_seconds <= 1.2]:
+    rows[0].text((start + end) / 2, 1.1 * waveform.max(), label, ha="center", fontsize=8)
+    rows[0].axvline(end, color="#d55e00", linewidth=0.8)
+rows[0].set(yticks=[], ylabel="waveform", xlim=(0, 1.2), title=" ")
 rows[3].set_xlabel("seconds")
 plt.show()
 
@@ -65,9 +64,9 @@ for name in features:
     changes: list[list[float]] = [[] for _ in offsets]
     for x, phones in sentences:
         change = (x[name][2:] - x[name][:-2]).norm(dim=1)
-        edges = torch.tensor([round(100 * phone.start_seconds) for phone in phones[1:]])
+        edges = torch.tensor([round(100 * phone.start_seconds) - 1 for phone in phones[1:]])
         for values, offset in zip(changes, offsets, strict=True):
-            values += (change / change.mean())[(edges + offset - 1).clamp(0, len(change) - 1)].tolist()
+            values += (change / change.mean())[(edges + offset).clamp(0, len(change) - 1)].tolist()
     curve = np.array([np.mean(values) for values in changes])
     print(f"{name:12} {100 * curve.max() - 100:.0f} % above its mean, {10 * offsets[curve.argmax()]} ms from an edge")
     assert curve.max() > 1.1 and abs(offsets[curve.argmax()]) <= 3

@@ -18,9 +18,7 @@ from cpc.data.synthetic.espeak import Espeak, Voice
 from cpc.data.synthetic.speech import resample
 from cpc.interop.export import export
 
-# %% A recording and a model
-# What follows holds for any weights: this model is not trained.
-
+# %% A recording, and an untrained model: what follows holds for any weights
 with Espeak() as espeak:
     samples = espeak.speak("A microphone delivers chunks, not recordings.", Voice("en-us", "f2")).samples
 waveform = resample(samples)[:44_800].astype(np.float32) / 32768
