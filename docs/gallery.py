@@ -47,7 +47,7 @@ STYLE: dict[str, Any] = {
     "figure.figsize": (4.5, 3.0),
     "figure.constrained_layout.use": True,
     "savefig.transparent": True,
-    "savefig.dpi": 200,  # of what is drawn as pixels
+    "savefig.dpi": 200,  # of images and other pixels
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.spines.top": False,
@@ -188,7 +188,7 @@ def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Hook of mkdocs: add the pages, and the figures of those that ran."""
+    """Hook of mkdocs: add the pages, with the figures of their last run."""
     from mkdocs.structure.files import File
 
     pages: dict[str, dict[str, Any] | None] = {}
