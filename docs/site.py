@@ -19,6 +19,8 @@ PUBLIC = (
     "cpc.candidates.samplers",
     "cpc.losses",
     "cpc.bounds",
+    "cpc.bounds.estimators",
+    "cpc.bounds.tasks",
     "cpc.evaluation",
     "cpc.probes",
     "cpc.probes.abx",
@@ -65,11 +67,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace links to files outside docs/, which the site does not have, by the names of the files."""
+    """Replace links to scripts of the gallery by their pages, and links that leave docs/ by the names of the files."""
     docs = Path(config.docs_dir).resolve()
 
     def shown(link: re.Match[str]) -> str:
         target = (docs / page.file.src_uri).parent.joinpath(link[2]).resolve()
+        if target.is_relative_to(docs / "gallery") and target.exists():
+            return link[0].replace(".py)", ".md)").replace("(gallery)", "(gallery/index.md)")
         is_outside = not target.is_relative_to(docs) and target.exists()
         return f"`{target.relative_to(docs.parent)}`" if is_outside else link[0]
 

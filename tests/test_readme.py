@@ -108,6 +108,15 @@ def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.M
     assert all(error.num_triplets for error in names["errors"].values())
 
 
+def test_the_tabs_of_the_site_show_commands_of_readme() -> None:
+    """README's commands are run above."""
+    tabs = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in tabs.splitlines() if re.match(r"    (uv run|from|features)", line)]
+    assert len(lines) == 8
+    assert not [line for line in lines if line not in readme]
+
+
 def test_every_document_that_is_linked_or_named_exists() -> None:
     folders = ("benchmarks", "configs", "cpc", "datasets", "docs", "tests")
     files = [*REPOSITORY.glob("*"), *(path for folder in folders for path in (REPOSITORY / folder).rglob("*"))]

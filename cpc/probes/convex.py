@@ -205,7 +205,7 @@ def solve(
             loss, gradient = objective.set_step(flat + fraction * step)
             # If a convex function still falls at the new point, it fell along the whole step, even if rounding hides
             # the fall.
-            if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-6:
+            if loss <= before + 1e-4 * fraction * slope or (gradient * step).sum() <= 0 or fraction < 1e-12:
                 break
             fraction /= 2
         flat = flat + fraction * step

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Int
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from cpc.probes.convex import Coordinates, Solution, solve
 
@@ -71,9 +72,22 @@ def choose_l2(
         if num_worse == _PATIENCE:
             break
     penalty, solutions = best
-    weight, bias = (torch.stack(each).mean(0) for each in zip(*((s.weight, s.bias) for s in solutions), strict=True))
     _, vectors = coordinates.spectrum
+    weight = torch.stack([solution.weight for solution in solutions]).mean(0)
+    bias = _mean_bias(solutions, [kept_labels for _, kept_labels, _, _ in folds])
     return penalty * len(labels), Solution(weight if vectors is None else weight @ vectors.T, bias)
+
+
+def _mean_bias(solutions: Sequence[Solution], labels: Sequence[Int[np.ndarray, " _"]]) -> Float[Tensor, " Y"]:
+    """Return the mean bias of each class over the folds that have examples of it.
+
+    Without examples the bias of a class falls without limit. A start at such a bias has no curvature, and the first
+    Newton step of the class would be a million times too long.
+    """
+    bias = torch.stack([solution.bias for solution in solutions])
+    has_class = torch.stack([torch.from_numpy(np.bincount(each, minlength=bias.shape[1]) > 0) for each in labels])
+    mean = bias.where(has_class, 0).sum(0) / has_class.sum(0)  # NaN for a class without examples in any fold
+    return mean.nan_to_num(float(mean[has_class.any(0)].min()))
 
 
 def _folds(

@@ -1,5 +1,7 @@
 """The solved probe against scikit-learn in float64, and the choice of its penalty against an exhaustive one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -196,3 +198,22 @@ def test_more_noise_asks_for_a_larger_penalty() -> None:
 def test_one_example_of_each_class_leaves_no_choice() -> None:
     x, labels = problem(NUM_CLASSES, 6)
     assert choose_l2(coordinates_of(x), labels, np.arange(NUM_CLASSES), NUM_CLASSES) == (DEFAULT_L2, None)
+
+
+def test_a_class_in_one_file_does_not_stop_the_solver() -> None:
+    """Folds without the class drive its bias down; the fit must not start from there."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20_000, 8)).astype(np.float32)
+    labels = (x[:, :3] + rng.standard_normal((20_000, 3))).argmax(1)
+    groups = np.arange(20_000) // 200
+    labels[:4] = 3  # four examples, all in the first file
+    coordinates = coordinates_of(x)
+    l2, start = choose_l2(coordinates, labels, groups, 4)
+    assert start is not None
+    standardised = (x.astype(np.float64) - x.mean(0)) * 2
+    expected = oracle(standardised, labels, l2).predict_proba(standardised)
+    low = replace(start, bias=start.bias - 30 * (torch.arange(4) == 3))  # where folds without the class would end
+    for begin in (start, low):
+        found = solve(coordinates, labels, 4, l2, begin)
+        scores = standardised @ found.weight.numpy().T + found.bias.numpy()
+        np.testing.assert_allclose(softmax(scores, 1), expected, atol=1e-3)

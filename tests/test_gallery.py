@@ -1,0 +1,131 @@
+"""The gallery: every script is short, runs in time, confirms what its text claims, and gives a page with figures."""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from shown import REPOSITORY
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MOST_LINES = 80
+MOST_CPU_SECONDS = 240  # two minutes on two cores
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gallery_of_docs", REPOSITORY / "docs" / "gallery.py")
+    assert spec is not None
+    found = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(found)
+    return found
+
+
+gallery: Any = _load()
+
+
+def script(name: str) -> str:
+    return (REPOSITORY / "docs" / "gallery" / f"{name}.py").read_text(encoding="utf-8")
+
+
+def test_cells_of_a_script() -> None:
+    found = gallery.cells(
+        '"""# Title\n\nText.\n"""\n\nimport os\n\n# %% Head\n# First\n#\n# second.\n\na = 1\n# why\nb = 2\n'
+    )
+    assert found == [("# Title\n\nText.", "import os", 6), ("## Head\n\nFirst\n\nsecond.", "a = 1\n# why\nb = 2", 13)]
+
+
+def test_a_page_shows_what_its_script_printed_and_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small.py").write_text(
+        '"""# Small\n\nText.\n"""\n\nimport matplotlib.pyplot as plt\n\n# %% Two\nprint(1 + 1)\n'
+        'plt.subplots(num="An empty figure")\nplt.show()\n'
+    )
+    monkeypatch.setattr(gallery, "SCRIPTS", tmp_path)
+    gallery.execute("small", tmp_path / "out")
+    page = json.loads((tmp_path / "out/page.json").read_text())
+    shown = gallery.markdown("small", page)
+    assert shown.index("## Two") < shown.index("```text\n2\n```") < shown.index("![An empty figure](small_1.svg)")
+    svg = (tmp_path / "out/small_1.svg").read_text()
+    assert "prefers-color-scheme:dark" in svg
+    assert "currentColor" in svg
+    assert gallery.INK not in svg
+    assert "small_1.svg" not in gallery.markdown("small", None)
+
+
+def test_every_script_has_a_page() -> None:
+    assert sorted(gallery.PAGES) == sorted(path.stem for path in (REPOSITORY / "docs" / "gallery").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", gallery.PAGES)
+def test_a_script_is_short_and_ends_with_its_options(name: str) -> None:
+    """Every script also asserts something, and names its figures, whose names are read aloud in place of them."""
+    source = script(name)
+    assert source.count("\n") <= MOST_LINES
+    assert "\nassert " in source or "\n    assert " in source
+    assert len(re.findall(r"plt\.(?:subplots|figure)\(", source)) == source.count('num="') > 0
+    last = gallery.cells(source)[-1]
+    assert last.text.startswith("## Options used")
+    assert last.text.count("](") + last.text.count("][") >= 2
+    assert last.code == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gallery.PAGES)
+def test_a_script_runs_in_time(name: str) -> None:
+    """In a process of its own; its assertions are the test of its text."""
+    page = json.loads((gallery.run(name) / "page.json").read_text())
+    assert page["cpu_seconds"] < MOST_CPU_SECONDS
+    assert sum(len(cell["figures"]) for cell in page["cells"]) > 0
+
+
+@pytest.mark.slow
+def test_the_site_shows_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of pages that ran above, unless this test runs alone."""
+    if importlib.util.find_spec("mkdocs") is None:
+        pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest")
+    monkeypatch.setenv("CPC_GALLERY", "run")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in gallery.PAGES:
+        folder = tmp_path / "gallery" / name
+        figures = re.findall(
+            rf'<img alt="[^"]{{10,}}" src="([^"]*{name}_\d+\.svg)"', (folder / "index.html").read_text()
+        )
+        assert figures
+        assert all((folder / figure).is_file() for figure in figures)
+
+
+@pytest.mark.slow
+def test_pages_fit_a_telephone_and_follow_the_theme(tmp_path: Path) -> None:
+    """Of the outputs of the tests above: no page scrolls sideways, and the ink of figures is light on a dark page."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")
+    if importlib.util.find_spec("mkdocs") is None or CHROMIUM is None:
+        pytest.skip("the group docs or Chromium is not installed")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    ink = {}
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        for theme in ("light", "dark"):
+            page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=theme)
+            for name in ("", "questions/", "gallery/", *(f"gallery/{name}/" for name in gallery.PAGES)):
+                page.goto(f"file://{tmp_path}/{name}index.html")
+                width = page.evaluate("document.documentElement.scrollWidth")
+                assert width <= 390, f"{name or 'the first page'} is {width} pixels wide"
+            page.goto(f"file://{tmp_path}/index.html")
+            page.locator("img[src*=recording]").screenshot(path=tmp_path / f"{theme}.png")
+            grey = np.asarray(Image.open(tmp_path / f"{theme}.png").convert("L"))[-14:].astype(int)  # "seconds"
+            paper = int(np.median(grey))
+            ink[theme] = int(grey.flat[np.abs(grey - paper).argmax()])
+        browser.close()
+    assert ink["light"] < 100
+    assert ink["dark"] > 155
