@@ -41,6 +41,7 @@ class ArrayRecordings:
         splits: split of each recording.
         groups: subject of each recording, "" if unknown.
         labels: task -> labels.
+        missing: `refuse` if all samples are known, else `mask`.
     """
 
     channels: Sequence[str]
@@ -48,6 +49,7 @@ class ArrayRecordings:
     splits: Sequence[str]
     groups: Sequence[str]
     labels: dict[str, Labels] = field(default_factory=dict)
+    missing: str = "refuse"
 
     @property
     def names(self) -> list[str]:

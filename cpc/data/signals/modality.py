@@ -169,20 +169,20 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, without recordings that end before the first prediction.
+        """Return the training batches, of windows in which a step is predicted.
 
         Raises:
-            ValueError: if all recordings end before the furthest prediction.
+            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
         """
-        return super().training(self._long_enough(corpus, self.train_split, model), model, rank, world_size)
+        return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, without recordings that end before the first prediction.
+        """Return the held-out batches, of windows in which a step is predicted.
 
         Raises:
-            ValueError: if all recordings end before the furthest prediction.
+            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
         """
-        return super().held_out(self._long_enough(corpus, self.eval_split, model), model, **how)
+        return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
@@ -194,19 +194,33 @@ class Signals(MapStyleModality):
             raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
 
     @staticmethod
-    def _long_enough(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
-        """Return the corpus without short recordings: a batch of nothing else would have no prediction."""
+    def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
+        """Return the corpus without windows in which nothing is predicted, of which a batch would be an error."""
         num_latents = corpus.num_latents(corpus.rows(split))
-        longest, furthest, fewest = int(num_latents.max()), model.steps[-1].k, model.steps[0].k + 1
-        if longest <= furthest:
+        longest, steps = int(num_latents.max()), [step.k for step in model.steps]
+        if longest <= steps[-1]:
             raise ValueError(
-                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {furthest} "
+                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
                 "steps ahead: lower model.predictor.init_args.num_steps, or the strides of the encoder"
             )
-        num_short = int((num_latents < fewest).sum())
+        num_short = int((num_latents <= steps[0]).sum())
         if num_short:
             say(
-                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the {fewest} "
-                "latents of the first prediction: no window is drawn from them"
+                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the "
+                f"{steps[0] + 1} latents of the first prediction: no window is drawn from them"
             )
-        return corpus.without_shorter(fewest)
+        corpus = corpus.predicting(steps)
+        windows = corpus.windows(split)
+        is_long = num_latents > steps[0]
+        num_starts, num_usable = windows.all_starts[is_long], windows.starts.num[is_long]
+        num_excluded = int((num_starts - num_usable).sum())
+        if num_excluded:
+            num_empty = int((num_usable == 0).sum())
+            problem = (
+                f"split {split!r}: of {int(num_starts.sum())} windows {num_excluded} are left out, because missing "
+                f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"
+            )
+            if num_empty == len(num_usable):
+                raise ValueError(f"{problem}: lengthen data.window_seconds, or fill or cut out missing samples")
+            say(f"data: {problem}")
+        return corpus
