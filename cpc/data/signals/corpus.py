@@ -99,7 +99,16 @@ class SignalCorpus(MapStyleCorpus):
         rows = self.rows(split)
         num_latents = self.encoder.num_latents(self.window_samples)
         group_ids, labels = self.group_ids[rows], self._window_labels()
-        windows = SignalWindows(self.signals, rows, group_ids, split, self.window_samples, num_latents, labels)
+        windows = SignalWindows(
+            self.signals,
+            rows,
+            group_ids,
+            split,
+            self.window_samples,
+            num_latents,
+            labels,
+            has_missing=self.recordings.missing == "mask",
+        )
         if not self._steps:
             return windows
         if split not in self._starts:

@@ -35,6 +35,7 @@ class SignalWindows:
         num_latents: T.
         labels: classes of the latents of a window; None: no labels.
         starts: the starts of windows; None: a window may begin at every sample.
+        has_missing: False if all samples of recordings are known, which packing has checked with `missing: refuse`.
     """
 
     signals: PackedSignals | ArraySignals
@@ -45,6 +46,7 @@ class SignalWindows:
     num_latents: int
     labels: WindowLabels | None = None
     starts: Starts = None  # type: ignore[assignment]  # filled in below
+    has_missing: bool = True
 
     def __post_init__(self) -> None:
         self.lengths = self.signals.lengths[self.sequence_ids]
@@ -90,8 +92,11 @@ class SignalWindows:
                 labels[number] = self.labels(row, start, self.num_latents)
         recordings = [recording for recording, _ in indices]
         ids, groups = (torch.from_numpy(values[recordings]) for values in (self.sequence_ids, self.group_ids))
-        num_valid, is_known = self.num_valid(indices), torch.from_numpy(~np.isnan(x).all(2))
+        num_valid = self.num_valid(indices)
         batch = Batch(torch.from_numpy(x), num_valid, ids, groups, torch.from_numpy(labels))
+        if not self.has_missing:
+            return batch
+        is_known = torch.from_numpy(~np.isnan(x).all(2))
         return batch if int(is_known.sum()) == int(num_valid.sum()) else batch._replace(is_known=is_known)
 
     def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:

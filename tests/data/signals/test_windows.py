@@ -126,6 +126,17 @@ def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
     assert windows.__getitems__([(0, 100), (1, 200)]).is_known is None
 
 
+def test_batches_are_searched_for_missing_samples_only_if_these_are_allowed(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = {missing: data(source, missing=missing).open(encoder()).windows("train") for missing in ("refuse", "mask")}
+    assert all(each.__getitems__([(0, 0), (2, 1)]).is_known is None for each in windows.values())
+    monkeypatch.setattr(np, "isnan", None)
+    assert windows["refuse"].__getitems__([(0, 0), (2, 1)]).is_known is None
+    with pytest.raises(TypeError, match="not callable"):
+        windows["mask"].__getitems__([(0, 0), (2, 1)])
+
+
 @pytest.mark.parametrize("window_samples", [8, 20, 21, 400])
 def test_usable_starts_are_those_of_windows_with_two_known_latents(window_samples: int) -> None:
     """The oracle cuts each window, and looks at its own latents."""
