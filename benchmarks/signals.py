@@ -124,7 +124,7 @@ def trained(study: Study, seed: int, where: argparse.Namespace, options: list[st
     folder: Path = where.out / f"{study.run_name}_{seed}"
     config = CONFIGS / study.config
     extra = [*study.options, f"--seed_everything={seed}", f"--data.seed={seed}", *options]
-    keep_options(folder, [config.read_text(), *extra])
+    keep_options(folder, config, extra)
     train(folder, ["--config", str(config), f"--data.source={source(study, where)}", *extra])
     return folder
 

@@ -129,7 +129,8 @@ def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
 def test_batches_are_searched_for_missing_samples_only_if_these_are_allowed(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    windows = {missing: data(source, missing=missing).open(encoder()).windows("train") for missing in ("refuse", "mask")}
+    options = ("refuse", "mask")
+    windows = {option: data(source, missing=option).open(encoder()).windows("train") for option in options}
     assert all(each.__getitems__([(0, 0), (2, 1)]).is_known is None for each in windows.values())
     monkeypatch.setattr(np, "isnan", None)
     assert windows["refuse"].__getitems__([(0, 0), (2, 1)]).is_known is None
