@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
+from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.signals.arrays import transposed
 from cpc.data.signals.corpus import SignalCorpus
@@ -314,15 +315,13 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             split_of = dict(zip(long_units, drawn, strict=True))
         return [split_of[unit] if is_used else "short" for unit, is_used in zip(units, is_long, strict=True)]
 
-    @torch.inference_mode()
     def _encode(self, recordings: list[np.ndarray]) -> Float32[np.ndarray, "n T F"]:
         """Return the features of recordings, which are padded to the longest."""
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        latents, contexts, _ = self.model_.encode(torch.from_numpy(x).to(self.device))
-        parts = {"z": latents, "c": contexts}
-        return torch.cat([parts[feature].float() for feature in self.features], 2).cpu().numpy()
+        reader = Features(self.features, self.model_, device=self.device)  # type: ignore[arg-type]  # checked before
+        return reader.encode_windows(x)
 
 
 def _group_names(groups: Any, num: int) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.features import Features
-from cpc.encoders import AudioEncoder, MelEncoder
+from cpc.encoders import AudioEncoder, MelEncoder, SignalEncoder
 from cpc.encoders.spectral import MFCC
 from cpc.predictors import Bilinear
 
@@ -42,6 +42,16 @@ def test_files_together_are_as_files_alone(context: Context) -> None:
     waves = [noise(length, seed=length) for length in (4_000, 9_001, 0, 160, 20)]
     for wave, frames in zip(waves, features.together([[wave] for wave in waves]), strict=True):
         np.testing.assert_allclose(frames, features(wave), atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["c", "z", "zc"])
+def test_windows_together_are_as_windows_alone(kind: str) -> None:
+    for encoder, channels in ((AudioEncoder(dim=8), ()), (SignalEncoder(3, 8), (3,))):
+        features = Features(kind, cpc.CPC(encoder, GRU(8), Bilinear(2)))
+        windows = 0.1 * np.random.default_rng(0).standard_normal((5, 900, *channels), dtype=np.float32)
+        found = features.encode_windows(windows)
+        assert found.shape == (5, features.num_frames(np.array([900]))[0], features.dim)
+        np.testing.assert_allclose(found, np.stack([features(window) for window in windows]), atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["mfcc", "logmel"])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cpc.data.features import Features
-from cpc.data.probe_data import FeatureExtractor, autocast
+from cpc.data.probe_data import FeatureExtractor
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.minirocket import fit_minirocket
 from cpc.data.signals.recordings import read_recordings
@@ -59,8 +59,7 @@ class SignalFeatureExtractor(FeatureExtractor):
         for first in range(0, len(rows), _WINDOWS_AT_ONCE):
             chosen = rows[first : first + _WINDOWS_AT_ONCE]
             windows = np.stack([data.read_window(row) for row in chosen.tolist()])
-            isolated = self._encode(windows)
-            for row, alone in zip(chosen.tolist(), isolated, strict=True):
+            for row, alone in zip(chosen.tolist(), self._reader.encode_windows(windows), strict=True):
                 sources = {"": alone}
                 if stream is not None:
                     # The last latent of the stream that ends within the window is the last of the window.
@@ -87,14 +86,6 @@ class SignalFeatureExtractor(FeatureExtractor):
                 "per recording, with the channels of the training data"
             )
         return np.concatenate(list(self._reader.stream(recordings.read(0))))[:, self._parts[name[0]]]
-
-    @torch.inference_mode()
-    def _encode(self, windows: np.ndarray) -> np.ndarray:
-        x = torch.from_numpy(windows).to(self._reader.device)
-        with autocast(x, self._reader.precision):
-            latents = self.model.encoder(x)
-        contexts, _ = self.model.context(latents.float())
-        return torch.cat([latents.float(), contexts.float()], 2).cpu().numpy()
 
 
 class HandMadeFeatures(FeatureExtractor):
