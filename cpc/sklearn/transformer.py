@@ -155,7 +155,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         data.check(model)
         channels = [str(channel) for channel in range(recordings[0].shape[1])]
         corpus = SignalCorpus(
-            ArrayRecordings(channels, encoder.sample_rate_hz, splits, names),
+            ArrayRecordings(
+                channels, encoder.sample_rate_hz, splits, names, [f"recording {row}" for row in range(len(recordings))]
+            ),
             encoder,
             window_samples,
             signals=ArraySignals(recordings),

@@ -91,7 +91,7 @@ def index_folder(
         out = out / MANIFEST_NAME
     if out.exists() and not overwrite:
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
-    paths, is_audio = _find(root, [out] if labels is None else [out, Path(labels)])
+    paths, is_audio = find_media(root, [out] if labels is None else [out, Path(labels)])
     if num_ray_workers is not None and not is_audio:
         raise ValueError(f"`num_ray_workers`={num_ray_workers} is for audio, and {root} holds signals: leave it out")
     refuse_doubles(root, paths)
@@ -154,7 +154,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
     return f"{len(manifest)} files indexed ({counts})"
 
 
-def _find(root: Path, tables: Sequence[Path]) -> tuple[list[str], bool]:
+def find_media(root: Path, tables: Sequence[Path] = ()) -> tuple[list[str], bool]:
     """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
 
     Args:

@@ -50,7 +50,7 @@ class SignalCorpus(MapStyleCorpus):
         online_labels: str | None = None,
         cache_dir: str | None = None,
         skip_bad: bool = False,
-        signals: ArraySignals | None = None,
+        signals: PackedSignals | ArraySignals | None = None,
     ) -> None:
         self.recordings, self.encoder, self.window_samples = recordings, encoder, window_samples
         self._online_labels, self._cache_dir, self._skip_bad = online_labels, cache_dir, skip_bad

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -11,9 +11,14 @@ from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
+from cpc.data.signals.in_memory import ArrayRecordings
+from cpc.data.signals.pack import PackedSignals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.recordings import read_recordings
+from cpc.data.signals.rates import choose_channels
+from cpc.data.signals.recordings import Recordings, draw_lacking_splits, read_recordings
+from cpc.data.signals.sharded import open_sharded_signals
 from cpc.data.store.contents import say, say_contents
+from cpc.data.store.shards import Shards, is_sharded
 
 NUM_INITIALISATION_WINDOWS = 32
 
@@ -24,7 +29,8 @@ class Signals(MapStyleModality):
 
     Args:
         source: an npz or npy file, a `.ts` file, or a folder of recordings with or without a manifest;
-            `cpc.data.signals.recordings.read_recordings` describes the layouts.
+            `cpc.data.signals.recordings.read_recordings` describes the layouts. Or the folder or URL of shards (`cpc
+            data shard`).
         sample_rate_hz: samples per second; needed where the source does not say.
         channels: names or numbers of the channels to read; null: all.
         window_seconds: length of a window. Windows and predictions lie in one recording.
@@ -41,7 +47,9 @@ class Signals(MapStyleModality):
         test_share: share of the subjects that becomes split `test` if the source has no splits.
         eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process.
-        cache_dir: folder for packed signals; null: beside the source.
+        cache_dir: folder for packed signals; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
+            fit.
         skip_bad: leave out recordings that cannot be used, and print how many.
         seed: seed of the batches.
     """
@@ -59,6 +67,7 @@ class Signals(MapStyleModality):
         "test_share",
     )
     probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
 
     source: str
     sample_rate_hz: Positive | None = None
@@ -72,6 +81,7 @@ class Signals(MapStyleModality):
     batch_size: Count = 32
     valid_share: Share = 0.1
     test_share: Share = 0.0
+    cache_gb: Positive = 50.0
 
     def check(self, model: Any) -> None:
         """Refuse also windows that are too short for the predictions.
@@ -120,15 +130,7 @@ class Signals(MapStyleModality):
         Raises:
             ValueError: if they differ; the message names both.
         """
-        recordings = read_recordings(
-            self.source,
-            sample_rate_hz=self.sample_rate_hz,
-            channels=self.channels,
-            missing=self.missing,
-            valid_share=self.valid_share,
-            test_share=self.test_share,
-            seed=self.seed,
-        )
+        recordings, signals = self._read()
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
                 f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
@@ -147,9 +149,25 @@ class Signals(MapStyleModality):
         )
         if self.labels is not None:
             self._check_task(recordings.labels, self.labels)
-        return SignalCorpus(
-            recordings, encoder, self.window_samples(encoder), self.labels, self.cache_dir, self.skip_bad
-        )
+        window_samples = self.window_samples(encoder)
+        return SignalCorpus(recordings, encoder, window_samples, self.labels, self.cache_dir, self.skip_bad, signals)
+
+    def _read(self) -> tuple[Recordings | ArrayRecordings, PackedSignals | None]:
+        """Return the recordings of the source, and their samples if they are in shards."""
+        shares: dict[str, Any] = {"valid_share": self.valid_share, "test_share": self.test_share, "seed": self.seed}
+        if not is_sharded(self.source):
+            options = {name: getattr(self, name) for name in ("sample_rate_hz", "channels", "missing")}
+            return read_recordings(self.source, **options, **shares), None
+        shards = Shards(self.source, self.cache_dir, self.cache_gb)
+        recordings, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
+        _, columns = choose_channels(self.channels, recordings.channels, self.source)
+        if list(columns) != list(range(len(recordings.channels))):
+            raise ValueError(
+                f"data.channels={list(self.channels or ())}, but the shards of {self.source} hold the channels "
+                f"{', '.join(recordings.channels)}: leave data.channels out, or shard the recordings again with these"
+            )
+        splits = draw_lacking_splits(recordings.splits, recordings.groups, recordings.names, **shares)
+        return replace(recordings, splits=splits), signals
 
     def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
         """Return the classes of `group`, or of the labels that `data.labels` names."""

@@ -210,7 +210,7 @@ class SignalProbeData(ProbeData):
         recordings = self.corpus.recordings
         windows = {"window_samples": self.window_samples} if self.is_windowed else {}
         return {
-            "source": str(getattr(recordings, "source", "arrays")),
+            "source": str(recordings.source),
             "num_recordings": len(recordings.names),
             "channels": list(recordings.channels),
             "sample_rate_hz": recordings.sample_rate_hz,
