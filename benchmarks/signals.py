@@ -92,8 +92,9 @@ STUDIES = {
         "activity.yaml",
         {
             "task": "label",
+            "window_seconds": 4.0,  # of the hand-made features
             "features": ("c", "z"),
-            "baselines": ("majority", "random"),
+            "baselines": BASELINES,
             "pool": "mean_std",
         },
         COMPANDED,

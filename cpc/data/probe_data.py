@@ -129,6 +129,7 @@ class ProbeData(ABC):
         unit: noun for an observation, such as `file` or `image`.
         features: a model's features, and the suffix of each after `cpc` and `random` in the names of results.
         hand_made: features that need no model.
+        coarse: hand-made features that have no vector for each frame of an observation.
         default_features: features that are probed by default.
         default_baselines: baselines that are probed by default.
         several_vectors: True if an observation has a vector per frame, False if it has one vector.
@@ -143,6 +144,7 @@ class ProbeData(ABC):
     unit: str = "observation"
     features: Mapping[str, str] = {"c": "", "z": "_z"}
     hand_made: tuple[str, ...] = ()
+    coarse: tuple[str, ...] = ()
     default_features: tuple[str, ...] = ("c", "z")
     default_baselines: tuple[str, ...] = ("majority", "random")
     several_vectors: bool = False
