@@ -62,7 +62,12 @@ class Study:
 
 
 ACTIVITY_WINDOWS = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": WINDOWED}
-COMPANDED = ("--model.encoder.init_args.front=compand",)
+COMPANDED = (  # recordings are shorter than a baseline
+    "--model.encoder.init_args.front=compand",
+    "--model.encoder.init_args.baseline_seconds=null",
+    "--data.window_seconds=10.24",
+    "--data.batch_size=16",
+)
 STUDIES = {
     "activities": Study(
         "hapt",

@@ -46,6 +46,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: their strides; None: likewise.
         front: what the encoder reads, see `cpc.encoders.SignalEncoder`.
         level_seconds: length of the encoder's moving average; None: eight hops.
+        baseline_seconds: length of the longer average of which the encoder also reads the difference; None: it does not.
         num_channels: C, to be given if recordings have more channels than samples, which otherwise look transposed;
             None: that of X.
         num_steps: furthest step that is predicted; less if windows are too short for it.
@@ -86,6 +87,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: tuple[int, ...] | None = None,
         front: Literal["raw", "level", "compand"] = "compand",
         level_seconds: int | float | None = None,
+        baseline_seconds: int | float | None = None,
         num_channels: int | None = None,
         num_steps: int = 8,
         negatives: str = "mixed",
@@ -107,6 +109,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.strides = strides
         self.front = front
         self.level_seconds = level_seconds
+        self.baseline_seconds = baseline_seconds
         self.num_channels = num_channels
         self.num_steps = num_steps
         self.negatives = negatives
@@ -284,6 +287,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             strides,
             front=self.front,
             level_seconds=self.level_seconds,
+            baseline_seconds=self.baseline_seconds,
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
         num_latents = encoder.num_latents(longest)

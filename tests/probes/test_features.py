@@ -36,6 +36,17 @@ def test_a_model_in_chunks_equals_the_model_on_the_whole_file(context: Context, 
         np.testing.assert_allclose(in_chunks, whole[0].numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("front", ["raw", "level"])
+def test_signals_in_chunks_have_the_averages_of_the_whole_recording(front: str) -> None:
+    encoder = SignalEncoder(2, 8, 50.0, front=front, baseline_seconds=6.0)
+    model = cpc.CPC(encoder, GRU(8), Bilinear(2))
+    wave = np.stack([noise(1700), noise(1700, seed=1)], 1) + np.linspace(0, 1, 1700, dtype=np.float32)[:, None]
+    with torch.no_grad():
+        latents, contexts, *_ = model.eval()(torch.from_numpy(wave)[None])
+    in_chunks = Features("zc", model, chunk_seconds=1.0)(wave)
+    np.testing.assert_allclose(in_chunks, torch.cat([latents, contexts], 2)[0].numpy(), atol=2e-5)
+
+
 @pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: type(context).__name__)
 def test_files_together_are_as_files_alone(context: Context) -> None:
     features = Features("zc", cpc.CPC(AudioEncoder(dim=8), context, Bilinear(2)), chunk_seconds=0.05)
