@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from cpc.checkpoint import read_config
 from cpc.data.store.records import read_records
@@ -52,7 +53,7 @@ def variant_options(num_steps: int = 12, strategy: str = "mixed", norm: str = "a
 
 def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     """Pretrain and probe one variant unless an earlier call did, and return its results."""
-    keep_options(folder, [BASE.read_text(), *options])
+    keep_options(folder, BASE, options)
     train(folder, ["--config", str(BASE), f"--data.manifest={corpus}", *options])
     if not is_probed(folder):
         probe(
@@ -87,17 +88,19 @@ def train(folder: Path, arguments: list[str]) -> None:
         pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
 
 
-def keep_options(folder: Path, options: list[str]) -> None:
-    """Save the options of a variant, its config first.
+def keep_options(folder: Path, config: Path, options: list[str]) -> None:
+    """Save the text of the config of a variant, and the options that change it.
 
     Raises:
-        ValueError: if the folder has results of other options.
+        ValueError: if the folder has results of other options, or of a config with other values; comments may differ.
     """
-    path = folder / "options.json"
-    if path.exists() and json.loads(path.read_text()) != options:
-        raise ValueError(f"{folder} was run with other options or another config: name another folder with --out")
+    path, kept = folder / "options.json", [config.read_text(), *options]
+    if path.exists():
+        earlier = json.loads(path.read_text())
+        if earlier[1:] != options or yaml.safe_load(earlier[0]) != yaml.safe_load(kept[0]):
+            raise ValueError(f"{folder} was run with other options or another config: name another folder with --out")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(options))
+    path.write_text(json.dumps(kept))
 
 
 def is_trained(folder: Path, max_steps: int) -> bool:

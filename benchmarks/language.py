@@ -172,7 +172,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 def run(folder: Path, classes: dict[str, Any], options: list[str]) -> dict[str, Any]:
     """Train one variant unless an earlier call did, and return its perplexity on the valid split by epoch."""
-    keep_options(folder, [BASE.read_text(), json.dumps(classes, sort_keys=True), *options])
+    keep_options(folder, BASE, [json.dumps(classes, sort_keys=True), *options])
     config = folder / "classes.yaml"
     config.write_text(json.dumps({"model": {"loss": classes}}))
     train(folder, ["--config", str(BASE), f"--config={config}", *options])

@@ -62,7 +62,12 @@ class Study:
 
 
 ACTIVITY_WINDOWS = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": WINDOWED}
-COMPANDED = ("--model.encoder.init_args.front=compand",)
+COMPANDED = (  # recordings are shorter than a baseline
+    "--model.encoder.init_args.front=compand",
+    "--model.encoder.init_args.baseline_seconds=null",
+    "--data.window_seconds=10.24",
+    "--data.batch_size=16",
+)
 STUDIES = {
     "activities": Study(
         "hapt",
@@ -92,8 +97,9 @@ STUDIES = {
         "activity.yaml",
         {
             "task": "label",
+            "window_seconds": 4.0,  # of the hand-made features
             "features": ("c", "z"),
-            "baselines": ("majority", "random"),
+            "baselines": BASELINES,
             "pool": "mean_std",
         },
         COMPANDED,
@@ -124,7 +130,7 @@ def trained(study: Study, seed: int, where: argparse.Namespace, options: list[st
     folder: Path = where.out / f"{study.run_name}_{seed}"
     config = CONFIGS / study.config
     extra = [*study.options, f"--seed_everything={seed}", f"--data.seed={seed}", *options]
-    keep_options(folder, [config.read_text(), *extra])
+    keep_options(folder, config, extra)
     train(folder, ["--config", str(config), f"--data.source={source(study, where)}", *extra])
     return folder
 

@@ -93,7 +93,7 @@ def run(name: str, seed: int, where: argparse.Namespace, options: list[str]) -> 
         run("synthesised alone", seed, where, options)
         extra += [f"--init_from={folder_of('synthesised alone', seed, where)}"]
     extra += [f"--seed_everything={seed}", f"--data.seed={seed}", "--eval_every_steps=500", *options]
-    keep_options(folder, [CONFIG.read_text(), *extra])
+    keep_options(folder, CONFIG, extra)
     train(folder, ["--config", str(CONFIG), f"--data.manifest={corpus}", *extra])
     if not is_probed(folder):  # it checks probe.json, so the phones are probed last
         c: Any = {"features": ("c",), "baselines": ()}

@@ -38,7 +38,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.store.records import read_records
 
 # A block that is added to a page has no name here, and no test.
-SHARDS, IMAGE_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")
+SHARDS, IMAGE_SHARDS, SIGNAL_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")
 SHIPPED, HUB, CPC_AUDIO = command_blocks("docs/library.md")
 (MONITOR,) = command_blocks("docs/monitor.md")
 (AGENTS,) = command_blocks("docs/agents.md")
@@ -90,6 +90,18 @@ def indexed(aligned: Path) -> Path:
     return aligned
 
 
+@pytest.fixture
+def own_signals(beside_configs: Path) -> Path:
+    """Of ten people, who walk or sit with six channels at 50 Hz."""
+    rng, header = np.random.default_rng(0), ",".join("abcdef")
+    for person in range(10):
+        for activity, deviation in (("sit", 0.1), ("walk", 1.0)):
+            path = beside_configs / "own" / f"p{person}" / f"{activity}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savetxt(path, deviation * rng.normal(size=(500, 6)), "%.5f", ",", header=header, comments="")
+    return beside_configs / "own"
+
+
 def contents(folder: Path | str, pattern: str) -> set[bytes]:
     return {file.read_bytes() for file in Path(folder).rglob(pattern)}
 
@@ -102,14 +114,18 @@ def held_out_at(run_dir: str) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "corpus", "run_dir"),
-    [(SHARDS, "indexed", "runs/far"), (IMAGE_SHARDS, "own_images", "runs/far_images")],
-    ids=["audio", "images"],
+    [
+        (SHARDS, "indexed", "runs/far"),
+        (IMAGE_SHARDS, "own_images", "runs/far_images"),
+        (SIGNAL_SHARDS, "own_signals", "runs/far_signals"),
+    ],
+    ids=["audio", "images", "signals"],
 )
 def test_training_on_the_url_of_shards(
     block: list[list[str]], corpus: str, run_dir: str, address: str, request: pytest.FixtureRequest
 ) -> None:
     folder = str(request.getfixturevalue(corpus))
-    places = {"DIR": folder, "IMAGES": folder, "https://HOST/OUT": f"{address}/OUT"}
+    places = {"DIR": folder, "IMAGES": folder, "SIGNALS": folder, "https://HOST/OUT": f"{address}/OUT"}
     shard, pretrain = block
     run(shard, places)
     run(pretrain, places, "--data.cache_dir", "fetched")
@@ -281,16 +297,9 @@ def test_agents_are_compared_and_watched(beside_configs: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_signals_from_a_folder_to_features(beside_configs: Path) -> None:
-    """Of ten people, who walk or sit with six channels at 50 Hz."""
-    rng, header = np.random.default_rng(0), ",".join("abcdef")
-    for person in range(10):
-        for activity, deviation in (("sit", 0.1), ("walk", 1.0)):
-            path = beside_configs / "own" / f"p{person}" / f"{activity}.csv"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savetxt(path, deviation * rng.normal(size=(500, 6)), "%.5f", ",", header=header, comments="")
+def test_signals_from_a_folder_to_features(own_signals: Path) -> None:
     for words in SIGNALS:
-        run(words, {"DIR": str(beside_configs / "own")})
+        run(words, {"DIR": str(own_signals)})
     assert held_out_at("runs/signals") == {2}
     report = json.loads(Path("runs/signals/probe.json").read_text())
     assert report["tasks"]["activity"]["protocol"]["classes"] == ["sit", "walk"]

@@ -145,6 +145,12 @@ class Features:
             frames, _ = self._frames(nn.utils.rnn.pad_sequence(latents, batch_first=True), None)
         return [padded[:length].cpu().numpy() for padded, length in zip(frames, lengths, strict=True)]
 
+    def encode_windows(self, x: Float[np.ndarray, "B S ..."]) -> Float[np.ndarray, "B T D"]:
+        """Return the features of windows of one length, equal up to rounding to those of each window as a file."""
+        with self.frozen():
+            frames, _ = self._frames(self._encode(x), None)
+        return frames.cpu().numpy()
+
     @torch.inference_mode()
     def _frames(self, latents: Float[Tensor, "B T Z"], state: Any) -> tuple[Float[Tensor, "B T D"], Any]:
         """Return the features of latents and the new state, starting from `state`."""
@@ -162,18 +168,18 @@ class Features:
             num_final = (len(pending) - 1 - self._last_offset) // self.hop_samples + 1
             if num_final <= num_done or len(pending) < self._shortest_samples:
                 continue
-            yield self._encode(pending)[:, num_done:num_final]
+            yield self._encode(pending[None])[:, num_done:num_final]
             # The remainder begins where a latent begins, and is long enough for the encoder even after the last chunk.
             num_droppable = (len(pending) - self._shortest_samples) // self.hop_samples
             num_dropped = max(min(num_final - self._margin_latents, num_droppable), 0)
             pending = pending[num_dropped * self.hop_samples :]
             num_done = num_final - num_dropped
         if pending is not None and self._encoder.num_latents(len(pending)) > num_done:
-            yield self._encode(pending)[:, num_done:]
+            yield self._encode(pending[None])[:, num_done:]
 
     @torch.inference_mode()
-    def _encode(self, x: np.ndarray) -> Float[Tensor, "1 t Z"]:
-        samples = rearrange(torch.from_numpy(x), "... -> 1 ...").to(self.device)
+    def _encode(self, x: Float[np.ndarray, "B S ..."]) -> Float[Tensor, "B t Z"]:
+        samples = torch.from_numpy(x).to(self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
 

@@ -130,6 +130,7 @@ class ProbeData(ABC):
         source_unit: noun for what `content` describes: an observation, or the recording that it is cut from.
         features: a model's features, each with the suffix that follows `cpc` or `random` in the name of its result.
         hand_made: features that need no model.
+        coarse: hand-made features that have no vector for each frame of an observation.
         default_features: features that are probed by default.
         default_baselines: baselines that are probed by default.
         several_vectors: True if an observation has a vector per frame, False if it has one vector.
@@ -144,6 +145,7 @@ class ProbeData(ABC):
     source_unit: str = "file"
     features: Mapping[str, str] = {"c": "", "z": "_z"}
     hand_made: tuple[str, ...] = ()
+    coarse: tuple[str, ...] = ()
     default_features: tuple[str, ...] = ("c", "z")
     default_baselines: tuple[str, ...] = ("majority", "random")
     several_vectors: bool = False

@@ -1,10 +1,11 @@
-"""`cpc data shard`: write a corpus of audio or images as shards.
+"""`cpc data shard`: write a corpus of audio, images or signals as shards.
 
 torch is imported only when the command starts, so that the help of the command does not need torch.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cpc.config.argument_rules import Count, OutFolder, Positive, checked
 
@@ -18,28 +19,33 @@ def shard_corpus(
     out: OutFolder,
     *,
     shard_mb: Positive = 16.8,
-    sample_rate_hz: Count | None = None,
+    sample_rate_hz: Positive | None = None,
     image_size: Count | None = None,
     num_channels: Count | None = None,
+    channels: Sequence[str] | None = None,
+    missing: Literal["refuse", "mask"] | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
 ) -> None:
     """Decode a corpus and write it as shards, which `cpc pretrain` reads from their folder or URL.
 
     Args:
-        data: manifest CSV of audio, or its folder; or a source of images, as for `cpc pretrain`.
+        data: manifest CSV of audio, or its folder; or a source of images or signals, as for `cpc pretrain`.
         out: a new folder for the shards; copy it to the place from which training will read them.
         shard_mb: size of a shard, in 1e6 bytes.
-        sample_rate_hz: for audio, rate to resample to; 16000 if not given.
-        image_size: for images, side in pixels of the square that is cut from each image. Give the `load_size` of
-            training, or the `image_size` if `load_size` is not set.
+        sample_rate_hz: for audio, rate to resample to, 16000 if not given; for signals, rate of the recordings, if the
+            source does not say it.
+        image_size: for images, side in pixels of the square that is cut from each image: `load_size` of training, or
+            `image_size` of training without `load_size`.
         num_channels: for images, 3 for RGB or 1 for grey; 3 if not given.
+        channels: for signals, names or numbers of the channels; all if not given.
+        missing: for signals, `refuse` or `mask` missing samples, see `cpc.data.Signals`; `refuse` if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
 
     Raises:
-        ValueError: if an option belongs to the other type of data, if images have no size, or if `pack`, `pack_images`
-            or `write_shards` raise one.
+        ValueError: if an option belongs to another type of data, if images have no size, or if `pack`, `pack_images`,
+            `pack_signals` or `write_shards` raise one.
     """
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
@@ -49,8 +55,13 @@ def shard_corpus(
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
     options = {"cache_dir": cache_dir, "skip_bad": skip_bad}
-    if is_manifest(data):
-        _refuse(data, "audio", image_size=image_size, num_channels=num_channels)
+    of_images = {"image_size": image_size, "num_channels": num_channels}
+    of_signals = {"channels": channels, "missing": missing}
+    if image_size is None and _are_signals(Path(data)):
+        _refuse(data, "signals", **of_images)
+        packed, tables = _signals(data, {"sample_rate_hz": sample_rate_hz, "channels": channels}, missing, options)
+    elif is_manifest(data):
+        _refuse(data, "audio", **of_images, **of_signals)
         packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, options)
     elif image_size is None:
         raise ValueError(
@@ -58,7 +69,7 @@ def shard_corpus(
             f"audio with `cpc data index {data}`"
         )
     else:
-        _refuse(data, "images", sample_rate_hz=sample_rate_hz)
+        _refuse(data, "images", sample_rate_hz=sample_rate_hz, **of_signals)
         packed, tables = _images(data, image_size, 3 if num_channels is None else num_channels, options)
     num_shards = write_shards(packed.folder, tables, Path(out), packed.element_bytes, round(shard_mb * 1e6))
     print(f"{len(packed)} files in {num_shards} shards in {out}")
@@ -70,17 +81,47 @@ def _refuse(data: str | Path, contents: str, **other_options: Any) -> None:
             raise ValueError(f"`{name}`={value} does not apply to {contents}, which {data} holds: leave it out")
 
 
-def _audio(data: str | Path, sample_rate_hz: int, options: Any) -> tuple["PackedRows", dict[str, bytes]]:
+def _are_signals(data: Path) -> bool:
+    """Return whether a source holds signals: by its suffix, or by those of the files that it holds or names."""
+    from cpc.data.audio.index import find_media
+    from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
+    from cpc.data.signals.sharded import is_file_of_signals
+
+    if (data / MANIFEST_NAME).is_file():
+        return is_file_of_signals(data / read_manifest(data, check_files=False).paths[0])
+    if not data.is_dir():
+        return data.suffix != ".csv" and is_file_of_signals(data)  # a csv is a manifest
+    try:
+        return not find_media(data)[1]
+    except ValueError:
+        return False
+
+
+def _signals(
+    data: str | Path, source: dict[str, Any], missing: Any, options: Any
+) -> tuple["PackedRows", dict[str, bytes]]:
+    from cpc.data.signals.pack import pack_signals
+    from cpc.data.signals.recordings import read_recordings
+    from cpc.data.signals.sharded import TABLE_NAME, write_table
+
+    recordings = read_recordings(data, missing=missing or "refuse", **source)  # readers of the shards draw splits
+    packed = pack_signals(recordings, **options)
+    return packed, {TABLE_NAME: write_table(recordings, packed)}
+
+
+def _audio(data: str | Path, sample_rate_hz: int | float, options: Any) -> tuple["PackedRows", dict[str, bytes]]:
     from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
     from cpc.data.audio.pack import pack
 
+    if sample_rate_hz % 1:
+        raise ValueError(f"`sample_rate_hz`={sample_rate_hz} must be a whole number for audio")
     manifest = read_manifest(data)
     tables = {MANIFEST_NAME: manifest.csv(manifest.paths)}
     if (manifest.root / ALIGNMENTS_NAME).is_file():
         check_alignments(read_alignments(manifest.root), manifest, manifest.rows(None))
         tables[ALIGNMENTS_NAME] = (manifest.root / ALIGNMENTS_NAME).read_bytes()
-    return pack(manifest, sample_rate_hz, **options), tables
+    return pack(manifest, int(sample_rate_hz), **options), tables
 
 
 def _images(

@@ -34,6 +34,10 @@ class SignalEncoder(Encoder):
       standardisation the smaller one is invisible.
     - `level` adds log(1 + s / floor), with s the local deviation: the root of the moving average of (x - m)^2.
 
+    `baseline_seconds` adds I channels more: x minus its moving average over this longer time. Where a sensor sits and
+    how it lies changes its average, which differs between people; the difference from the usual value does not. A
+    stream knows the average of all this time, a window that is encoded by itself only its own.
+
     Args:
         channels: I.
         dim: width of the latents and of every layer.
@@ -43,7 +47,8 @@ class SignalEncoder(Encoder):
         causal: pad only before the signal, so that a latent depends on no sample after its hop. Otherwise kernels that
             exceed their stride look ahead, and the first steps are easy to predict; see `overlapping_steps`.
         front: `raw`, `level` or `compand`.
-        level_seconds: length of the moving average; None: eight hops.
+        level_seconds: length of the moving average of `front`; None: eight hops.
+        baseline_seconds: length of the moving average that is subtracted in further channels; None: no such channels.
         norm: see `AudioEncoder`.
         norm_epsilon: number that norm `layer` adds to the variance.
 
@@ -51,7 +56,7 @@ class SignalEncoder(Encoder):
         hop_samples: distance of latents.
         receptive_field_samples: number of samples that the convolutions of a latent read.
         first_centre_samples: centre of the receptive field of latent 0, from the first sample.
-        past_samples: number of samples before its hop on which a latent depends, including the moving average.
+        past_samples: number of samples before its hop on which a latent depends, including the moving averages.
         overlapping_steps: number of following latents whose convolutions read a sample that a latent reads as well.
 
     Raises:
@@ -74,6 +79,7 @@ class SignalEncoder(Encoder):
         level_seconds: int | float | None = None,
         norm: Norm = "affine",
         norm_epsilon: float = NORM_EPSILON,
+        baseline_seconds: int | float | None = None,
     ) -> None:
         super().__init__()
         if len(kernels) != len(strides) or not kernels:
@@ -92,7 +98,8 @@ class SignalEncoder(Encoder):
             )
         if front not in get_args(Front):
             raise ValueError(f"front={front!r} is not one of {', '.join(map(repr, get_args(Front)))}")
-        for name, value in (("sample_rate_hz", sample_rate_hz), ("level_seconds", level_seconds)):
+        durations = {"level_seconds": level_seconds, "baseline_seconds": baseline_seconds}
+        for name, value in ({"sample_rate_hz": sample_rate_hz} | durations).items():
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name}={value} must be a positive number")
         check_norm(norm)
@@ -106,8 +113,10 @@ class SignalEncoder(Encoder):
         self.level_seconds = level_seconds
         self.norm = norm
         self.norm_epsilon = norm_epsilon
+        self.baseline_seconds = baseline_seconds
 
-        widths = [channels * (1 if front == "raw" else 2)] + [dim] * len(kernels)
+        num_views = 1 + (front != "raw") + (baseline_seconds is not None)
+        widths = [channels * num_views] + [dim] * len(kernels)
         self.layers = nn.ModuleList(
             SignalLayer(widths[i], dim, kernels[i], strides[i], causal, norm, norm_epsilon) for i in range(len(kernels))
         )
@@ -125,8 +134,9 @@ class SignalEncoder(Encoder):
         self.average_samples = (
             8 * self.hop_samples if level_seconds is None else max(1, round(level_seconds * sample_rate_hz))
         )
+        self.baseline_samples = 1 if baseline_seconds is None else max(1, round(baseline_seconds * sample_rate_hz))
         averages = {"raw": 0, "compand": 1, "level": 2}[front]  # `level` averages twice
-        self.past_samples = past + averages * (self.average_samples - 1)
+        self.past_samples = past + max(averages * (self.average_samples - 1), self.baseline_samples - 1)
 
     @property
     def geometry(self) -> dict[str, int | float]:
@@ -222,21 +232,33 @@ class SignalEncoder(Encoder):
         is_known = ~x.isnan()
         x = torch.where(is_known, x, 0)
         is_any_known = is_known.any(2, keepdim=True).to(x.dtype)
-        if self.front == "raw":
-            return x, is_any_known
-        # Sums over the last samples, from differences of running sums in float64: rounding does not add up.
-        known = self._moving_sum(is_known.double()).clamp(min=1)
-        from_average = torch.where(is_known, x - self._moving_sum(x.double()) / known, 0)
+        views = [x]
+        if self.front != "raw":
+            from_average, known = self._from_average(x, is_known, self.average_samples)
         if self.front == "compand":
-            return torch.cat([x, torch.asinh((from_average / self.input_floor).to(x.dtype))], 2), is_any_known
-        deviation = (self._moving_sum(from_average.square()) / known).clamp(min=0).sqrt()
-        level = torch.log1p(deviation / self.input_floor).to(x.dtype)
-        return torch.cat([x, torch.where(is_known, level, 0)], 2), is_any_known
+            views.append(torch.asinh((from_average / self.input_floor).to(x.dtype)))
+        elif self.front == "level":
+            deviation = (_moving_sum(from_average.square(), self.average_samples) / known).clamp(min=0).sqrt()
+            level = torch.log1p(deviation / self.input_floor).to(x.dtype)
+            views.append(torch.where(is_known, level, 0))
+        if self.baseline_seconds is not None:
+            views.append(self._from_average(x, is_known, self.baseline_samples)[0].to(x.dtype))
+        return torch.cat(views, 2), is_any_known
 
-    def _moving_sum(self, x: Tensor) -> Tensor:
-        """Return the sum over the last `average_samples` samples."""
-        total = x.cumsum(1)
-        return total - F.pad(total, (0, 0, self.average_samples, 0))[:, : total.shape[1]]
+    @staticmethod
+    def _from_average(x: Tensor, is_known: Tensor, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Return the difference from the moving average over the known of the last samples, and their number."""
+        known = _moving_sum(is_known.double(), num_samples).clamp(min=1)
+        return torch.where(is_known, x - _moving_sum(x.double(), num_samples) / known, 0), known
+
+
+def _moving_sum(x: Tensor, num_samples: int) -> Tensor:
+    """Return the sum over the last `num_samples` samples, from differences of running sums.
+
+    Rounding does not add up if they are in float64.
+    """
+    total = x.cumsum(1)
+    return total - F.pad(total, (0, 0, num_samples, 0))[:, : total.shape[1]]
 
 
 class SignalLayer(NormedConvolution):

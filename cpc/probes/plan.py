@@ -50,12 +50,18 @@ class Plan:
         return [name for name in self.features if name in self.probe_data.features]
 
     def check_tasks(self, tasks: Iterable[Task]) -> None:
-        """Check that every task supports nearest neighbours and shares of its labels, if the plan includes these.
+        """Check that every task has neighbours, coarse features and subsets of its labels, if the plan includes them.
 
         Raises:
             ValueError: if a task does not support them. The message names the task and the option.
         """
+        coarse = [name for name in (*self.features, *self.baselines) if name in self.probe_data.coarse]
         for task in tasks:
+            if task.pool == "frames" and coarse:
+                raise ValueError(
+                    f"{coarse[0]} has no vector for each frame of a {self.probe_data.unit}, but task {task.name!r} "
+                    f"labels every frame: set `pool` to mean_std, or leave {coarse[0]} out"
+                )
             if task.pool == "frames" and "neighbours" in self.baselines:
                 raise ValueError(
                     f"baselines: neighbours are whole {self.probe_data.unit}s, but task {task.name!r} labels every "

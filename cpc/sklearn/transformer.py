@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
+from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.signals.arrays import transposed
 from cpc.data.signals.corpus import SignalCorpus
@@ -45,6 +46,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: strides of the same convolutions; None: chosen likewise.
         front: what the encoder reads, see `cpc.encoders.SignalEncoder`.
         level_seconds: length of the encoder's moving average; None: eight hops.
+        baseline_seconds: length of a longer average. The encoder also reads the difference from this average. None: it
+            does not.
         num_channels: C; None: the number of channels of X. Recordings with more channels than samples look transposed,
             so give their C.
         num_steps: furthest step that is predicted; fewer steps are predicted if windows are too short.
@@ -85,6 +88,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         strides: tuple[int, ...] | None = None,
         front: Literal["raw", "level", "compand"] = "compand",
         level_seconds: int | float | None = None,
+        baseline_seconds: int | float | None = None,
         num_channels: int | None = None,
         num_steps: int = 8,
         negatives: str = "mixed",
@@ -106,6 +110,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.strides = strides
         self.front = front
         self.level_seconds = level_seconds
+        self.baseline_seconds = baseline_seconds
         self.num_channels = num_channels
         self.num_steps = num_steps
         self.negatives = negatives
@@ -154,7 +159,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         data.check(model)
         channels = [str(channel) for channel in range(recordings[0].shape[1])]
         corpus = SignalCorpus(
-            ArrayRecordings(channels, encoder.sample_rate_hz, splits, names),
+            ArrayRecordings(
+                channels, encoder.sample_rate_hz, splits, names, [f"recording {row}" for row in range(len(recordings))]
+            ),
             encoder,
             window_samples,
             signals=ArraySignals(recordings),
@@ -282,6 +289,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             strides,
             front=self.front,
             level_seconds=self.level_seconds,
+            baseline_seconds=self.baseline_seconds,
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
         num_latents = encoder.num_latents(longest)
@@ -316,15 +324,13 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             split_of = dict(zip(long_units, drawn, strict=True))
         return [split_of[unit] if is_used else "short" for unit, is_used in zip(units, is_long, strict=True)]
 
-    @torch.inference_mode()
     def _encode(self, recordings: list[np.ndarray]) -> Float32[np.ndarray, "n T F"]:
         """Return the features of recordings, which are padded to the longest."""
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        latents, contexts, _ = self.model_.encode(torch.from_numpy(x).to(self.device))
-        parts = {"z": latents, "c": contexts}
-        return torch.cat([parts[feature].float() for feature in self.features], 2).cpu().numpy()
+        reader = Features(self.features, self.model_, device=self.device)  # type: ignore[arg-type]  # checked before
+        return reader.encode_windows(x)
 
 
 def _group_names(groups: Any, num: int) -> list[str]:

@@ -111,6 +111,21 @@ def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: S
         ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.variant_options(4, "mixed")])
 
 
+def test_a_config_may_change_its_comments_but_not_its_values(
+    ablations: Any, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ablations.BASE.read_text()
+    monkeypatch.setattr(ablations, "BASE", tmp_path / "base.yaml")
+    ablations.BASE.write_text(text)
+    run(ablations, stand)
+    ablations.BASE.write_text(f"# Expected: other figures\n\n{text}")
+    run(ablations, stand)
+    assert stand.calls == ["train", "probe"]
+    ablations.BASE.write_text(text.replace("learning_rate: ", "learning_rate: 1"))
+    with pytest.raises(ValueError, match="or another config"):
+        run(ablations, stand)
+
+
 def test_an_interrupted_variant_goes_on(ablations: Any, stand: Stand) -> None:
     stand.leave(step=4, sha256="of step 4")
     stand.probe()  # a report on half a training does not count

@@ -31,11 +31,14 @@ def oracle(made: SignalEncoder, x: np.ndarray) -> np.ndarray:
     x = (x - made.input_mean.numpy()) / made.input_std.numpy()
     floor, width = made.input_floor.numpy(), made.average_samples
     centred = np.array([x[t] - x[max(0, t - width + 1) : t + 1].mean(0) for t in range(len(x))])
+    baseline = [x[t] - x[max(0, t - made.baseline_samples + 1) : t + 1].mean(0) for t in range(len(x))]
     if made.front == "compand":
         x = np.concatenate([x, np.arcsinh(centred / floor)], 1)
     if made.front == "level":
         level = [np.sqrt((centred[max(0, t - width + 1) : t + 1] ** 2).mean(0)) for t in range(len(x))]
         x = np.concatenate([x, np.log1p(np.array(level) / floor)], 1)
+    if made.baseline_seconds is not None:
+        x = np.concatenate([x, baseline], 1)
     for layer, kernel, stride in zip(made.layers, made.kernels, made.strides, strict=True):
         weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
         first = kernel - stride if made.causal else (kernel - stride) // 2
@@ -52,9 +55,12 @@ def oracle(made: SignalEncoder, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("front", ["raw", "level", "compand"])
+@pytest.mark.parametrize("baseline_seconds", [None, 1.2])
 @pytest.mark.parametrize("num_samples", [1, 7, 8, 50])
-def test_latents_equal_those_of_loops(geometry: dict, front: str, num_samples: int) -> None:
-    made = encoder(front=front, level_seconds=0.4, **geometry)
+def test_latents_equal_those_of_loops(
+    geometry: dict, front: str, num_samples: int, baseline_seconds: float | None
+) -> None:
+    made = encoder(front=front, level_seconds=0.4, baseline_seconds=baseline_seconds, **geometry)
     x = torch.randn(1, num_samples, 3, dtype=torch.float64) + 1
     latents = made(x)[0].detach().numpy()
     assert len(latents) == made.num_latents(num_samples) == max(1, num_samples // made.hop_samples)
@@ -64,7 +70,7 @@ def test_latents_equal_those_of_loops(geometry: dict, front: str, num_samples: i
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("front", ["raw", "level", "compand"])
 def test_the_width_of_padding_changes_no_latent(geometry: dict, front: str) -> None:
-    made = encoder(front=front, norm="affine", **geometry)
+    made = encoder(front=front, norm="affine", baseline_seconds=0.7, **geometry)
     x = torch.randn(1, 43, 3, dtype=torch.float64)
     alone = made(x)
     for num_padded in (1, 4, 30):
@@ -79,13 +85,15 @@ def test_missing_samples_are_zero_after_standardisation() -> None:
     x[:, 10:13, 1] = math.nan
     mean[:, 10:13, 1] = made.input_mean[1]
     torch.testing.assert_close(made(x), made(mean))
-    assert torch.isfinite(encoder(front="level")(x)).all()
+    assert torch.isfinite(encoder(front="level", baseline_seconds=1.0)(x)).all()
     assert torch.isfinite(encoder(front="compand")(torch.full_like(x, math.nan))).all()
 
 
 @pytest.mark.parametrize("front", ["raw", "level", "compand"])
-def test_a_causal_latent_ends_with_its_hop_and_reads_past_samples(front: str) -> None:
-    made = encoder(front=front, level_seconds=0.3, kernels=(8, 4), strides=(4, 2))
+@pytest.mark.parametrize("baseline_seconds", [None, 0.2, 0.9])
+def test_a_causal_latent_ends_with_its_hop_and_reads_past_samples(front: str, baseline_seconds: float | None) -> None:
+    options = {"level_seconds": 0.3, "baseline_seconds": baseline_seconds}
+    made = encoder(front=front, kernels=(8, 4), strides=(4, 2), **options)
     x = torch.randn(1, 80, 3, dtype=torch.float64, requires_grad=True)
     latents = made(x)
     for t in (4, 7):
@@ -133,6 +141,7 @@ def test_initialisation_standardises_every_layer() -> None:
         ({"dim": 0}, "must all be at least 1"),
         ({"sample_rate_hz": math.inf}, "sample_rate_hz=inf"),
         ({"level_seconds": 0.0}, "level_seconds=0.0"),
+        ({"baseline_seconds": -1}, "baseline_seconds=-1"),
     ],
 )
 def test_refusals(options: dict, message: str) -> None:

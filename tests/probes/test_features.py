@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import cpc
 from cpc.contexts import GRU, LSTM, CausalTransformer, Context
 from cpc.data.features import Features
-from cpc.encoders import AudioEncoder, MelEncoder
+from cpc.encoders import AudioEncoder, MelEncoder, SignalEncoder
 from cpc.encoders.spectral import MFCC
 from cpc.predictors import Bilinear
 
@@ -36,12 +36,33 @@ def test_a_model_in_chunks_equals_the_model_on_the_whole_file(context: Context, 
         np.testing.assert_allclose(in_chunks, whole[0].numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("front", ["raw", "level"])
+def test_signals_in_chunks_have_the_averages_of_the_whole_recording(front: str) -> None:
+    encoder = SignalEncoder(2, 8, 50.0, front=front, baseline_seconds=6.0)
+    model = cpc.CPC(encoder, GRU(8), Bilinear(2))
+    wave = np.stack([noise(1700), noise(1700, seed=1)], 1) + np.linspace(0, 1, 1700, dtype=np.float32)[:, None]
+    with torch.no_grad():
+        latents, contexts, *_ = model.eval()(torch.from_numpy(wave)[None])
+    in_chunks = Features("zc", model, chunk_seconds=1.0)(wave)
+    np.testing.assert_allclose(in_chunks, torch.cat([latents, contexts], 2)[0].numpy(), atol=2e-5)
+
+
 @pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: type(context).__name__)
 def test_files_together_are_as_files_alone(context: Context) -> None:
     features = Features("zc", cpc.CPC(AudioEncoder(dim=8), context, Bilinear(2)), chunk_seconds=0.05)
     waves = [noise(length, seed=length) for length in (4_000, 9_001, 0, 160, 20)]
     for wave, frames in zip(waves, features.together([[wave] for wave in waves]), strict=True):
         np.testing.assert_allclose(frames, features(wave), atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["c", "z", "zc"])
+def test_windows_together_are_as_windows_alone(kind: str) -> None:
+    for encoder, channels in ((AudioEncoder(dim=8), ()), (SignalEncoder(3, 8), (3,))):
+        features = Features(kind, cpc.CPC(encoder, GRU(8), Bilinear(2)))
+        windows = 0.1 * np.random.default_rng(0).standard_normal((5, 900, *channels), dtype=np.float32)
+        found = features.encode_windows(windows)
+        assert found.shape == (5, features.num_frames(np.array([900]))[0], features.dim)
+        np.testing.assert_allclose(found, np.stack([features(window) for window in windows]), atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["mfcc", "logmel"])

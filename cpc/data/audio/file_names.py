@@ -1,17 +1,11 @@
 """Names of audio files in tables: their paths, their paths without suffix, or their stems."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.store.folders import name_a_few
-
-
-def composed(name: str) -> str:
-    """Return a name in Unicode's normal form C, in which names are compared."""
-    return unicodedata.normalize("NFC", name)
+from cpc.data.store.folders import composed, name_a_few
 
 
 def bare_path(path: str) -> str:

@@ -15,6 +15,7 @@ from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
 from cpc.data.signals.folder import OPENERS
 from cpc.data.signals.index import find_recordings, header_errors
+from cpc.data.signals.listing import GROUP_NAMES
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
 from cpc.data.store.tables import format_table
@@ -47,8 +48,8 @@ def index_folder(
     r"""Write the manifest of all audio files below a folder; only their headers are read.
 
     If there is no audio, the manifest is that of signals (csv, tsv, parquet, npy, EDF, BDF and WFDB files) with the
-    columns `path`, `split` and `group`. The group is the subject, and takes the place of the speaker. The options of
-    speakers name the subject. If there are subjects, splits are drawn by subject.
+    columns `path`, `split` and `group`. The group is the subject, which takes the place of the speaker: the options of
+    speakers, or a column `group`, `user` or `subject`, name it, and splits are drawn by subject if there are any.
 
     Args:
         root: folder to search, with all folders below it; names that begin with a dot are left out.
@@ -90,7 +91,7 @@ def index_folder(
         out = out / MANIFEST_NAME
     if out.exists() and not overwrite:
         raise ValueError(f"{out} exists already; set `overwrite` to replace it, or name another place with `out`")
-    paths, is_audio = _find(root)
+    paths, is_audio = find_media(root, [out] if labels is None else [out, Path(labels)])
     if num_ray_workers is not None and not is_audio:
         raise ValueError(f"`num_ray_workers`={num_ray_workers} is for audio, and {root} holds signals: leave it out")
     refuse_doubles(root, paths)
@@ -104,10 +105,13 @@ def index_folder(
         if twice:
             raise ValueError(f"{labels} has the columns {', '.join(twice)}, which paths already name: leave one out")
         columns_of_paths |= joined
-    if not is_audio and "group" in columns_of_paths:
-        if "speaker" in columns_of_paths:
-            raise ValueError("the options name both a group and a speaker, which is the group of signals: name one")
-        columns_of_paths["speaker"] = columns_of_paths.pop("group")
+    group_names = [] if is_audio else [name for name in ("speaker", *GROUP_NAMES) if name in columns_of_paths]
+    if len(group_names) > 1:
+        raise ValueError(
+            f"the options name both a {group_names[1]} and a {group_names[0]}, which is the group of signals: name one"
+        )
+    if group_names:  # splits are drawn by it
+        columns_of_paths["speaker"] = columns_of_paths.pop(group_names[0])
     if "split" in columns_of_paths:
         columns_of_paths["split"] = [split_called(split) or split for split in columns_of_paths["split"]]
     options = {"valid_share": valid_share, "test_share": test_share, "split_by": split_by, "seed": seed}
@@ -150,8 +154,12 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
     return f"{len(manifest)} files indexed ({counts})"
 
 
-def _find(root: Path) -> tuple[list[str], bool]:
-    """Return the audio files below a folder, or else its recordings of signals; and True if the files are audio.
+def find_media(root: Path, tables: Sequence[Path] = ()) -> tuple[list[str], bool]:
+    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
+
+    Args:
+        root: the folder.
+        tables: tables of labels, which are no recordings.
 
     Raises:
         ValueError: if there are neither.
@@ -160,7 +168,7 @@ def _find(root: Path) -> tuple[list[str], bool]:
         return find_files(root, AUDIO_SUFFIXES, "audio"), True
     except ValueError as no_audio:
         try:
-            return find_recordings(root), False
+            return find_recordings(root, tables=tables), False
         except ValueError:
             raise ValueError(f"{no_audio}; signals: {' '.join(OPENERS)}") from None
 

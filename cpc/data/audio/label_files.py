@@ -2,19 +2,12 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from cpc.data.audio.file_names import composed, refuse
+from cpc.data.audio.file_names import refuse
 from cpc.data.audio.headers import COUNT_COLUMNS
+from cpc.data.store.folders import composed, names_in_table
 from cpc.data.store.tables import read_table
-
-# Ways in which a row's key may name a file. `join_labels` uses the way that matches most files.
-WAYS: tuple[Callable[[str], str], ...] = (
-    lambda path: path,
-    lambda path: PurePosixPath(path).name,
-    lambda path: PurePosixPath(path).stem,
-)
 
 
 def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
@@ -33,8 +26,7 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     table = Path(table)
     columns = _columns(table, key)
     keys = list(map(composed, columns.pop(key)))
-    way = max(WAYS, key=lambda way: len({way(composed(path)) for path in paths} & set(keys)))
-    names = [way(composed(path)) for path in paths]
+    names = names_in_table(paths, keys)
     row_of = {name: row for row, name in enumerate(keys)}
     rows = [row_of.get(name) for name in names]
     if not any(row is not None for row in rows):

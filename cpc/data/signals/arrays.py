@@ -19,7 +19,7 @@ from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
-_SIGNALS = ("x", "X", "data")  # names of the signals, if the file has other arrays too
+SIGNAL_NAMES = ("x", "X", "data")  # names of the signals, if the file has other arrays too
 _KNOWN = ("length", "split", "channels", "classes", "sample_rate_hz")
 
 
@@ -113,7 +113,7 @@ def list_npz(path: Path) -> Listing:
     """
     with open_npz(path) as archive:
         members = [member.removesuffix(".npy") for member in archive.namelist()]
-        named = [name for name in _SIGNALS if name in members] or (members if len(members) == 1 else [])
+        named = [name for name in SIGNAL_NAMES if name in members] or (members if len(members) == 1 else [])
         if not named:
             raise ValueError(
                 f"{path}: has no array 'x', only {', '.join(sorted(members)) or 'nothing'}; rename the signals to x"

@@ -1,5 +1,6 @@
 """The recordings of a source as a corpus: windows, subjects and labels by split."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
+from cpc.data.signals.starts import Starts, known_samples, ranges_of, usable_starts
 from cpc.data.signals.statistics import SignalStatistics, signal_statistics
 from cpc.data.signals.windows import SignalWindows, WindowLabels
 from cpc.data.store.fingerprints import Content
@@ -49,11 +51,12 @@ class SignalCorpus(MapStyleCorpus):
         online_labels: str | None = None,
         cache_dir: str | None = None,
         skip_bad: bool = False,
-        signals: ArraySignals | None = None,
+        signals: PackedSignals | ArraySignals | None = None,
     ) -> None:
         self.recordings, self.encoder, self.window_samples = recordings, encoder, window_samples
         self._online_labels, self._cache_dir, self._skip_bad = online_labels, cache_dir, skip_bad
-        self._fewest_latents = 1
+        self._steps: Sequence[int] = ()
+        self._starts: dict[str | None, Starts] = {}
         if signals is not None:
             self.signals = signals
         self.speakers: list[str] = sorted(set(recordings.groups) - {""})
@@ -99,27 +102,48 @@ class SignalCorpus(MapStyleCorpus):
         """Return the windows of a split."""
         rows = self.rows(split)
         num_latents = self.encoder.num_latents(self.window_samples)
-        is_used = self.num_latents(rows) >= self._fewest_latents
-        return SignalWindows(
+        group_ids, labels = self.group_ids[rows], self._window_labels()
+        windows = SignalWindows(
             self.signals,
             rows,
-            self.group_ids[rows],
+            group_ids,
             split,
             self.window_samples,
             num_latents,
-            self._window_labels(),
-            is_used,
+            labels,
+            has_missing=self.recordings.missing == "mask",
         )
+        if not self._steps:
+            return windows
+        if split not in self._starts:
+            self._starts[split] = self._find_starts(windows)
+        return replace(windows, starts=self._starts[split])
 
-    def without_shorter(self, fewest_latents: int) -> "SignalCorpus":
-        """Return the corpus that draws windows only from recordings of at least so many latents."""
+    def predicting(self, steps: Sequence[int]) -> "SignalCorpus":
+        """Return the corpus whose windows have, for a step k, latents t and t + k that are both known.
+
+        With the step 0 a known latent suffices.
+        """
         corpus = copy(self)
-        corpus._fewest_latents = fewest_latents
+        corpus._steps, corpus._starts = steps, {}
         return corpus
 
     def num_latents(self, rows: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Return the number of latents of recordings."""
         return self.encoder.num_latents(torch.from_numpy(self.signals.lengths[rows])).numpy()
+
+    def _find_starts(self, windows: SignalWindows) -> Starts:
+        """Return the starts of windows in which one of `_steps` is predicted; `missing: mask` reads all samples."""
+        is_long = self.num_latents(windows.sequence_ids) > min(self._steps)
+        num, ranges = np.where(is_long, windows.all_starts, 0), {}
+        if self.recordings.missing == "mask":
+            for recording in np.flatnonzero(is_long).tolist():
+                is_known = known_samples(self.signals, int(windows.sequence_ids[recording]))
+                if not is_known.all():
+                    is_usable = usable_starts(is_known, self.encoder, windows.window_samples, self._steps)
+                    if not is_usable.all():
+                        num[recording], ranges[recording] = is_usable.sum(), ranges_of(is_usable)
+        return Starts(num, ranges)
 
     def held_out_batch_size(self, windows: SignalWindows, batch_size: int, world_size: int) -> int:
         """Return the batch size of all ranks, at most one pass: a repeated window would be its own negative."""
@@ -144,9 +168,10 @@ class SignalCorpus(MapStyleCorpus):
 
     def initialisation_windows(self, split: str | None, num_windows: int, seed: int) -> Tensor:
         """Return windows of a split without padding, for the data-dependent initialisation: `[n, S, C]`."""
-        windows = self.windows(split)
-        median = int(np.median(windows.lengths[windows.lengths > 0]))
-        windows = replace(windows, window_samples=min(self.window_samples, median), labels=None)
+        corpus = self.predicting([0])
+        lengths = self.signals.lengths[self.rows(split)]
+        corpus.window_samples = min(self.window_samples, int(np.median(lengths[lengths > 0])))
+        windows = replace(corpus.windows(split), labels=None)
         long_enough = windows.lengths >= windows.window_samples
         draws = windows.draws
         draws["num_slots"] = np.where(long_enough, draws["num_slots"], 0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cpc.data.features import Features
-from cpc.data.probe_data import FeatureExtractor, autocast
+from cpc.data.probe_data import FeatureExtractor
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.minirocket import fit_minirocket
 from cpc.data.signals.recordings import read_recordings
@@ -59,8 +59,7 @@ class SignalFeatureExtractor(FeatureExtractor):
         for first in range(0, len(rows), _WINDOWS_AT_ONCE):
             chosen = rows[first : first + _WINDOWS_AT_ONCE]
             windows = np.stack([data.read_window(row) for row in chosen.tolist()])
-            isolated = self._encode(windows)
-            for row, alone in zip(chosen.tolist(), isolated, strict=True):
+            for row, alone in zip(chosen.tolist(), self._reader.encode_windows(windows), strict=True):
                 sources = {"": alone}
                 if stream is not None:
                     # The last latent of the stream that ends within the window is the last of the window.
@@ -88,30 +87,27 @@ class SignalFeatureExtractor(FeatureExtractor):
             )
         return np.concatenate(list(self._reader.stream(recordings.read(0))))[:, self._parts[name[0]]]
 
-    @torch.inference_mode()
-    def _encode(self, windows: np.ndarray) -> np.ndarray:
-        x = torch.from_numpy(windows).to(self._reader.device)
-        with autocast(x, self._reader.precision):
-            latents = self.model.encoder(x)
-        contexts, _ = self.model.context(latents.float())
-        return torch.cat([latents.float(), contexts.float()], 2).cpu().numpy()
-
 
 class HandMadeFeatures(FeatureExtractor):
-    """Features that need no model, one vector per row.
+    """Features of windows that need no model.
+
+    A window has one vector. A whole recording has the vector of every window of `window_seconds` that begins half a
+    window after the one before, and the pooling of the task makes them one vector.
 
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
             window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791).
         probe_data: the rows.
+
+    Raises:
+        ValueError: for features other than `hand` of whole recordings.
     """
 
-    is_pooled = True
-
     def __init__(self, name: str, probe_data: Any) -> None:
-        if not probe_data.is_windowed:
+        if not probe_data.is_windowed and name != "hand":
             raise ValueError(f"`{name}` are features of windows: set `hop_seconds`, or leave {name} out")
         self._name, self._data = name, probe_data
+        self.is_pooled = probe_data.is_windowed
         if name == "minirocket":
             # Thresholds are quantiles of the training split; with folds, of all rows. Labels are not read.
             splits = np.array(probe_data.splits)
@@ -119,15 +115,26 @@ class HandMadeFeatures(FeatureExtractor):
                 np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
             )
             self._minirocket = fit_minirocket(self._windows(rows))
-        dim = self._features(np.array([0])).shape[1]
-        self.dims = {name: dim}
+        self.dims = {name: self._features(np.array([0])).shape[1]}
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return 1 for a window, and the number of windows of a recording."""
+        if self._data.is_windowed:
+            return super().num_vectors(rows)
+        return np.array([len(self._starts(row)) for row in rows.tolist()], np.int64)
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return windows in groups of `_WINDOWS_AT_ONCE`."""
+        """Return windows in groups of `_WINDOWS_AT_ONCE`; a whole recording by itself."""
+        if not self._data.is_windowed:
+            return super().groups(rows)
         return np.split(rows, range(_WINDOWS_AT_ONCE, len(rows), _WINDOWS_AT_ONCE))
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield each row and its vector."""
+        """Yield each row and its vectors."""
+        if not self._data.is_windowed:
+            for row in rows.tolist():
+                yield row, {self._name: self._features(np.array([row]))}
+            return
         for row, vector in zip(rows.tolist(), self._features(rows), strict=True):
             yield row, {self._name: vector[None]}
 
@@ -142,12 +149,26 @@ class HandMadeFeatures(FeatureExtractor):
         is_same = (earlier >= 0) & (self._data.recording[earlier] == self._data.recording[rows])
         return np.concatenate([now, hand_features(self._windows(np.where(is_same, earlier, rows)), rate)], 1)
 
+    def _starts(self, row: int) -> range:
+        """Return the first sample of each window of a row; without `hop_seconds`, of a recording."""
+        data = self._data
+        if data.is_windowed:
+            return range(int(data.start[row]), int(data.start[row]) + 1)
+        length = data.corpus.num_samples(int(data.recording[row]))
+        last = max(length - data.window_samples, 0)
+        return range(0, last + 1 if length else 0, max(1, data.window_samples // 2))
+
     def _windows(self, rows: np.ndarray) -> np.ndarray:
         """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean."""
-        mean = self._data.corpus.statistics(self._data.train_split).mean
-        x = np.empty((len(rows), self._data.window_samples, len(mean)), np.float32)
+        data = self._data
+        mean = data.corpus.statistics(data.train_split).mean
+        starts = [(int(data.recording[row]), start) for row in rows.tolist() for start in self._starts(row)]
+        num_samples = data.window_samples
+        if not data.is_windowed:  # a short recording is not padded
+            num_samples = min(num_samples, max(1, data.corpus.num_samples(int(data.recording[rows[0]]))))
+        x = np.empty((len(starts), num_samples, len(mean)), np.float32)
         x[:] = mean
-        for number, row in enumerate(rows.tolist()):
-            window = self._data.read_window(row)
+        for number, (recording, start) in enumerate(starts):
+            window = data.corpus.signals.read(recording, start, num_samples)
             x[number, : len(window)] = np.where(np.isnan(window), mean, window)
         return x

@@ -1,6 +1,7 @@
 """A folder of recordings, one per file, with or without `manifest.csv` and `labels.csv`."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile
 from cpc.data.signals.rates import choose_channels, common_channels, common_rate
-from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.splits import split_called
 from cpc.data.store.tables import read_table
 
@@ -209,14 +210,22 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Interval]]]:
     """Read a table of intervals: path, start, end (seconds), label, and perhaps task (`interval` without it).
 
+    The table names recordings by path, file name or stem.
+
     Raises:
-        ValueError: naming the table and the line, if a path is unknown or a time is not legal.
+        ValueError: naming the table and the line, if a path is unknown, names several recordings, or a time is not
+            legal.
     """
     columns = _read_columns(path, ("path", "start", "end", "label"))
-    row_of = {name: row for row, name in enumerate(names)}
+    keys = list(map(composed, columns["path"]))
+    names_there = names_in_table(names, keys)
+    shared = sorted(name for name, count in Counter(names_there).items() if count > 1 and name in keys)
+    if shared:
+        raise ValueError(f"{path} gives names that several recordings have:\n{name_a_few(shared)}\nwrite their paths")
+    row_of = {name: row for row, name in enumerate(names_there)}
     tasks = columns.get("task", ["interval"] * len(columns["path"]))
     intervals: dict[str, list[list[Interval]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}
-    cells = zip(*(columns[name] for name in ("path", "start", "end", "label")), tasks, strict=True)
+    cells = zip(keys, *(columns[name] for name in ("start", "end", "label")), tasks, strict=True)
     for number, (name, start, end, label, task) in enumerate(cells, start=1):
         times = [_seconds(time) for time in (start, end)]
         if name not in row_of or not 0 <= times[0] <= times[1] < math.inf:

@@ -34,23 +34,24 @@ class ArraySignals:
 
 @dataclass(frozen=True)
 class ArrayRecordings:
-    """Recordings in memory, with the interface of `Recordings`.
+    """Recordings whose samples are decoded, with the interface of `Recordings`.
 
     Attributes:
         channels: names of the channels.
         sample_rate_hz: samples per second.
         splits: split of each recording.
         groups: subject of each recording, "" if unknown.
+        names: name of each recording, for messages.
         labels: task -> labels.
+        missing: `refuse` if all samples are known, else `mask`.
+        source: where they come from, for messages.
     """
 
     channels: Sequence[str]
     sample_rate_hz: float
     splits: Sequence[str]
     groups: Sequence[str]
+    names: Sequence[str]
     labels: dict[str, Labels] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[str]:
-        """The name of each recording, for messages."""
-        return [f"recording {row}" for row in range(len(self.splits))]
+    missing: str = "refuse"
+    source: str = "arrays"

@@ -9,18 +9,21 @@ from cpc.data.signals.listing import ReadOptions
 from cpc.data.store.folders import find_files
 
 
-def find_recordings(root: Path, more_suffixes: Collection[str] = ()) -> list[str]:
+def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
     """Return the recordings below a folder, relative to it, without its tables `manifest.csv` and `labels.csv`.
 
     Args:
         root: the folder.
         more_suffixes: suffixes of other files to find.
+        tables: other tables, which are no recordings even if they lie below the folder.
 
     Raises:
         ValueError: if there are none.
     """
     found = find_files(root, {*OPENERS, *more_suffixes}, "signal")
-    names = [name for name in found if name not in (MANIFEST_NAME, INTERVALS_NAME)]
+    below = [table.resolve() for table in tables if table.resolve().is_relative_to(root.resolve())]
+    left_out = {MANIFEST_NAME, INTERVALS_NAME, *(table.relative_to(root.resolve()).as_posix() for table in below)}
+    names = [name for name in found if name not in left_out]
     if not names:
         raise ValueError(f"no recordings below {root}, only tables of labels")
     return names

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -11,9 +11,14 @@ from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 from cpc.data.signals.corpus import SignalCorpus
+from cpc.data.signals.in_memory import ArrayRecordings
+from cpc.data.signals.pack import PackedSignals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.recordings import read_recordings
+from cpc.data.signals.rates import choose_channels
+from cpc.data.signals.recordings import Recordings, draw_lacking_splits, read_recordings
+from cpc.data.signals.sharded import open_sharded_signals
 from cpc.data.store.contents import say, say_contents
+from cpc.data.store.shards import Shards, is_sharded
 
 NUM_INITIALISATION_WINDOWS = 32
 
@@ -24,7 +29,8 @@ class Signals(MapStyleModality):
 
     Args:
         source: an npz or npy file, a `.ts` file, or a folder of recordings with or without a manifest;
-            `cpc.data.signals.recordings.read_recordings` describes the layouts.
+            `cpc.data.signals.recordings.read_recordings` describes the layouts. Or the folder or URL of shards (`cpc
+            data shard`).
         sample_rate_hz: samples per second; needed where the source does not say.
         channels: names or numbers of the channels to read; null: all.
         window_seconds: length of a window. Windows and predictions lie in one recording.
@@ -41,7 +47,9 @@ class Signals(MapStyleModality):
         test_share: share of the subjects that becomes split `test` if the source has no splits.
         eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
         num_workers: loader processes; 0 loads in the training process.
-        cache_dir: folder for packed signals; null: beside the source.
+        cache_dir: folder for packed signals; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
+        cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
+            fit.
         skip_bad: leave out recordings that cannot be used, and print how many.
         seed: seed of the batches.
     """
@@ -59,6 +67,7 @@ class Signals(MapStyleModality):
         "test_share",
     )
     probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
+    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
 
     source: str
     sample_rate_hz: Positive | None = None
@@ -72,6 +81,7 @@ class Signals(MapStyleModality):
     batch_size: Count = 32
     valid_share: Share = 0.1
     test_share: Share = 0.0
+    cache_gb: Positive = 50.0
 
     def check(self, model: Any) -> None:
         """Refuse also windows that are too short for the predictions.
@@ -120,15 +130,7 @@ class Signals(MapStyleModality):
         Raises:
             ValueError: if they differ; the message names both.
         """
-        recordings = read_recordings(
-            self.source,
-            sample_rate_hz=self.sample_rate_hz,
-            channels=self.channels,
-            missing=self.missing,
-            valid_share=self.valid_share,
-            test_share=self.test_share,
-            seed=self.seed,
-        )
+        recordings, signals = self._read()
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
                 f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
@@ -147,9 +149,25 @@ class Signals(MapStyleModality):
         )
         if self.labels is not None:
             self._check_task(recordings.labels, self.labels)
-        return SignalCorpus(
-            recordings, encoder, self.window_samples(encoder), self.labels, self.cache_dir, self.skip_bad
-        )
+        window_samples = self.window_samples(encoder)
+        return SignalCorpus(recordings, encoder, window_samples, self.labels, self.cache_dir, self.skip_bad, signals)
+
+    def _read(self) -> tuple[Recordings | ArrayRecordings, PackedSignals | None]:
+        """Return the recordings of the source, and their samples if they are in shards."""
+        shares: dict[str, Any] = {"valid_share": self.valid_share, "test_share": self.test_share, "seed": self.seed}
+        if not is_sharded(self.source):
+            options = {name: getattr(self, name) for name in ("sample_rate_hz", "channels", "missing")}
+            return read_recordings(self.source, **options, **shares), None
+        shards = Shards(self.source, self.cache_dir, self.cache_gb)
+        recordings, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
+        _, columns = choose_channels(self.channels, recordings.channels, self.source)
+        if list(columns) != list(range(len(recordings.channels))):
+            raise ValueError(
+                f"data.channels={list(self.channels or ())}, but the shards of {self.source} hold the channels "
+                f"{', '.join(recordings.channels)}: leave data.channels out, or shard the recordings again with these"
+            )
+        splits = draw_lacking_splits(recordings.splits, recordings.groups, recordings.names, **shares)
+        return replace(recordings, splits=splits), signals
 
     def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
         """Return the classes of `group`, or of the labels that `data.labels` names."""
@@ -169,20 +187,20 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, without recordings that end before the first prediction.
+        """Return the training batches, of windows in which a step is predicted.
 
         Raises:
-            ValueError: if all recordings end before the furthest prediction.
+            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
         """
-        return super().training(self._long_enough(corpus, self.train_split, model), model, rank, world_size)
+        return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, without recordings that end before the first prediction.
+        """Return the held-out batches, of windows in which a step is predicted.
 
         Raises:
-            ValueError: if all recordings end before the furthest prediction.
+            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
         """
-        return super().held_out(self._long_enough(corpus, self.eval_split, model), model, **how)
+        return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
@@ -194,19 +212,33 @@ class Signals(MapStyleModality):
             raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
 
     @staticmethod
-    def _long_enough(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
-        """Return the corpus without short recordings: a batch of nothing else would have no prediction."""
+    def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
+        """Return the corpus without windows in which nothing is predicted, of which a batch would be an error."""
         num_latents = corpus.num_latents(corpus.rows(split))
-        longest, furthest, fewest = int(num_latents.max()), model.steps[-1].k, model.steps[0].k + 1
-        if longest <= furthest:
+        longest, steps = int(num_latents.max()), [step.k for step in model.steps]
+        if longest <= steps[-1]:
             raise ValueError(
-                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {furthest} "
+                f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
                 "steps ahead: lower model.predictor.init_args.num_steps, or the strides of the encoder"
             )
-        num_short = int((num_latents < fewest).sum())
+        num_short = int((num_latents <= steps[0]).sum())
         if num_short:
             say(
-                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the {fewest} "
-                "latents of the first prediction: no window is drawn from them"
+                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the "
+                f"{steps[0] + 1} latents of the first prediction: no window is drawn from them"
             )
-        return corpus.without_shorter(fewest)
+        corpus = corpus.predicting(steps)
+        windows = corpus.windows(split)
+        is_long = num_latents > steps[0]
+        num_starts, num_usable = windows.all_starts[is_long], windows.starts.num[is_long]
+        num_excluded = int((num_starts - num_usable).sum())
+        if num_excluded:
+            num_empty = int((num_usable == 0).sum())
+            problem = (
+                f"split {split!r}: of {int(num_starts.sum())} windows {num_excluded} are left out, because missing "
+                f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"
+            )
+            if num_empty == len(num_usable):
+                raise ValueError(f"{problem}: lengthen data.window_seconds, or fill or cut out missing samples")
+            say(f"data: {problem}")
+        return corpus

@@ -55,7 +55,7 @@ class SignalProbeData(ProbeData):
 
     Args:
         corpus: the recordings; None if only files outside a corpus are read.
-        window_seconds: length of the windows.
+        window_seconds: length of the windows; without `hop_seconds` only hand-made features have windows.
         hop_seconds: distance of the windows; None: whole recordings.
         channels: channels of files outside the corpus, by name or number; None: all.
         where: other arguments of `ProbeData`.
@@ -79,7 +79,9 @@ class SignalProbeData(ProbeData):
         self.is_windowed = hop_seconds is not None
         self.unit = "window" if self.is_windowed else "recording"
         self.features = {"c": "", "z": "_z"}
-        if self.is_windowed:
+        if not self.is_windowed:
+            self.coarse = ("hand",)
+        else:
             self.features |= {"c_stream": "_stream", "z_stream": "_z_stream"}
             self.default_baselines = ("majority", "random", "hand")
         if corpus is None:
@@ -216,7 +218,7 @@ class SignalProbeData(ProbeData):
         recordings = self.corpus.recordings
         windows = {"window_samples": self.window_samples} if self.is_windowed else {}
         return {
-            "source": str(getattr(recordings, "source", "arrays")),
+            "source": str(recordings.source),
             "num_recordings": len(recordings.names),
             "channels": list(recordings.channels),
             "sample_rate_hz": recordings.sample_rate_hz,

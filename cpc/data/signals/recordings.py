@@ -156,7 +156,8 @@ def read_recordings(
         raise ValueError(listing.layout_problem)
     names, columns = choose_channels(channels, listing.channels, path)
     rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
-    splits = _draw_splits(listing, float(valid_share), float(test_share), seed)
+    splits = [split or "train" for split in listing.splits]
+    splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
     labels = listing.labels | {task: IntervalLabels(rows, rate) for task, rows in listing.intervals.items()}
     return Recordings(
         source=path,
@@ -204,14 +205,24 @@ def _agreed_rate(path: Path, own: float | None, given: float | None) -> float:
     return float(given if given is not None else own)  # type: ignore[arg-type]
 
 
-def _draw_splits(listing: Listing, valid_share: float, test_share: float, seed: int) -> list[str]:
-    """Return the splits; those that the source lacks are drawn from `train`, by group."""
-    splits = [split or "train" for split in listing.splits]
-    shares = {"valid_share": valid_share, "test_share": test_share}
+def draw_lacking_splits(
+    splits: Sequence[str],
+    groups: Sequence[str],
+    names: Sequence[str],
+    valid_share: int | float,
+    test_share: int | float,
+    seed: int,
+) -> list[str]:
+    """Return the splits of recordings; those of `valid` and `test` that the source lacks are drawn, by group.
+
+    See `read_recordings` for the arguments.
+    """
+    shares = {"valid_share": float(valid_share), "test_share": float(test_share)}
     lacking = {name: 0.0 if name.removesuffix("_share") in splits else share for name, share in shares.items()}
     rows = [row for row, split in enumerate(splits) if split == "train"]
+    splits = list(splits)
     if rows and any(lacking.values()):
-        units = [listing.groups[row] or listing.names[row] for row in rows]
+        units = [groups[row] or names[row] for row in rows]
         drawn = draw_splits(units, valid_share=lacking["valid_share"], test_share=lacking["test_share"], seed=seed)
         for row, split in zip(rows, drawn, strict=True):
             splits[row] = split

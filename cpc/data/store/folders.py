@@ -3,9 +3,9 @@
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cpc.data.store.contents import say
 
@@ -15,6 +15,29 @@ _UNREADABLE = {
     "image": ".heic .heif .jxl .svg .psd .xcf .dng .cr2 .cr3 .nef .arw .orf .rw2 .raf .mp4 .m4v .mov .mkv .avi .webm",
     "text": ".doc .docx .odt .rtf .pdf .epub .mobi .htm .html .jsonl .parquet .gz .bz2 .xz .zst .zip",
 }
+
+# Ways in which a table may name a file.
+_WAYS: tuple[Callable[[str], str], ...] = (
+    lambda path: path,
+    lambda path: PurePosixPath(path).name,
+    lambda path: PurePosixPath(path).stem,
+)
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's normal form C, in which names are compared."""
+    return unicodedata.normalize("NFC", name)
+
+
+def names_in_table(paths: Sequence[str], keys: Collection[str]) -> list[str]:
+    """Return the name of each file in a table, which names files by path, file name or stem, composed.
+
+    Args:
+        paths: paths of the files; the way that matches most of them is used.
+        keys: composed names in the table.
+    """
+    names_by_way = [[way(composed(path)) for path in paths] for way in _WAYS]
+    return max(names_by_way, key=lambda names: len(set(names) & set(keys)))
 
 
 def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "") -> list[str]:
@@ -82,9 +105,9 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
         folder, last = os.path.split(os.path.join(root, name))
         file = os.path.join(real(folder), last)
         file = os.path.realpath(file) if os.path.islink(file) else file
-        file = unicodedata.normalize("NFC", file)
+        file = composed(file)
         if (other := name_of.setdefault(file, name)) != name:
-            is_form = unicodedata.normalize("NFC", other) == unicodedata.normalize("NFC", name)
+            is_form = composed(other) == composed(name)
             duplicates.append(
                 f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}"
             )

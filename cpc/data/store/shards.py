@@ -29,7 +29,7 @@ from cpc.data.store.untrusted import open_regular, read_bytes
 
 FORMAT = 1
 INDEX_NAME = "shards.json"
-_PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json")
+_PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json", "signals.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
 _MOST_CHECKED_BYTES = 2e11  # bytes that a process checks at most; this takes two and a half minutes
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -289,7 +289,8 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
 
     Args:
         pack: folder of the pack.
-        tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, or `images.json`.
+        tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, `images.json`, or
+            `signals.json`.
         out: a new folder, which is written atomically.
         element_bytes: size of an element; elements are not divided between shards.
         shard_bytes: largest size of a shard.

@@ -86,7 +86,7 @@ def test_squares_of_another_shape_are_refused(sharded: Path) -> None:
     ("options", "words"),
     [
         ({}, "give `image_size` for images, or write a manifest of audio"),
-        ({"image_size": 8, "sample_rate_hz": 8000}, "`sample_rate_hz`=8000 does not apply to images"),
+        ({"image_size": 8, "sample_rate_hz": 8000.0}, "`sample_rate_hz`=8000.0 does not apply to images"),
         ({"image_size": 8, "shard_mb": 1e-5}, "a shard of 10 bytes must have from 192"),
         ({"image_size": 0}, "image_size"),
         ({"image_size": 8, "num_channels": 0}, "num_channels"),

@@ -59,6 +59,16 @@ def test_manifest_labels_and_intervals(tmp_path: Path) -> None:
     assert intervals.codes(1, 0, 3).tolist() == [2, -1, -1]
 
 
+@pytest.mark.parametrize("names", [("sit.csv", "walk.csv"), ("sit", "walk")], ids=["names", "stems"])
+def test_intervals_name_recordings_as_labels_of_the_index_do(tmp_path: Path, names: tuple[str, str]) -> None:
+    write_folder(tmp_path)
+    (tmp_path / "labels.csv").write_text(f"path,start,end,label\n{names[0]},1,2,cough\n{names[1]},0,0,step\n")
+    recordings = read_recordings(tmp_path)
+    codes = {name: recordings.labels["interval"].codes(row, 0, 70) for row, name in enumerate(recordings.names)}
+    assert codes["sit.csv"].tolist() == [-1] * 50 + [0] * 20
+    assert codes["a/walk.csv"].tolist() == [1] + [-1] * 69
+
+
 def test_a_folder_without_a_manifest_and_files_in_two_formats(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", "0,1", *WALK.T)
     np.save(tmp_path / "b.npy", SIT)

@@ -67,6 +67,31 @@ def test_folders_that_are_splits(tmp_path: Path) -> None:
     assert held_out.isdisjoint(row["group"] for row in rows if row["split"] == "train")
 
 
+@pytest.mark.parametrize("key", ["p{person}/{day}_{what}.csv", "{day}_{what}.csv"], ids=["paths", "names"])
+def test_a_table_of_labels_in_the_folder(tmp_path: Path, key: str) -> None:
+    """The table is no recording, and recordings of a subject stay together."""
+    lines = []
+    for person in range(6):
+        for day in (2 * person, 2 * person + 1):
+            what = "walk" if day % 3 else "sit"
+            write(tmp_path / f"p{person}" / f"{day}_{what}.csv")
+            lines.append(f"{key.format(person=person, day=day, what=what)},{what},s{person}\n")
+    table = tmp_path / "people.csv"
+    table.write_text("file,activity,subject\n" + "".join(lines))
+    index_folder(tmp_path, labels=table, label_key="file", valid_share=0.4, test_share=0.0, progress=False)
+    rows = read(tmp_path)
+    assert list(rows[0]) == ["path", "split", "group", "activity"]
+    assert len(rows) == 12
+    assert all(row["path"].startswith(f"p{row['group'][1:]}/") for row in rows)
+    assert all(row["path"].endswith(f"_{row['activity']}.csv") for row in rows)
+    assert len({(row["group"], row["split"]) for row in rows}) == 6
+
+
+def test_an_index_with_another_name_is_no_recording(folder: Path) -> None:
+    for _ in range(2):
+        assert len(index_folder(folder, folder / "all.csv", overwrite=True, progress=False)) == 21
+
+
 def test_without_groups_there_is_no_column(folder: Path) -> None:
     index_folder(folder, progress=False)
     assert list(read(folder)[0]) == ["path", "split"]
@@ -82,6 +107,8 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         index_folder(folder, num_ray_workers=2, overwrite=True, progress=False)
     with pytest.raises(ValueError, match="name both a group and a speaker"):
         index_folder(folder, speaker_level=0, speaker_pattern="(?P<group>p.)", overwrite=True)
+    with pytest.raises(ValueError, match="name both a subject and a user, which is the group"):
+        index_folder(folder, speaker_pattern=r"(?P<subject>p.)/(?P<user>\d)", overwrite=True)
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match=r"no audio below .*; signals: \.csv"):
         index_folder(tmp_path / "none")

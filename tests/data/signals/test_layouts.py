@@ -158,6 +158,11 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"names 1 files, of which are absent:\n  b.csv"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
+        (
+            {"a.csv": "x\n1\n", "a.tsv": "x\n1\n", "labels.csv": "path,start,end,label\na,1,2,k\n"},
+            {},
+            r"gives names that several recordings have:\n  a\nwrite their paths",
+        ),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
         ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are recognised by their suffix"),
         ({"a.csv": "x\n1\n"}, {"valid_share": 0.5}, r"too few, since train, valid"),

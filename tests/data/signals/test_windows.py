@@ -1,5 +1,6 @@
 """Windows, statistics and labels of signals against numpy on the raw arrays."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 import cpc
 from cpc.data import Signals
+from cpc.data.signals.starts import Starts, ranges_of, usable_starts
 from cpc.data.signals.statistics import FLOOR_QUANTILE, signal_statistics
 from cpc.encoders import SignalEncoder
 
@@ -122,6 +124,75 @@ def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
     assert batch.is_known[1].all()
     assert made.known_latents(batch.is_known)[0].nonzero()[:, 0].tolist() == [*range(5), *range(15, 25)]
     assert windows.__getitems__([(0, 100), (1, 200)]).is_known is None
+
+
+def test_batches_are_searched_for_missing_samples_only_if_these_are_allowed(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("refuse", "mask")
+    windows = {option: data(source, missing=option).open(encoder()).windows("train") for option in options}
+    assert all(each.__getitems__([(0, 0), (2, 1)]).is_known is None for each in windows.values())
+    monkeypatch.setattr(np, "isnan", None)
+    assert windows["refuse"].__getitems__([(0, 0), (2, 1)]).is_known is None
+    with pytest.raises(TypeError, match="not callable"):
+        windows["mask"].__getitems__([(0, 0), (2, 1)])
+
+
+@pytest.mark.parametrize("window_samples", [8, 20, 21, 400])
+def test_usable_starts_are_those_of_windows_with_two_known_latents(window_samples: int) -> None:
+    """The oracle cuts each window, and looks at its own latents."""
+    rng, made = np.random.default_rng(3), SignalEncoder(2, 4, RATE_HZ, kernels=(6, 2), strides=(2, 2))
+    is_known = np.repeat(rng.random(23) < 0.3, rng.integers(1, 20, 23))
+    starts = range(max(len(is_known) - window_samples, 0) + 1)
+    windows = [torch.from_numpy(is_known[start : start + window_samples]) for start in starts]
+    known = [made.known_latents(window[None])[0].tolist() for window in windows]
+    for steps in ([0], [1], [2, 3], [4]):
+        expected = [any(one[t] and one[t + k] for k in steps for t in range(len(one) - k)) for one in known]
+        is_usable = usable_starts(is_known, made, window_samples, steps)
+        assert is_usable.tolist() == expected
+        assert window_samples == 400 or steps[0] > 1 or 0 < sum(expected) < len(expected)
+        numbered = Starts(np.array([sum(expected)]), {0: ranges_of(is_usable)})
+        assert [numbered.first_sample(0, i) for i in range(sum(expected))] == np.flatnonzero(expected).tolist()
+
+
+def test_mostly_missing_recordings_train_and_are_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every batch of one window has a loss, though nine tenths of the samples are missing."""
+    x = np.random.default_rng(5).normal(size=(6, 2000, 2)).astype(np.float32)
+    x[:, 100:1900] = np.nan
+    x[:, 1000:1060] = 1.0
+    x[4, 4:] = np.nan  # one known latent
+    np.savez(tmp_path / "gaps.npz", x=x, split=["train"] * 3 + ["valid"] * 3)
+    model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
+    modality = data(tmp_path / "gaps.npz", missing="mask", batch_size=1)
+    corpus = modality.open(model.encoder)
+    modality.standardise(model.encoder, corpus)
+    batch = modality.initialisation_batch(corpus)
+    assert not batch.isnan().all(2).all(1).any()
+    model.initialise_from(batch)
+    training, held_out = modality.training(corpus, model), modality.held_out(corpus, model)
+    firsts = set()
+    for step in range(100):
+        ((recording, number),) = draws = training.batches.batch(step)
+        firsts.add(training.dataset.starts.first_sample(recording, number))
+        assert model.loss(training.dataset.__getitems__(draws)).loss.isfinite()
+    assert any(start < 100 for start in firsts)
+    assert any(900 < start < 1060 for start in firsts)
+    assert any(start > 1800 for start in firsts)
+    batches = list(held_out.batches("mixed"))
+    assert all(model.loss(batch).loss.isfinite() for batch in batches)
+    assert {batch.sequence_id.item() for batch in batches} == {3, 5}
+    said = capsys.readouterr().err
+    assert re.search(r"split 'valid': of 5703 windows \d{4} are left out, .*; 1 of 3 recordings gives none", said)
+
+
+def test_a_split_without_a_known_pair_of_latents_is_an_error(tmp_path: Path) -> None:
+    x = np.full((2, 500, 2), np.nan, np.float32)
+    x[:, :4] = [[1, 2], [3, 5], [2, 2], [0, 1]]
+    np.savez(tmp_path / "gaps.npz", x=x)
+    model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
+    modality = data(tmp_path / "gaps.npz", missing="mask", valid_share=0.0)
+    with pytest.raises(ValueError, match=r"of 802 windows 802 are left out.*: lengthen data\.window_seconds"):
+        modality.training(modality.open(model.encoder), model)
 
 
 def test_masks_need_an_encoder_that_knows_its_latents(source: Path) -> None:

@@ -1,0 +1,126 @@
+"""Signals in shards: the samples of a pack, and a table of their recordings and labels, in a folder or behind a URL.
+
+n recordings.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.data.images.arrays import open_npz
+from cpc.data.signals.arrays import SIGNAL_NAMES
+from cpc.data.signals.folder import OPENERS
+from cpc.data.signals.in_memory import ArrayRecordings
+from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels
+from cpc.data.signals.pack import PackedSignals
+from cpc.data.signals.recordings import Recordings
+from cpc.data.store.atomic import json_text
+from cpc.data.store.packed import check_skipped
+from cpc.data.store.shards import Shards
+
+TABLE_NAME = "signals.json"
+
+
+def is_file_of_signals(path: Path) -> bool:
+    """Return whether a file is in a format of signals; an npz needs an array of signals."""
+    if path.suffix.lower() == ".npz":
+        with open_npz(path) as archive:
+            return any(f"{name}.npy" in archive.namelist() for name in SIGNAL_NAMES)
+    return path.suffix.lower() in (".npy", ".ts", *OPENERS)
+
+
+def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
+    """Return names, splits, groups and labels of recordings as JSON; labels per sample are runs of one code."""
+    labels = {}
+    for task, each in recordings.labels.items():
+        if isinstance(each, RecordingLabels):
+            labels[task] = {"classes": each.classes, "codes": each.recording_codes.tolist()}
+        else:
+            codes = (each.codes(row, 0, length) for row, length in enumerate(packed.lengths.tolist()))
+            labels[task] = {"classes": each.classes, "runs": list(map(_runs, codes))}
+    names, splits, groups = recordings.names, recordings.splits, recordings.groups
+    columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
+    return json_text({"format": 1, **columns}).encode()
+
+
+def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[ArrayRecordings, PackedSignals]:
+    """Return the recordings of shards, and their samples.
+
+    Args:
+        shards: the shards.
+        missing: `refuse` or `mask` missing samples.
+        skip_bad: accept recordings that were left out of the shards.
+
+    Raises:
+        ValueError: if the shards hold no signals, are damaged, or were made with `missing: mask` and `missing` is
+            `refuse`; as `check_skipped`.
+    """
+    path = shards.folder / TABLE_NAME
+    if not path.is_file():
+        raise ValueError(f"{shards.source} holds no signals: name a folder that `cpc data shard` made from signals")
+    packed = PackedSignals(shards.folder, shards)
+    try:
+        table = json.loads(path.read_bytes())
+        if table["missing"] not in ("refuse", "mask"):
+            raise ValueError(f"missing is {table['missing']!r}")
+        recordings = ArrayRecordings(
+            channels=packed.channels,
+            sample_rate_hz=packed.sample_rate_hz,
+            splits=_strings(table["splits"], len(packed)),
+            groups=_strings(table["groups"], len(packed)),
+            names=_strings(table["names"], len(packed)),
+            labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
+            missing=table["missing"],
+            source=shards.source,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{path} is not a table of signals; is it damaged? {error!r}") from error
+    if missing == "refuse" and recordings.missing == "mask":
+        raise ValueError(
+            f"{shards.source} may lack samples, because its shards were made with missing=mask: set data.missing to "
+            "mask, or shard the recordings again without it"
+        )
+    check_skipped(packed, "recording", skip_bad)
+    return recordings, packed
+
+
+def _runs(codes: np.ndarray) -> list[int]:
+    """Return the code of each run of equal codes, and its length: code, length, code, length, ..."""
+    firsts = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1))
+    return np.stack([codes[firsts], np.diff(firsts, append=len(codes))], axis=1).ravel().tolist()
+
+
+def _labels(entry: dict[str, Any], lengths: np.ndarray) -> Labels:
+    classes = _strings(entry["classes"], len(entry["classes"]))
+    if "codes" in entry:
+        names = [*classes, ""]  # -1 is the last one
+        return RecordingLabels([names[code] for code in _integers(entry["codes"], len(lengths), len(classes))], classes)
+    rows = zip(entry["runs"], lengths.tolist(), strict=True)
+    runs = [_integers(row, len(row), max(length, len(classes)) + 1).reshape(-1, 2).T for row, length in rows]
+    is_sound = all(codes.max(initial=-1) < len(classes) and counts.min(initial=1) > 0 for codes, counts in runs)
+    if [int(counts.sum()) for _, counts in runs] != lengths.tolist() or not is_sound:
+        raise ValueError("runs of labels do not fit the recordings")
+    return SampleLabels(partial(_load, runs, classes))
+
+
+def _load(runs: list[np.ndarray], classes: list[str]) -> tuple[list[np.ndarray], list[str]]:
+    return [np.repeat(codes.astype(np.int32), counts) for codes, counts in runs], classes
+
+
+def _strings(values: Any, num: int) -> list[str]:
+    if not isinstance(values, list) or len(values) != num or not all(type(value) is str for value in values):
+        raise ValueError(f"a list of {num} strings is missing")
+    return values
+
+
+def _integers(values: Any, num: int, most: int) -> np.ndarray:
+    """Return a list of integers from -1 to below `most`."""
+    if not isinstance(values, list) or len(values) != num or not all(type(value) is int for value in values):
+        raise ValueError(f"a list of {num} integers is missing")
+    array = np.array(values, np.int64)
+    if len(array) and not -1 <= array.min() <= array.max() < most:
+        raise ValueError(f"integers from {array.min()} to {array.max()} lie outside of -1 to {most - 1}")
+    return array
