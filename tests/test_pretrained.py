@@ -51,7 +51,7 @@ def test_a_name_stands_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     by_path = cpc.load_pretrained(FOLDER / "speech-small").state_dict()
     assert all(torch.equal(shipped[name], by_path[name]) for name in by_path)
     (tmp_path / "speech-small").mkdir()
-    with pytest.raises(ValueError, match="speech-small.* holds no model"):
+    with pytest.raises(ValueError, match=r"speech-small.* holds no model"):
         cpc.load_pretrained("speech-small")
 
 
