@@ -18,7 +18,7 @@ from cpc.data import read_alignments, read_audio, window_labels
 from cpc.data.features import Features
 from cpc.data.synthetic.speech import synthesize
 
-# %% A model that has heard speech without labels, and one that took a single step and has learnt nothing yet
+# %% Two models: pretrained on speech without labels, and untrained (one step)
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
 PLAIN = f"--config configs/small_speech.yaml --data.manifest {folder}/speech --data.eval_batches 4"

@@ -49,7 +49,7 @@ plt.show()
 
 # %% What the features know
 # A linear classifier reads the exercises of new people, in folds over people. Untrained networks are strong on signals,
-# so always compare with one (`max_steps=0`). Here it does as well. Pretraining pays off where time matters more, as in
+# so always compare with one (`max_steps=0`). Here pretraining gains little. It pays off where time matters more, as in
 # [heartbeats](heartbeats.md), and with the labels of few people.
 
 untrained = CPCTransformer(sample_rate_hz=50, max_steps=0, random_state=0).fit(X).transform(X)
