@@ -53,6 +53,7 @@ def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
         "interpolated_alpha": 0.01,
         "smile_clip": 5.0,
         "mine_decay": 0.99,
+        "anchor_weight": 1.0,
         "student_degrees_of_freedom": 5.0,
     }
     (left_out,) = report["left_out"]
@@ -128,7 +129,11 @@ def test_every_objective_teaches(names: list[str]) -> None:
 
 
 def test_estimators_with_one_objective_share_a_critic() -> None:
-    assert trainable(["leave_one_out", "js", "dv", "smile", "mine"]) == [["js", "smile"], ["dv"], ["mine"]]
+    assert trainable(["leave_one_out", "js", "dv", "smile", "js_kl", "mine"]) == [
+        ["js", "smile", "js_kl"],
+        ["dv"],
+        ["mine"],
+    ]
 
 
 def test_training_is_the_seeds() -> None:
