@@ -216,8 +216,8 @@ def smallest_kl(minus_log_deficit: Float[Tensor, "*shape"]) -> Float[Tensor, "*s
         bracket = (1 + q) * q.log1p() / q + kl  # 2 d / q
         return math.log(2) + kl - bracket.log(), softplus(kl) / bracket
 
-    at_zero = -math.log(math.log(2))
-    above = target.clamp(min=at_zero)
+    target_at_zero = -math.log(math.log(2))
+    above = target.clamp(min=target_at_zero)
     with torch.no_grad():
         kl = above.detach() + above.detach().clamp(min=1).log()
         for _ in range(_NEWTON_STEPS):
@@ -226,7 +226,24 @@ def smallest_kl(minus_log_deficit: Float[Tensor, "*shape"]) -> Float[Tensor, "*s
         value, slope = logs(kl)
     kl = kl - (value - above) / slope  # the last step has the gradient of the inverse
     line = 2 * (math.log(2) - (-target).exp()) / math.log(2)
-    return torch.where(target < at_zero, line, kl).to(minus_log_deficit.dtype)
+    return torch.where(target < target_at_zero, line, kl).to(minus_log_deficit.dtype)
+
+
+def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+    """Return E[s - log mean of exp s over the row's negatives], which CEBRA calls goodness of fit (there in bits, with
+    n = N: `log N - InfoNCE` in `cebra.sklearn.metrics.infonce_to_goodness_of_fit`, and a loss without the positive in
+    its denominator; Schneider et al. 2023, doi:10.1038/s41586-023-06031-6).
+
+    Unlike InfoNCE, the sum has no positive, so the estimate has no ceiling and is no bound. It is Donsker-Varadhan row
+    by row. Constants of a row cancel.
+
+    **Neither** bound: with infinitely many negatives it is a lower bound for any critic; with n, the log of the sample
+    mean is on average too low, so the estimate is too high. For s = log p(y | x) / p(y) + K(x) it is an upper bound.
+    Bias: for this s positive and without limit, vanishing for n large against exp(I); for other critics of either sign.
+    Variance: moderate, because every exponential is inside a logarithm. As a training objective it has no maximum if
+    positives mostly score above all n negatives: larger scores then raise it without end, where InfoNCE stops at log N.
+    """
+    return _joint_only(-_split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
 
 
 def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -390,6 +407,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "smile": Estimator(smile, "neither", objective=_jensen_shannon),
     "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_jensen_shannon),
     "anchor": Estimator(anchored_plug_in, "neither", objective=_anchored_info_nce),
+    "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }
 

@@ -143,7 +143,7 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
     for index, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
         cells = [_cell(record["estimate_nats"][index], record["standard_error_nats"][index]) for record in records]
         lines.append(f"{Step(direction, k).name:>8} " + " ".join(f"{cell:>20}" for cell in cells))
-    lines += [f"{record['estimator']:>14}: {record['reading']}" for record in records]
+    lines += [f"{record['estimator']:>15}: {record['reading']}" for record in records]
     return "\n".join(lines)
 
 

@@ -91,6 +91,7 @@ LOOPS: dict[str, Callable[[list[Row]], float]] = {
     "js": mean_over_rows(lambda p, n, a: p + 1 - mean([math.exp(s) for s in n])),
     "smile": loop_partition(CLIP),
     "js_kl": loop_js_kl,
+    "goodness_of_fit": mean_over_rows(lambda p, n, a: p - math.log(mean([math.exp(s) for s in n]))),
     "anchor": lambda rows: mean([positive for positive, _ in rows]),
 }
 OPTIONS = {"tuba": ("log_baseline",), "interpolated": ("log_baseline", "alpha"), "smile": ("clip",)}
@@ -159,9 +160,9 @@ def test_identities(scores: Tensor) -> None:
     assert smile(scores, clip=100).nats.item() == pytest.approx(donsker_varadhan(scores).nats.item())
 
 
-@pytest.mark.parametrize("name", ["info_nce", "dv"])
+@pytest.mark.parametrize("name", ["info_nce", "goodness_of_fit", "dv"])
 def test_what_cancels(name: str, scores: Tensor) -> None:
-    constant = torch.randn(5, 1, dtype=torch.float64) if name == "info_nce" else torch.tensor(3.0, dtype=torch.float64)
+    constant = torch.tensor(3.0, dtype=torch.float64) if name == "dv" else torch.randn(5, 1, dtype=torch.float64)
     assert read(name, scores + constant).item() == pytest.approx(read(name, scores).item())
 
 
@@ -173,7 +174,7 @@ def test_scores_that_say_nothing_read_nothing(name: str) -> None:
     assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "leave_one_out"])
+@pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "goodness_of_fit", "leave_one_out"])
 def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Generator) -> None:
     """In float32, whose numbers near 1e4 lie 1e-3 apart: what cancels does so before anything is added."""
     scores = torch.randint(-16, 16, (5, 5), generator=generator) / 8
@@ -362,8 +363,8 @@ def test_the_anchored_objective_lies_between_others(scores: Tensor) -> None:
     """One negative gives Jensen-Shannon, a tiny anchor InfoNCE, a huge one the gradient of E[s] - E[exp s]."""
     pairs = scores[:, :2]
     positives = torch.zeros(5, dtype=torch.long)
-    of_pairs = torch.stack([jensen_shannon(row[None, :]) for row in pairs]).mean()
-    assert anchored_info_nce(pairs, positives).item() == pytest.approx(of_pairs.item() / 2, rel=1e-12)
+    pair_values = torch.stack([jensen_shannon(row[None, :]) for row in pairs]).mean()
+    assert anchored_info_nce(pairs, positives).item() == pytest.approx(pair_values.item() / 2, rel=1e-12)
     others = torch.stack([info_nce(scores[:, torch.arange(7) != j], positives).nats for j in range(1, 7)]).mean()
     no_anchor = anchored_info_nce(scores, positives, anchor=1e-12)
     assert no_anchor.item() == pytest.approx(others.item() - math.log(6), abs=1e-9)

@@ -205,11 +205,11 @@ def _table(setting: Row, rows: Sequence[Row]) -> str:
     cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
     lines = [
         "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**setting),
-        f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
+        f"{'true':>15} " + " ".join(f"{information:>16.2f}" for information in informations),
     ]
     for name in dict.fromkeys(row["estimator"] for row in rows):
         values = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
-        lines.append(f"{name:>14} {values}  {ESTIMATORS[name].side}")
+        lines.append(f"{name:>15} {values}  {ESTIMATORS[name].side}")
     return "\n".join(lines)
 
 

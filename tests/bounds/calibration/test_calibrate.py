@@ -100,6 +100,9 @@ def test_exact_critics_lie_on_their_side() -> None:
     assert found["info_nce"].bias_nats < -5 * found["info_nce"].standard_error_nats  # N is small
     assert found["leave_one_out"].bias_nats > 5 * found["leave_one_out"].standard_error_nats
     assert found["dv"].mean_nats > found["nwj"].mean_nats
+    assert abs(found["anchor"].bias_nats) < 3 * found["anchor"].standard_error_nats
+    assert found["js_kl"].bias_nats < -5 * found["js_kl"].standard_error_nats
+    assert found["goodness_of_fit"].bias_nats > 5 * found["goodness_of_fit"].standard_error_nats
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of hundreds of equal calls
