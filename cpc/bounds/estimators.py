@@ -311,8 +311,9 @@ def anchored_info_nce(
     negatives has K = n candidates. The anchor class has all n negatives; the other classes have the positive and n - 1
     negatives, in the mean over the negative that is left out.
 
-    As nu tends to 0 the objective tends to InfoNCE. As nu grows, its gradient tends to that of E[s] - E[exp s], NWJ up
-    to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` is a positive number.
+    As nu tends to 0 the objective tends to InfoNCE. As nu grows, its gradient times nu / n tends to that of E[s] -
+    E[exp s], which is NWJ up to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` must be
+    positive.
     """
     if not anchor > 0:
         raise ValueError(f"anchor={anchor} must be positive: it is the weight of the class without a positive")
