@@ -22,7 +22,9 @@ from torch import Tensor
 from cpc.bounds.readings import Reading, log_mean_exp
 from cpc.losses.engine import softplus
 
-DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
+DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, DEFAULT_ANCHOR = 0.01, 5.0, 0.99, 1.0
+_NEWTON_STEPS = 12
+_SMALL_LOG = -37.0  # softplus(x) = exp(x) to the last digit of float64 for smaller x
 ScoreMatrix = Float[Tensor, "M N"]
 Positives = Int[Tensor, " M"] | None
 Candidates = Bool[Tensor, "M N"] | None
@@ -163,6 +165,100 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
     return nwj(scores + 1, positives, candidates)
 
 
+def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+    """Return the smallest information that allows the Jensen-Shannon divergence which the scores show: Dorent, Golland
+    and Wells 2025 (arXiv:2510.20644).
+
+    log 2 - E[softplus(-s)] / 2 - E[softplus(s)] / 2, with positives in the first mean and negatives in the second, is a
+    lower bound on the divergence between p(x, y) and p(x) p(y), for any critic. It is log 2 plus half of
+    `jensen_shannon`, the training objective. `smallest_kl` turns it into nats of information.
+
+    From the abstract of the paper: there is a tight lower bound on KL as a function of JS, and the loss of a
+    classifier gives the JS. Derived here, because the equations were not at hand: the curve (`smallest_kl`), and its
+    continuation by a straight line where the estimate of the divergence is negative.
+
+    **Neither** bound, strictly: the value at the expected divergence is a lower bound for any critic, but the curve is
+    convex, so the expected estimate is higher than this value, by about half the variance of an estimate. Bias: far
+    too low even for the best critic, s = log p(y | x) / p(y), unless this ratio takes only the value 0 and one other.
+    Variance: small, because no exponential is outside a logarithm. The critic must include the constant of the row.
+    Figures are in docs/results/estimators.md.
+    """
+    split = _split_scores(scores, positives, candidates)
+    split = split._replace(positive=split.positive.double(), negatives=split.negatives.double())
+    log_negatives = _log_softplus(split.negatives).masked_fill(~split.is_negative, -math.inf)
+    log_mean = split._replace(negatives=log_negatives).log_mean_exp_negatives
+    log_deficit = torch.logaddexp(_log_softplus(-split.positive), log_mean) - math.log(2)
+    return Reading(torch.zeros_like(log_deficit), log_deficit, is_log=True, curve=smallest_kl)
+
+
+def smallest_kl(minus_log_deficit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return the smallest KL(P || Q) in nats among all P and Q with JS(P, Q) = log 2 - d.
+
+    Derivation. Let t = dP/dQ. KL and JS are means over Q of t log t and of j(t) = (t log t - (1 + t) log((1 + t) / 2))
+    / 2, and the mean of t is 1. On the lower edge of all pairs (JS, KL), t minimises the mean of t log t - l j(t) for
+    some l > 0, that is, it lies on the convex envelope of this function at t = 1. Its second derivative is (1 - l / (2
+    + 2 t)) / t, negative up to t = l / 2 - 1 and positive above. So the envelope is a chord from t = 0 to a tangent
+    point, and t has only these two values: P = (1, 0) and Q = (q, 1 - q). Hence
+
+        KL = -log q,     d = log 2 - JS = ((1 + q) log(1 + q) - q log q) / 2.
+
+    The slope dKL / dJS = 2 / (q log(1 + 1 / q)) grows from 2 / log 2 at JS = 0 to infinity at JS = log 2. If d > log 2
+    (a negative estimate of JS), the result is the tangent at JS = 0, which is negative.
+
+    Args:
+        minus_log_deficit: -log d. The logarithm keeps all digits where JS is near log 2.
+    """
+    target = minus_log_deficit.double()
+
+    def logs(kl: Tensor) -> tuple[Tensor, Tensor]:
+        """Return -log d and its derivative."""
+        q = (-kl).exp().clamp(min=1e-300)
+        bracket = (1 + q) * q.log1p() / q + kl  # 2 d / q
+        return math.log(2) + kl - bracket.log(), softplus(kl) / bracket
+
+    target_at_zero = -math.log(math.log(2))
+    above = target.clamp(min=target_at_zero)
+    with torch.no_grad():
+        kl = above.detach() + above.detach().clamp(min=1).log()
+        for _ in range(_NEWTON_STEPS):
+            value, slope = logs(kl)
+            kl = (kl - (value - above) / slope).clamp(min=0)
+        value, slope = logs(kl)
+    kl = kl - (value - above) / slope  # the last step has the gradient of the inverse
+    line = 2 * (math.log(2) - (-target).exp()) / math.log(2)
+    return torch.where(target < target_at_zero, line, kl).to(minus_log_deficit.dtype)
+
+
+def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+    """Return E[s - log mean of exp s over the row's negatives], which CEBRA calls goodness of fit (there in bits, with
+    n = N: `log N - InfoNCE` in `cebra.sklearn.metrics.infonce_to_goodness_of_fit`, and a loss without the positive in
+    its denominator; Schneider et al. 2023, doi:10.1038/s41586-023-06031-6).
+
+    Unlike InfoNCE, the sum has no positive, so the estimate has no ceiling and is no bound. It is Donsker-Varadhan row
+    by row. Constants of a row cancel.
+
+    **Neither** bound: with infinitely many negatives it is a lower bound for any critic; with n, the log of the sample
+    mean is on average too low, so the estimate is too high. For s = log p(y | x) / p(y) + K(x) it is an upper bound.
+    Bias: for this s positive and without limit, vanishing for n large against exp(I); for other critics of either sign.
+    Variance: moderate, because every exponential is inside a logarithm. As a training objective it has no maximum if
+    positives mostly score above all n negatives: larger scores then raise it without end, where InfoNCE stops at log N.
+    """
+    return _joint_only(-_split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
+
+
+def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+    """Return E[s] over positives, for a critic trained by `anchored_info_nce`: the plug-in estimate of InfoNCE-anchor,
+    Ryu et al. 2025 (arXiv:2510.25983).
+
+    **Neither** bound: the estimate is as good as the critic, and follows any constant that is added to the scores.
+    Negatives are not read. Bias: none for s = log p(y | x) / p(y), because the information is the mean of this score.
+    In expectation it is otherwise the information minus KL(p(x, y) || p~(x, y)), if p~ = p(x) p(y) exp s is normalised,
+    and higher by the log of its sum if it is not. Variance: that of s over the pairs, divided by M; it does not grow as
+    exp(I).
+    """
+    return _joint_only(_split_scores(scores, positives, candidates).positive)
+
+
 def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
     """Return E[log p(y_i | x_i) - log mean over j != i of p(y_i | x_j)]: section 2.5 of Poole et al. 2019
     (arXiv:1905.06922).
@@ -193,6 +289,47 @@ def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
     split = _split_scores(scores)
     negative_term = reduce(softplus(split.negatives), "m n -> m", "sum") / split.num_negatives
     return -(softplus(-split.positive) + negative_term).mean()
+
+
+def anchored_info_nce(
+    scores: ScoreMatrix,
+    positives: Positives = None,
+    candidates: Candidates = None,
+    *,
+    anchor: int | float = DEFAULT_ANCHOR,
+) -> Float[Tensor, ""]:
+    """Return the training objective of InfoNCE-anchor: Ryu et al. 2025 (arXiv:2510.25983).
+
+    It is not an estimate of information. A class is drawn among K + 1: with weight 1 each, candidate k of K is the
+    positive and the others are negatives; with weight nu (`anchor`), the anchor class, all K candidates are negatives.
+    The posterior of a class, with r = p(y | x) / p(y), is r_k / (nu + sum_j r_j) for candidate k, and nu / (nu + sum_j
+    r_j) for the anchor. The objective is minus the cross-entropy of this posterior with exp s for r. Its only maximum
+    is s = log p(y | x) / p(y), because the anchor fixes the constant of each row, which InfoNCE leaves free.
+
+    From the abstract of the paper: the anchor class, and that the density ratio and the plug-in estimate are then
+    consistent. Derived here, because the equations were not at hand: the weight nu, and this form. A row with n
+    negatives has K = n candidates. The anchor class has all n negatives; the other classes have the positive and n - 1
+    negatives, in the mean over the negative that is left out.
+
+    As nu tends to 0 the objective tends to InfoNCE. As nu grows, its gradient times nu / n tends to that of E[s] -
+    E[exp s], which is NWJ up to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` must be
+    positive.
+    """
+    if not anchor > 0:
+        raise ValueError(f"anchor={anchor} must be positive: it is the weight of the class without a positive")
+    split, log_anchor = _split_scores(scores, positives, candidates), math.log(anchor)
+    log_sums = torch.logaddexp(_log_sum_of_others(split), torch.full_like(split.negatives, log_anchor))
+    mean_log_sum = reduce(log_sums.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives
+    log_anchor_share = -softplus(split.negatives.logsumexp(1) - log_anchor)
+    weighted = split.num_negatives * (split.positive - mean_log_sum) + anchor * log_anchor_share
+    return (weighted / (split.num_negatives + anchor)).mean()
+
+
+def _log_softplus(values: Tensor) -> Tensor:
+    """Return log softplus(values), which is close to `values` itself where exp(values) is small."""
+    is_small = values < _SMALL_LOG
+    safe = values.masked_fill(is_small, 0.0)
+    return torch.where(is_small, values, softplus(safe).log())
 
 
 class MovingAverageGradient:
@@ -256,6 +393,10 @@ def _jensen_shannon() -> Callable[[Tensor], Tensor]:
     return jensen_shannon
 
 
+def _anchored_info_nce() -> Callable[[Tensor], Tensor]:
+    return anchored_info_nce
+
+
 ESTIMATORS: dict[str, Estimator] = {
     "info_nce": Estimator(info_nce, "lower"),
     "nwj": Estimator(nwj, "lower", best_offset=1.0),
@@ -265,6 +406,9 @@ ESTIMATORS: dict[str, Estimator] = {
     "mine": Estimator(donsker_varadhan, "neither", objective=MovingAverageGradient),
     "js": Estimator(jensen_shannon_nwj, "lower", objective=_jensen_shannon),
     "smile": Estimator(smile, "neither", objective=_jensen_shannon),
+    "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_jensen_shannon),
+    "anchor": Estimator(anchored_plug_in, "neither", objective=_anchored_info_nce),
+    "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }
 

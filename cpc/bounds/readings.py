@@ -4,7 +4,7 @@ M rows (queries).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,27 +13,32 @@ from torch import Tensor
 
 
 class Reading(NamedTuple):
-    """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows.
+    """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows, or a function of it.
 
-    Every estimator has one of these two forms. The terms are stored per row, so that matrices of any shape can be
-    pooled into one estimate.
+    Every estimator has one of these forms. The terms are stored per row, so that matrices of any shape can be pooled
+    into one estimate.
 
     Attributes:
         joint_nats: `[M]`, term of the positive of each row.
         log_marginal: `[M]`, log of the term of the negatives; minus infinity if an estimator has no such term.
         is_log: whether the estimate has the form mean(joint) - log mean(marginal).
+        curve: differentiable, increasing function of one of the two differences that gives the estimate in nats; None:
+            the difference is the estimate.
     """
 
     joint_nats: Tensor
     log_marginal: Tensor
     is_log: bool
+    curve: Callable[[Tensor], Tensor] | None = None
 
     @property
     def nats(self) -> Float[Tensor, ""]:
         """The differentiable estimate; minus infinity if exp() of a marginal overflows."""
         if self.is_log:
-            return self.joint_nats.mean() - log_mean_exp(self.log_marginal)
-        return (self.joint_nats - self.log_marginal.exp()).mean()
+            difference = self.joint_nats.mean() - log_mean_exp(self.log_marginal)
+        else:
+            difference = (self.joint_nats - self.log_marginal.exp()).mean()
+        return difference if self.curve is None else self.curve(difference)
 
 
 def pooled(readings: Sequence[Reading]) -> Reading:
@@ -44,10 +49,10 @@ def pooled(readings: Sequence[Reading]) -> Reading:
     Raises:
         ValueError: if there is no estimate, or the estimates have different forms.
     """
-    if len({reading.is_log for reading in readings}) != 1:
+    if len({(reading.is_log, reading.curve) for reading in readings}) != 1:
         raise ValueError(f"{len(readings)} readings cannot be pooled: give at least one, all of one estimator")
     joint, log_marginal = (torch.cat(parts) for parts in list(zip(*readings, strict=True))[:2])
-    return Reading(joint, log_marginal, readings[0].is_log)
+    return readings[0]._replace(joint_nats=joint, log_marginal=log_marginal)
 
 
 class ReadingTally:
@@ -61,13 +66,14 @@ class ReadingTally:
         self.num_rows: list[int] = []
         self.sums: list[Tensor] = []  # of each matrix: sum of joint, log of the sum of marginal, rows
         self.is_log = False
+        self.curve: Callable[[Tensor], Tensor] | None = None
 
     def update(self, reading: Reading) -> None:
         """Add a matrix."""
         joint, log_marginal = (part.detach().double() for part in reading[:2])
         self.num_rows.append(len(joint))
         self.sums.append(torch.stack([joint.sum(), log_marginal.logsumexp(0)]))
-        self.is_log = reading.is_log
+        self.is_log, self.curve = reading.is_log, reading.curve
 
     def compute(self) -> tuple[float, float]:
         """Return the estimate and its standard error in nats; the error of a single matrix is NaN.
@@ -89,6 +95,12 @@ class ReadingTally:
             values = joint - log_marginal.exp()
             nats = values.sum() / total
             residuals = values - num_rows * nats
+        if self.curve is not None:
+            with torch.enable_grad():
+                difference = nats.requires_grad_()
+                nats = self.curve(difference)
+                (slope,) = torch.autograd.grad(nats, difference)
+            residuals = slope * residuals
         n = len(num_rows)
         correction = n / (n - 1) if n > 1 else math.nan
         return nats.item(), ((correction * residuals.square().sum()).sqrt() / total).item()

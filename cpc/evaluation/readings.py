@@ -21,8 +21,11 @@ from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
-# all but mine (the value of dv) and leave_one_out (needs p(z | c))
-READABLE = tuple(name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine")
+# All but mine (the value of dv), leave_one_out (needs p(z | c)) and anchor (the mean score of a critic that was trained
+# with the anchor; a model's scores have an arbitrary constant in each row).
+READABLE = tuple(
+    name for name, each in ESTIMATORS.items() if not each.needs_conditional and name not in ("mine", "anchor")
+)
 
 
 def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
@@ -140,7 +143,7 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
     for index, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
         cells = [_cell(record["estimate_nats"][index], record["standard_error_nats"][index]) for record in records]
         lines.append(f"{Step(direction, k).name:>8} " + " ".join(f"{cell:>20}" for cell in cells))
-    lines += [f"{record['estimator']:>14}: {record['reading']}" for record in records]
+    lines += [f"{record['estimator']:>15}: {record['reading']}" for record in records]
     return "\n".join(lines)
 
 

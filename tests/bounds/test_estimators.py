@@ -1,14 +1,18 @@
 """Every estimator against loops over its definition, in float64."""
 
+import itertools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+import scipy.special
 import torch
 from torch import Tensor
 
 from cpc.bounds.estimators import (
     ESTIMATORS,
+    anchored_info_nce,
     donsker_varadhan,
     info_nce,
     interpolated,
@@ -16,6 +20,7 @@ from cpc.bounds.estimators import (
     jensen_shannon_nwj,
     leave_one_out,
     nwj,
+    smallest_kl,
     smile,
     tuba,
 )
@@ -51,6 +56,29 @@ def loop_partition(clip: float) -> Callable[[list[Row]], float]:
     return estimate
 
 
+def softplus(s: float) -> float:
+    return max(s, 0) + math.log1p(math.exp(-abs(s)))
+
+
+def jensen_shannon_deficit(q: float) -> float:
+    """Return log 2 - JS of P = (1, 0) and Q = (q, 1 - q), term by term."""
+    mixture = (1 + q) / 2, (1 - q) / 2
+    divergence = -math.log(mixture[0]) / 2 + q * math.log(q / mixture[0]) / 2
+    return math.log(2) - divergence - (1 - q) * math.log((1 - q) / mixture[1]) / 2
+
+
+def loop_js_kl(rows: list[Row]) -> float:
+    """Bisect q until P = (1, 0) and Q = (q, 1 - q) have the divergence that the scores show."""
+    deficit = mean([softplus(-p) / 2 + mean([softplus(s) for s in n]) / 2 for p, n in rows])
+    if deficit >= math.log(2):
+        return 2 - 2 * deficit / math.log(2)
+    low, high = 1e-12, 1 - 1e-15
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if jensen_shannon_deficit(middle) < deficit else (low, middle)
+    return -math.log(low)
+
+
 LOOPS: dict[str, Callable[[list[Row]], float]] = {
     "info_nce": mean_over_rows(
         lambda p, n, a: math.log(len(n) + 1) + p - math.log(math.exp(p) + math.fsum(math.exp(s) for s in n))
@@ -62,6 +90,9 @@ LOOPS: dict[str, Callable[[list[Row]], float]] = {
     "mine": loop_partition(math.inf),
     "js": mean_over_rows(lambda p, n, a: p + 1 - mean([math.exp(s) for s in n])),
     "smile": loop_partition(CLIP),
+    "js_kl": loop_js_kl,
+    "goodness_of_fit": mean_over_rows(lambda p, n, a: p - math.log(mean([math.exp(s) for s in n]))),
+    "anchor": lambda rows: mean([positive for positive, _ in rows]),
 }
 OPTIONS = {"tuba": ("log_baseline",), "interpolated": ("log_baseline", "alpha"), "smile": ("clip",)}
 
@@ -107,9 +138,6 @@ def test_the_upper_bound_runs_over_the_other_x_of_each_y(scores: Tensor) -> None
 
 
 def test_the_jensen_shannon_objective(scores: Tensor) -> None:
-    def softplus(s: float) -> float:
-        return math.log1p(math.exp(s))
-
     rows = [
         -softplus(-float(s[i])) - mean([softplus(float(v)) for j, v in enumerate(s) if j != i])
         for i, s in enumerate(scores)
@@ -132,9 +160,9 @@ def test_identities(scores: Tensor) -> None:
     assert smile(scores, clip=100).nats.item() == pytest.approx(donsker_varadhan(scores).nats.item())
 
 
-@pytest.mark.parametrize("name", ["info_nce", "dv"])
+@pytest.mark.parametrize("name", ["info_nce", "goodness_of_fit", "dv"])
 def test_what_cancels(name: str, scores: Tensor) -> None:
-    constant = torch.randn(5, 1, dtype=torch.float64) if name == "info_nce" else torch.tensor(3.0, dtype=torch.float64)
+    constant = torch.tensor(3.0, dtype=torch.float64) if name == "dv" else torch.randn(5, 1, dtype=torch.float64)
     assert read(name, scores + constant).item() == pytest.approx(read(name, scores).item())
 
 
@@ -146,7 +174,7 @@ def test_scores_that_say_nothing_read_nothing(name: str) -> None:
     assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "leave_one_out"])
+@pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "goodness_of_fit", "leave_one_out"])
 def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Generator) -> None:
     """In float32, whose numbers near 1e4 lie 1e-3 apart: what cancels does so before anything is added."""
     scores = torch.randint(-16, 16, (5, 5), generator=generator) / 8
@@ -172,6 +200,9 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
         # all but the positive vanish from the mean of four; the baseline vanishes beside it
         "interpolated": 1 - math.log(ALPHA / 4),
         "smile": 1e4 + CLIP,
+        # log 2 - JS is exp(-1e4), and also (1 + KL) exp(-KL) / 2
+        "js_kl": 1e4 + math.log(5e3),
+        "anchor": 1e4,
     }.get(name, 2e4)
     estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-6)
@@ -180,7 +211,7 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
     assert scores.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["info_nce", "interpolated", "dv", "smile", "leave_one_out"])
+@pytest.mark.parametrize("name", ["info_nce", "interpolated", "dv", "smile", "js_kl", "leave_one_out"])
 def test_large_negatives(name: str) -> None:
     """The other way round, where NWJ and TUBA are minus infinity in any dtype."""
     scores = torch.full((5, 5), 1e4, dtype=torch.float64).fill_diagonal_(-1e4).requires_grad_()
@@ -189,6 +220,7 @@ def test_large_negatives(name: str) -> None:
         # the others' mean is 3/4 of exp(1e4)
         "interpolated": 1 - 2e4 - math.log(ALPHA * 3 / 4) - 1 / (ALPHA * 3 / 4),
         "smile": -1e4 - CLIP,
+        "js_kl": 2 - 2e4 / math.log(2),  # the mean of 1e4 and 1e4 is the deficit
     }.get(name, -2e4)
     estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-9)
@@ -220,7 +252,7 @@ def test_one_pair_more_than_one_and_impossible_candidates(name: str) -> None:
     assert read(name, impossible).item() == pytest.approx(read(name, never).item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv"])
+@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
 def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
     parts = [ESTIMATORS[name].read(scores[:2]), ESTIMATORS[name].read(scores[2:], torch.arange(2, 5))]
     whole = ESTIMATORS[name].read(scores).nats.item()
@@ -240,6 +272,7 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
             r"alpha=2 must lie in \[0, 1\]",
         ),
         (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
+        (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor=0 must be positive"),
         (lambda: pooled([]), "0 readings"),
     ],
 )
@@ -254,3 +287,116 @@ def test_the_ceiling_of_the_interpolated_bound(alpha: float) -> None:
     scores = 40 * torch.eye(9, dtype=torch.float64)
     reading = interpolated(scores, log_baseline=torch.zeros(9, dtype=torch.float64), alpha=alpha).nats
     assert reading.item() == pytest.approx(1 + math.log(8 / alpha), abs=1e-6)
+
+
+def two_divergences(p: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return KL(P || Q) and JS(P, Q) over the last axis."""
+    kl, js = (scipy.special.rel_entr(p, other).sum(-1) for other in (q, (p + q) / 2))
+    return kl, (js + scipy.special.rel_entr(q, (p + q) / 2).sum(-1)) / 2
+
+
+def test_smallest_kl_is_the_edge_of_all_pairs() -> None:
+    """No pair on two or three points lies below the curve, and some pair lies on it."""
+    rng, grid = np.random.default_rng(0), np.linspace(0, 1, 501)
+    two = [np.stack([values, 1 - values], -1) for values in np.meshgrid(grid, grid[1:-1])]
+    concentrations = 10.0 ** rng.uniform(-2, 1, (2, 200_000, 1))
+    three = [rng.gamma(each, size=(len(each), 3)) + 1e-300 for each in concentrations]
+    three = [each / each.sum(-1, keepdims=True) for each in three]
+    for p, q in (two, three):
+        kl, js = (values.ravel() for values in two_divergences(p, q))
+        curve = smallest_kl(-torch.from_numpy(math.log(2) - js).clamp(min=1e-15).log()).numpy()
+        is_read = js < math.log(2) - 1e-9  # log 2 - js has digits
+        assert (kl - curve)[is_read].min() > -1e-6
+        for low, high in itertools.pairwise(np.linspace(0.02, 0.68, 23)):
+            is_between = (js > low) & (js < high)
+            assert is_between.sum() > 20
+            assert (kl / curve.clip(1e-3))[is_between].min() < 1.02
+
+
+@pytest.mark.parametrize("q", [0.999, 0.7, 0.1, 1e-3, 1e-6])
+def test_smallest_kl_of_the_extreme_pair(q: float) -> None:
+    deficit = torch.tensor(jensen_shannon_deficit(q), dtype=torch.float64)
+    assert smallest_kl(-deficit.log()).item() == pytest.approx(-math.log(q), rel=1e-8)
+
+
+def test_smallest_kl_is_smooth_where_the_straight_line_begins() -> None:
+    deficit = (math.log(2) * torch.tensor([1 + 1e-9, 1 - 1e-9, 1.5], dtype=torch.float64)).requires_grad_()
+    values = smallest_kl(-deficit.log())
+    (slope,) = torch.autograd.grad(values.sum(), deficit)
+    assert values.tolist() == pytest.approx([-2e-9, 2e-9, -1.0], abs=1e-13)
+    assert slope.tolist() == pytest.approx([-2 / math.log(2)] * 3, rel=1e-6)
+
+
+def loop_anchored(rows: list[tuple[Tensor, list[Tensor]]], anchor: float) -> Tensor:
+    """Minus the cross-entropy of K + 1 classes, with one sum for each negative that is left out."""
+    values = []
+    for positive, negatives in rows:
+        num = len(negatives)
+        log_anchor_share = (anchor / (anchor + sum(s.exp() for s in negatives))).log()
+        value = anchor / (num + anchor) * log_anchor_share
+        for left_out in range(num):
+            others = [positive, *negatives[:left_out], *negatives[left_out + 1 :]]
+            share = positive.exp() / (anchor + sum(s.exp() for s in others))
+            value = value + num / (num + anchor) * share.log() / num
+        values.append(value)
+    return torch.stack(values).mean()
+
+
+@pytest.mark.parametrize("anchor", [0.3, 1.0, 20.0])
+def test_the_anchored_objective_and_its_gradient(anchor: float, scores: Tensor, generator: torch.Generator) -> None:
+    positives = torch.tensor([6, 0, 0, 3, 5])
+    candidates = torch.rand(5, 7, generator=generator) < 0.6
+    candidates[:, 1] = True  # every row has a negative
+    scores.requires_grad_()
+    rows = [
+        (s[p], [v for j, v in enumerate(s) if j != p and c[j]])
+        for s, p, c in zip(scores, positives, candidates, strict=True)
+    ]
+    expected, found = loop_anchored(rows, anchor), anchored_info_nce(scores, positives, candidates, anchor=anchor)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    (expected_grad,), (found_grad,) = (torch.autograd.grad(value, scores) for value in (expected, found))
+    assert torch.allclose(found_grad, expected_grad, rtol=1e-10, atol=1e-14)
+    assert torch.autograd.gradcheck(lambda s: anchored_info_nce(s, positives, candidates, anchor=anchor), scores)
+
+
+def test_the_anchored_objective_lies_between_others(scores: Tensor) -> None:
+    """One negative gives Jensen-Shannon, a tiny anchor InfoNCE, a huge one the gradient of E[s] - E[exp s]."""
+    pairs = scores[:, :2]
+    positives = torch.zeros(5, dtype=torch.long)
+    pair_values = torch.stack([jensen_shannon(row[None, :]) for row in pairs]).mean()
+    assert anchored_info_nce(pairs, positives).item() == pytest.approx(pair_values.item() / 2, rel=1e-12)
+    others = torch.stack([info_nce(scores[:, torch.arange(7) != j], positives).nats for j in range(1, 7)]).mean()
+    no_anchor = anchored_info_nce(scores, positives, anchor=1e-12)
+    assert no_anchor.item() == pytest.approx(others.item() - math.log(6), abs=1e-9)
+    scores.requires_grad_()
+    (found,) = torch.autograd.grad(anchored_info_nce(scores, positives, anchor=1e9) * (1e9 / 6), scores)
+    (expected,) = torch.autograd.grad(jensen_shannon_nwj(scores, positives).nats, scores)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("anchor", [0.5, 1.0, 4.0])
+def test_the_anchored_optimum_is_the_density_ratio(anchor: float) -> None:
+    """Six equally likely pairs and two negatives: all 216 rows are enumerated, so the objective is its expectation."""
+    pairs = [(0, 0), (0, 0), (0, 1), (1, 1), (1, 2), (1, 0)]
+    rows = [(x, y, pairs[i][1], pairs[j][1]) for x, y in pairs for i in range(6) for j in range(6)]
+    x, y = torch.tensor(rows)[:, :1], torch.tensor(rows)[:, 1:]
+    table = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([table], max_iter=200, tolerance_grad=1e-12, line_search_fn="strong_wolfe")
+    positives = torch.zeros(len(rows), dtype=torch.long)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = -anchored_info_nce(table[x, y], positives, anchor=anchor)
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    joint = torch.zeros(2, 3, dtype=torch.float64)
+    for pair in pairs:
+        joint[pair] += 1 / 6
+    ratio = joint / joint.sum(0) / joint.sum(1, keepdim=True)
+    assert torch.allclose(table.exp(), ratio, atol=1e-5)
+    assert (ratio[1] > 0).all()
+    assert ratio[0, 2] == 0
+    plug_in = ESTIMATORS["anchor"].read(table[x, y], positives).nats
+    assert plug_in.item() == pytest.approx((joint * ratio.clamp(min=1e-300).log()).sum().item(), abs=1e-6)

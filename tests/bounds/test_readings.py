@@ -36,7 +36,7 @@ def test_readings_are_one_pass_over_the_concatenation(name: str) -> None:
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of 4000 equal calls
-@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv"])
+@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
 def test_their_standard_error_is_the_spread_of_such_averages(name: str) -> None:
     """Groups of 40 matrices, 100 times over."""
     readings = [read(name, scores / 2) for scores in some_scores(4000)]

@@ -191,7 +191,8 @@ def test_any_strategy_estimator_and_number_of_candidates(
     model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
-    estimators, strategies = ("info_nce", "tuba", "dv", "smile"), ("mixed", "mixed_excluding")
+    estimators = ("info_nce", "tuba", "dv", "smile", "js_kl", "goodness_of_fit")
+    strategies = ("mixed", "mixed_excluding")
     encoded = []
     with torch.nn.modules.module.register_module_forward_hook(
         lambda module, *_: encoded.append(1) if isinstance(module, cpc.CPC) else None

@@ -14,7 +14,13 @@ import torch
 from cpc.bounds.calibration.critics import CRITICS
 from cpc.bounds.calibration.page import write_calibration_page
 from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
-from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
+from cpc.bounds.estimators import (
+    DEFAULT_ALPHA,
+    DEFAULT_ANCHOR,
+    DEFAULT_CLIP,
+    DEFAULT_DECAY,
+    ESTIMATORS,
+)
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, make_task
 from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
@@ -30,6 +36,7 @@ CONSTANTS = {
     "interpolated_alpha": DEFAULT_ALPHA,
     "smile_clip": DEFAULT_CLIP,
     "mine_decay": DEFAULT_DECAY,
+    "anchor_weight": DEFAULT_ANCHOR,
     "student_degrees_of_freedom": DEFAULT_FREEDOM,
 }
 Row = dict[str, Any]
@@ -198,11 +205,11 @@ def _table(setting: Row, rows: Sequence[Row]) -> str:
     cells = {(row["estimator"], row["true_nats"]): _cell(row) for row in rows}
     lines = [
         "{task}, D = {dim}, N = {num_candidates}, {critic} critic: mean (standard deviation) in nats".format(**setting),
-        f"{'true':>14} " + " ".join(f"{information:>16.2f}" for information in informations),
+        f"{'true':>15} " + " ".join(f"{information:>16.2f}" for information in informations),
     ]
     for name in dict.fromkeys(row["estimator"] for row in rows):
         values = " ".join(f"{cells.get((name, information), '-'):>16}" for information in informations)
-        lines.append(f"{name:>14} {values}  {ESTIMATORS[name].side}")
+        lines.append(f"{name:>15} {values}  {ESTIMATORS[name].side}")
     return "\n".join(lines)
 
 

@@ -24,6 +24,9 @@ MARKS = {
     "mine": (SKY, "star"),
     "js": ("#8a6d3b", "pentagon"),
     "smile": ("#a868b8", "hexagon"),
+    "js_kl": ("#4b5d9a", "triangle-down"),
+    "anchor": ("#1f8a8a", "star-diamond"),
+    "goodness_of_fit": ("#7a7a2e", "bowtie"),
     "leave_one_out": (GREY, "triangle-up"),
 }
 HEADING = """<h1>cpc calibrate: estimators of information against known truths</h1>
@@ -34,11 +37,14 @@ READING = """<p><b>Bounds.</b> The mean of a <i>lower</i> bound is below the tru
 exceed it. NWJ, TUBA and JS have no ceiling, but their variance grows as exp(I): with few negatives the mean of
 exp(s) is nearly always too small. InfoNCE has the ceiling log N; the dashed line shows its bias below the ceiling.
 <i>Neither</i>: DV and MINE take the logarithm of a sample mean and overestimate; the clipping of SMILE can change the
-estimate in both directions. <i>leave_one_out</i> is an upper bound and needs the conditional density.</p>
+estimate in both directions. <i>js_kl</i> is the smallest information that an estimate of the Jensen-Shannon divergence
+allows, mostly far below the truth. <i>anchor</i> is as good as its critic. <i>goodness_of_fit</i> (of CEBRA) leaves
+the positive out of the sum of InfoNCE: it has no ceiling, and with the exact critic it is above the truth.
+<i>leave_one_out</i> is an upper bound and needs the conditional density.</p>
 <p><b>n/a.</b> The estimate is not finite. With additive uniform noise some pairs are impossible and have the exact
 score minus infinity; if a row has no possible negative, the estimate is unbounded.</p>
 <p><b>Equal estimators.</b> With the exact critic NWJ, TUBA and JS are identical, and so are DV and MINE: they differ
-only in the training of a critic.</p>
+only in the training of a critic. <i>anchor</i> is then the mean log density ratio of the pairs, which has no bias.</p>
 """
 
 

@@ -53,6 +53,7 @@ def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
         "interpolated_alpha": 0.01,
         "smile_clip": 5.0,
         "mine_decay": 0.99,
+        "anchor_weight": 1.0,
         "student_degrees_of_freedom": 5.0,
     }
     (left_out,) = report["left_out"]
@@ -99,6 +100,9 @@ def test_exact_critics_lie_on_their_side() -> None:
     assert found["info_nce"].bias_nats < -5 * found["info_nce"].standard_error_nats  # N is small
     assert found["leave_one_out"].bias_nats > 5 * found["leave_one_out"].standard_error_nats
     assert found["dv"].mean_nats > found["nwj"].mean_nats
+    assert abs(found["anchor"].bias_nats) < 3 * found["anchor"].standard_error_nats
+    assert found["js_kl"].bias_nats < -5 * found["js_kl"].standard_error_nats
+    assert found["goodness_of_fit"].bias_nats > 5 * found["goodness_of_fit"].standard_error_nats
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of hundreds of equal calls
@@ -128,7 +132,11 @@ def test_every_objective_teaches(names: list[str]) -> None:
 
 
 def test_estimators_with_one_objective_share_a_critic() -> None:
-    assert trainable(["leave_one_out", "js", "dv", "smile", "mine"]) == [["js", "smile"], ["dv"], ["mine"]]
+    assert trainable(["leave_one_out", "js", "dv", "smile", "js_kl", "mine"]) == [
+        ["js", "smile", "js_kl"],
+        ["dv"],
+        ["mine"],
+    ]
 
 
 def test_training_is_the_seeds() -> None:
