@@ -150,25 +150,26 @@ class HandMadeFeatures(FeatureExtractor):
         return np.concatenate([now, hand_features(self._windows(np.where(is_same, earlier, rows)), rate)], 1)
 
     def _starts(self, row: int) -> range:
-        """Return the first sample of each window of a row; without `hop_seconds`, of a recording."""
-        data = self._data
-        if data.is_windowed:
-            return range(int(data.start[row]), int(data.start[row]) + 1)
-        length = data.corpus.num_samples(int(data.recording[row]))
-        last = max(length - data.window_samples, 0)
-        return range(0, last + 1 if length else 0, max(1, data.window_samples // 2))
+        """Return the first sample of each window of a whole recording."""
+        length = self._data.corpus.num_samples(row)
+        last = max(length - self._data.window_samples, 0)
+        return range(0, last + 1 if length else 0, max(1, self._data.window_samples // 2))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
-        """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean."""
+        """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean.
+
+        Without `hop_seconds` the windows are those of one whole recording; a shorter recording is not padded.
+        """
         data = self._data
-        mean = data.corpus.statistics(data.train_split).mean
-        starts = [(int(data.recording[row]), start) for row in rows.tolist() for start in self._starts(row)]
-        num_samples = data.window_samples
-        if not data.is_windowed:  # a short recording is not padded
-            num_samples = min(num_samples, max(1, data.corpus.num_samples(int(data.recording[rows[0]]))))
-        x = np.empty((len(starts), num_samples, len(mean)), np.float32)
+        num_samples, mean = data.window_samples, data.corpus.statistics(data.train_split).mean
+        if data.is_windowed:
+            windows = [data.read_window(row) for row in rows.tolist()]
+        else:
+            (row,) = rows.tolist()
+            num_samples = min(num_samples, max(1, data.corpus.num_samples(row)))
+            windows = [data.corpus.signals.read(row, start, num_samples) for start in self._starts(row)]
+        x = np.empty((len(windows), num_samples, len(mean)), np.float32)
         x[:] = mean
-        for number, (recording, start) in enumerate(starts):
-            window = data.corpus.signals.read(recording, start, num_samples)
+        for number, window in enumerate(windows):
             x[number, : len(window)] = np.where(np.isnan(window), mean, window)
         return x
