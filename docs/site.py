@@ -19,6 +19,7 @@ PUBLIC = (
     "cpc.candidates.samplers",
     "cpc.losses",
     "cpc.bounds",
+    "cpc.bounds.critic_losses",
     "cpc.bounds.estimators",
     "cpc.bounds.tasks",
     "cpc.evaluation",

@@ -12,22 +12,19 @@ and raise ValueError if a row has no negative, or if `positives` is None and the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from einops import rearrange, reduce
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
+from cpc.bounds.critic_losses import anchored_info_nce, jensen_shannon
 from cpc.bounds.readings import Reading, log_mean_exp
-from cpc.losses.engine import softplus
+from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
+from cpc.bounds.smallest_kl import log_softplus, smallest_kl
 
-DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, DEFAULT_ANCHOR = 0.01, 5.0, 0.99, 1.0
-_NEWTON_STEPS = 12
-_SMALL_LOG = -37.0  # softplus(x) = exp(x) to the last digit of float64 for smaller x
-ScoreMatrix = Float[Tensor, "M N"]
-Positives = Int[Tensor, " M"] | None
-Candidates = Bool[Tensor, "M N"] | None
+DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 
 
 def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -46,7 +43,7 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)
         True
     """
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     return _joint_only(split.num_negatives.add(1).log() - split.relative.log_sum_exp)
 
 
@@ -67,7 +64,7 @@ def tuba(
     s = log p(y | x) / p(y) + log a. Variance: that of exp s, which grows as exp(I). With fewer than exp(I) negatives
     the marginal term is nearly always too small, so the estimate is nearly always too high, although its mean is right.
     """
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     relative = split._replace(negatives=split.negatives - rearrange(log_baseline, "m -> m 1"))
     return Reading(1 + (split.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
 
@@ -82,7 +79,7 @@ def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates
     constant of the row, so with a critic that was trained by InfoNCE the estimate is near zero, or far below. Variance:
     as for `tuba`, growing as exp(I).
     """
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     return Reading(split.positive, split.log_mean_exp_negatives - 1, is_log=False)
 
 
@@ -108,9 +105,9 @@ def interpolated(
     """
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 uses the mean over candidates as baseline")
-    absolute = _split_scores(scores, positives, candidates)
+    absolute = split_scores(scores, positives, candidates)
     split, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
-    log_mean_of_others = _log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
+    log_mean_of_others = log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
     log_a = rearrange(log_baseline, "m -> m 1").expand_as(log_mean_of_others)
     log_mixed = (
         torch.logaddexp(math.log(alpha) + log_mean_of_others, math.log1p(-alpha) + log_a)
@@ -132,7 +129,7 @@ def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidate
     exp s, which grows as exp(I) (section 4 of Song and Ermon 2020, arXiv:1910.06222). A constant that all rows share
     cancels, a constant of one row does not.
     """
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     # In float64: float32 would round the log of each row, and large scores cancel only between rows.
     positive = split.positive.double()
     return Reading(positive, positive + split.relative.log_mean_exp_negatives, is_log=True)
@@ -150,7 +147,7 @@ def smile(
     """
     if not clip > 0:
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     clipped = split.negatives.clamp(-clip, clip).masked_fill(~split.is_negative, -math.inf)
     return Reading(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
 
@@ -183,50 +180,12 @@ def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, can
     Variance: small, because no exponential is outside a logarithm. The critic must include the constant of the row.
     Figures are in docs/results/estimators.md.
     """
-    split = _split_scores(scores, positives, candidates)
+    split = split_scores(scores, positives, candidates)
     split = split._replace(positive=split.positive.double(), negatives=split.negatives.double())
-    log_negatives = _log_softplus(split.negatives).masked_fill(~split.is_negative, -math.inf)
+    log_negatives = log_softplus(split.negatives).masked_fill(~split.is_negative, -math.inf)
     log_mean = split._replace(negatives=log_negatives).log_mean_exp_negatives
-    log_deficit = torch.logaddexp(_log_softplus(-split.positive), log_mean) - math.log(2)
+    log_deficit = torch.logaddexp(log_softplus(-split.positive), log_mean) - math.log(2)
     return Reading(torch.zeros_like(log_deficit), log_deficit, is_log=True, curve=smallest_kl)
-
-
-def smallest_kl(minus_log_deficit: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return the smallest KL(P || Q) in nats among all P and Q with JS(P, Q) = log 2 - d.
-
-    Derivation. Let t = dP/dQ. KL and JS are means over Q of t log t and of j(t) = (t log t - (1 + t) log((1 + t) / 2))
-    / 2, and the mean of t is 1. On the lower edge of all pairs (JS, KL), t minimises the mean of t log t - l j(t) for
-    some l > 0, that is, it lies on the convex envelope of this function at t = 1. Its second derivative is (1 - l / (2
-    + 2 t)) / t, negative up to t = l / 2 - 1 and positive above. So the envelope is a chord from t = 0 to a tangent
-    point, and t has only these two values: P = (1, 0) and Q = (q, 1 - q). Hence
-
-        KL = -log q,     d = log 2 - JS = ((1 + q) log(1 + q) - q log q) / 2.
-
-    The slope dKL / dJS = 2 / (q log(1 + 1 / q)) grows from 2 / log 2 at JS = 0 to infinity at JS = log 2. If d > log 2
-    (a negative estimate of JS), the result is the tangent at JS = 0, which is negative.
-
-    Args:
-        minus_log_deficit: -log d. The logarithm keeps all digits where JS is near log 2.
-    """
-    target = minus_log_deficit.double()
-
-    def logs(kl: Tensor) -> tuple[Tensor, Tensor]:
-        """Return -log d and its derivative."""
-        q = (-kl).exp().clamp(min=1e-300)
-        bracket = (1 + q) * q.log1p() / q + kl  # 2 d / q
-        return math.log(2) + kl - bracket.log(), softplus(kl) / bracket
-
-    target_at_zero = -math.log(math.log(2))
-    above = target.clamp(min=target_at_zero)
-    with torch.no_grad():
-        kl = above.detach() + above.detach().clamp(min=1).log()
-        for _ in range(_NEWTON_STEPS):
-            value, slope = logs(kl)
-            kl = (kl - (value - above) / slope).clamp(min=0)
-        value, slope = logs(kl)
-    kl = kl - (value - above) / slope  # the last step has the gradient of the inverse
-    line = 2 * (math.log(2) - (-target).exp()) / math.log(2)
-    return torch.where(target < target_at_zero, line, kl).to(minus_log_deficit.dtype)
 
 
 def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -243,7 +202,7 @@ def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates
     Variance: moderate, because every exponential is inside a logarithm. As a training objective it has no maximum if
     positives mostly score above all n negatives: larger scores then raise it without end, where InfoNCE stops at log N.
     """
-    return _joint_only(-_split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
+    return _joint_only(-split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
 
 
 def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
@@ -256,7 +215,7 @@ def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidate
     and higher by the log of its sum if it is not. Variance: that of s over the pairs, divided by M; it does not grow as
     exp(I).
     """
-    return _joint_only(_split_scores(scores, positives, candidates).positive)
+    return _joint_only(split_scores(scores, positives, candidates).positive)
 
 
 def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
@@ -275,61 +234,8 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
     num_rows, num_columns = log_conditional.shape
     if num_rows != num_columns:
         raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square, with pair i as entry (i, i)")
-    split = _split_scores(rearrange(log_conditional, "x y -> y x"))
+    split = split_scores(rearrange(log_conditional, "x y -> y x"))
     return _joint_only(-split.relative.log_mean_exp_negatives)
-
-
-def jensen_shannon(scores: ScoreMatrix) -> Float[Tensor, ""]:
-    """Return the training objective -E[softplus(-s)] over positives - E[softplus(s)] over negatives.
-
-    It is not an estimate of information. It is the f-GAN bound on the Jensen-Shannon divergence (Nowozin et al. 2016,
-    arXiv:1606.00709), used by Deep InfoMax (Hjelm et al. 2019, arXiv:1808.06670). The maximum is at s = log p(y | x) /
-    p(y). Gradients are bounded, because there is no exponential.
-    """
-    split = _split_scores(scores)
-    negative_term = reduce(softplus(split.negatives), "m n -> m", "sum") / split.num_negatives
-    return -(softplus(-split.positive) + negative_term).mean()
-
-
-def anchored_info_nce(
-    scores: ScoreMatrix,
-    positives: Positives = None,
-    candidates: Candidates = None,
-    *,
-    anchor: int | float = DEFAULT_ANCHOR,
-) -> Float[Tensor, ""]:
-    """Return the training objective of InfoNCE-anchor: Ryu et al. 2025 (arXiv:2510.25983).
-
-    It is not an estimate of information. A class is drawn among K + 1: with weight 1 each, candidate k of K is the
-    positive and the others are negatives; with weight nu (`anchor`), the anchor class, all K candidates are negatives.
-    The posterior of a class, with r = p(y | x) / p(y), is r_k / (nu + sum_j r_j) for candidate k, and nu / (nu + sum_j
-    r_j) for the anchor. The objective is minus the cross-entropy of this posterior with exp s for r. Its only maximum
-    is s = log p(y | x) / p(y), because the anchor fixes the constant of each row, which InfoNCE leaves free.
-
-    From the abstract of the paper: the anchor class, and that the density ratio and the plug-in estimate are then
-    consistent. Derived here, because the equations were not at hand: the weight nu, and this form. A row with n
-    negatives has K = n candidates. The anchor class has all n negatives; the other classes have the positive and n - 1
-    negatives, in the mean over the negative that is left out.
-
-    As nu tends to 0 the objective tends to InfoNCE. As nu grows, its gradient times nu / n tends to that of E[s] -
-    E[exp s], which is NWJ up to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` must be
-    positive.
-    """
-    if not anchor > 0:
-        raise ValueError(f"anchor={anchor} must be positive: it is the weight of the class without a positive")
-    split, log_anchor = _split_scores(scores, positives, candidates), math.log(anchor)
-    log_sums = torch.logaddexp(_log_sum_of_others(split), torch.full_like(split.negatives, log_anchor))
-    mean_log_sum = reduce(log_sums.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives
-    log_anchor_share = -softplus(split.negatives.logsumexp(1) - log_anchor)
-    weighted = split.num_negatives * (split.positive - mean_log_sum) + anchor * log_anchor_share
-    return (weighted / (split.num_negatives + anchor)).mean()
-
-
-def _log_softplus(values: Tensor) -> Tensor:
-    """Return log softplus(values), which is close to `values` itself where exp(values) is small."""
-    is_small = values < _SMALL_LOG
-    safe = values.masked_fill(is_small, 0.0)
-    return torch.where(is_small, values, softplus(safe).log())
 
 
 class MovingAverageGradient:
@@ -413,65 +319,5 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-class _Scores(NamedTuple):
-    """A score matrix, as `[M]` positives and `[M, N]` negatives. Columns without a negative hold -inf."""
-
-    positive: Tensor
-    negatives: Tensor
-    is_negative: Tensor
-    num_negatives: Tensor  # [M], at least 1, in the scores' dtype
-
-    @property
-    def relative(self) -> "_Scores":
-        """Scores minus the positive of the row, which avoids rounding errors of large scores."""
-        positive = rearrange(self.positive, "m -> m 1")
-        return self._replace(positive=torch.zeros_like(self.positive), negatives=self.negatives - positive)
-
-    @property
-    def log_sum_exp(self) -> Float[Tensor, " M"]:
-        """The log of the sum of exp s over the candidates of each row, the positive included."""
-        return torch.cat([rearrange(self.positive, "m -> m 1"), self.negatives], 1).logsumexp(1)
-
-    @property
-    def log_mean_exp_negatives(self) -> Float[Tensor, " M"]:
-        """The log of the mean of exp s over the negatives of each row."""
-        return self.negatives.logsumexp(1) - self.num_negatives.log()
-
-
-def _split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> _Scores:
-    num_rows, num_columns = scores.shape
-    rows = torch.arange(num_rows, device=scores.device)
-    if positives is None and num_rows > num_columns:
-        raise ValueError(
-            f"scores [{num_rows}, {num_columns}] have no diagonal of {num_rows} positives: pass their columns as "
-            "`positives`"
-        )
-    is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
-    is_positive[rows, rows if positives is None else positives] = True
-    is_negative = ~is_positive if candidates is None else candidates & ~is_positive
-    num_negatives = is_negative.sum(1)
-    if num_rows == 0 or bool((num_negatives < 1).any()):
-        raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {num_rows} rows of the scores have no negative: an estimate needs "
-            "at least one row, and at least one negative in each row"
-        )
-    negatives = scores.masked_fill(~is_negative, -math.inf)
-    return _Scores(scores[is_positive], negatives, is_negative, num_negatives.to(scores.dtype))
-
-
 def _joint_only(joint_nats: Tensor) -> Reading:
     return Reading(joint_nats, torch.full_like(joint_nats, -math.inf), is_log=False)
-
-
-def _log_sum_of_others(split: _Scores) -> Float[Tensor, "M N"]:
-    """Return the log of the sum of exp s over all candidates of the row except the candidate of the column.
-
-    Subtracting exp s from the sum of the row would lose all digits if s dominates the sum. Only the largest negative
-    can dominate. For its column the sum is computed separately.
-    """
-    log_sum = rearrange(split.log_sum_exp, "m -> m 1")
-    columns = torch.arange(split.negatives.shape[1], device=log_sum.device)
-    is_largest = columns == rearrange(split.negatives.argmax(1), "m -> m 1")
-    share = (split.negatives - log_sum).masked_fill(is_largest, -math.inf)
-    others = split._replace(negatives=split.negatives.masked_fill(is_largest, -math.inf)).log_sum_exp
-    return torch.where(is_largest, rearrange(others, "m -> m 1"), log_sum + torch.log1p(-share.exp()))

@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpc.checkpoint import nonfinite_names, read_torch_archive, save_pretrained
+from cpc.checkpoint import nonfinite_names, save_pretrained
 from cpc.config.argument_rules import OutFolder, checked
 from cpc.contexts import GRU, LSTM
+from cpc.data.store.torch_archive import read_torch_archive
 from cpc.data.store.untrusted import open_regular, read_json
 from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm

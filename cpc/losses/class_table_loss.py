@@ -51,11 +51,10 @@ class ClassTableLoss(Loss):
         hits: a treatment of accidental hits that the objective accepts; None: its default.
         refresh_every: number of training losses between two refreshes of a sampler that reads the table. Between
             refreshes the sampler draws from the proposal of the older table; its log counts stay exact.
-        updates_between: whether such a sampler is also updated between refreshes, after each training step. The update
-            takes the classes that were targets or candidates (with several processes, only in the first process). With
-            sparse gradients no other class has changed; otherwise these classes have changed most. With many classes
-            this costs less than frequent refreshes. A training loop of your own calls `watch` with its optimiser before
-            the first loss.
+        updates_between: whether such a sampler is also updated between refreshes, after each training step, for the
+            classes that were targets or candidates (of the first process). These classes have changed most. With many
+            classes an update costs less than frequent refreshes. A training loop of your own calls `watch` with its
+            optimiser before the first loss.
         skip_steps: number of latents between a context and the first latent whose class is predicted.
 
     Raises:
@@ -172,8 +171,7 @@ class ClassTableLoss(Loss):
         There is a row for every valid t whose class k steps ahead is known. The class is `labels[:, t + k - 1]`; a
         negative label is an unknown class. All rows are one call, with one draw if the sampler shares draws. N is the
         number of candidates: n for the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In
-        training, the weight of a row is the number of ranks divided by the rows of all ranks, since DDP takes a mean.
-        All ranks must call this.
+        training, a row has the weight (number of ranks) / (rows of all ranks). All ranks must call this.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, no class is known, or `num_valid` counts more

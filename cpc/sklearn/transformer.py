@@ -25,9 +25,9 @@ from cpc.encoders import SignalEncoder
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
+from cpc.sklearn.lengths import similar_lengths
 from cpc.sklearn.training import measure, train
 
-_SAMPLES_AT_ONCE = 2**18
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
 _FEWEST_LATENTS = 12  # minimum number of latents of a recording of median length
@@ -191,7 +191,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         recordings = self._recordings(X, is_fitting=False)
         lengths = np.array([len(recording) for recording in recordings])
         vectors = np.empty((len(recordings), self._n_features_out), np.float32)
-        for rows in _similar_lengths(lengths):
+        for rows in similar_lengths(lengths):
             features = self._encode([recordings[row] for row in rows])
             for row, latents in zip(rows, features, strict=True):
                 vectors[row] = pool_vectors(latents[: self.model_.encoder.num_latents(int(lengths[row]))], self.pool)
@@ -344,14 +344,3 @@ def _group_names(groups: Any, num: int) -> list[str]:
 
 def _detached(recording: Any) -> Any:
     return recording.detach().cpu() if isinstance(recording, torch.Tensor) else recording
-
-
-def _similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:
-    """Return the rows in groups of similar length, whose padded samples stay below `_SAMPLES_AT_ONCE`."""
-    order = np.argsort(lengths, kind="stable")
-    groups, first = [], 0
-    for last in range(1, len(order) + 1):
-        if last == len(order) or (last + 1 - first) * lengths[order[last]] > _SAMPLES_AT_ONCE:
-            groups.append(order[first:last])
-            first = last
-    return groups

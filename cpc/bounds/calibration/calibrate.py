@@ -14,13 +14,8 @@ import torch
 from cpc.bounds.calibration.critics import CRITICS
 from cpc.bounds.calibration.page import write_calibration_page
 from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
-from cpc.bounds.estimators import (
-    DEFAULT_ALPHA,
-    DEFAULT_ANCHOR,
-    DEFAULT_CLIP,
-    DEFAULT_DECAY,
-    ESTIMATORS,
-)
+from cpc.bounds.critic_losses import DEFAULT_ANCHOR
+from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, make_task
 from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
