@@ -80,6 +80,14 @@ class MapStyleCorpus(ABC):
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
         """Return the `Observations` of a split (None: of all splits), augmented if `is_training`."""
 
+    def rows(self, split: str | None) -> np.ndarray:
+        """Return the rows of a split (None: of all), as `content` takes them: by default the sequences of its windows.
+
+        Raises:
+            ValueError: if the split has no row.
+        """
+        return np.unique(self.windows(split).sequence_ids)
+
     def content(self, rows: np.ndarray) -> Content | None:
         """Return numbers that depend on the values of each row and on no path; None if they are not at hand."""
         return None
@@ -185,7 +193,7 @@ class MapStyleModality(Modality):
 
     def trained_on(self, corpus: MapStyleCorpus) -> dict[str, Any] | None:
         """Return the fingerprints of the observations of the training split; None if their content is not at hand."""
-        content = corpus.content(np.unique(corpus.windows(self.train_split).sequence_ids))
+        content = corpus.content(corpus.rows(self.train_split))
         return None if content is None else fingerprint_record(content)
 
     def sampler_for(self, strategy: str, own: str) -> str:

@@ -31,8 +31,8 @@ def models(*, card: str | None = None) -> list[dict[str, Any]]:
         card: print the card of this model: its data, recipe, bound, probes, and what it is not good for.
 
     Returns:
-        For each model its name, modality, data, licence of the data, steps of training, held-out bound and ceiling in
-        nats (the mean over prediction steps of the best strategy whose reading is a bound), size in MB, and folder.
+        For each model its name, modality, data, steps of training, held-out `log N - L` and ceiling in nats (of the
+        strategy `mixed_excluding`, the mean over prediction steps), size in MB, and folder.
 
     Raises:
         ValueError: if there is no model of the name `card`.

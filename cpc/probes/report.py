@@ -136,6 +136,8 @@ def probe(
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
     plan.check_tasks(tasks)
+    trained_on = config["provenance"].get("trained_on")
+    pretrained_on = {each.name: _num_pretrained_on(each, probe_data, trained_on) for each in tasks}
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
     seconds = plan.measure(comparison, model, partial(build_untrained, config, probe_data, trusted_packages))
@@ -144,7 +146,7 @@ def probe(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {each.name: _task_record(each, comparison, plan, provenance) for each in probed},
+            "tasks": {each.name: _task_record(each, comparison, plan, pretrained_on[each.name]) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
             "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
@@ -179,10 +181,12 @@ def _num_pretrained_on(
     return counts | {"unit": probe_data.source_unit}
 
 
-def _task_record(task: Task, comparison: Comparison, plan: Plan, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def _task_record(
+    task: Task, comparison: Comparison, plan: Plan, pretrained_on: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the entry of a task in `probe.json`."""
     return {
-        "pretrained_on": _num_pretrained_on(task, comparison.probe_data, provenance.get("trained_on")),
+        "pretrained_on": pretrained_on,
         "protocol": task.record(),
         "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
         "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],

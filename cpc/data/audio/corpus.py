@@ -138,6 +138,10 @@ class Corpus(MapStyleCorpus):
             made_from=made_from,
         )
 
+    def rows(self, split: str | None) -> np.ndarray:
+        """Return the rows of the manifest that are in a split; None: all."""
+        return self.manifest.rows(split)
+
     def content(self, rows: np.ndarray) -> Content | None:
         """Return the lengths and exact sums of the samples of these files."""
         return self.audio.content(rows)

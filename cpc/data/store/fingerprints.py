@@ -21,6 +21,7 @@ Content = Int64[np.ndarray, "n columns"]
 
 def fingerprint_record(content: Content) -> dict[str, Any]:
     """Return the record that is saved with a model: the number of observations, and their fingerprints as text."""
+    content = content[content[:, 0] > 0]  # skipped files have no values, so they would all look alike
     return _record(len(content), np.unique(_fingerprints(content)))
 
 
@@ -54,6 +55,8 @@ def _record(num_observations: int, fingerprints: UInt64[np.ndarray, " m"]) -> di
 
 def _kept(record: Mapping[str, Any]) -> UInt64[np.ndarray, " m"]:
     try:
+        if type(record["num_observations"]) is not int:
+            raise TypeError("num_observations is no integer")
         return np.frombuffer(base64.b64decode(record["fingerprints"], validate=True), "<u8").astype(np.uint64)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

@@ -20,6 +20,7 @@ from cpc.data.images.dataset import ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.map_style import HeldOut
+from cpc.data.store.fingerprints import num_shared
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 
@@ -201,6 +202,17 @@ def test_every_pass_shows_every_image_once_with_another_key(open_corpus: OpenCor
     assert [other.batch(i) for i in range(15)] != [stream.batch(i) for i in range(15)]
     ranks = [corpus.batches(windows, "uniform", 4, seed=3, rank=rank, world_size=2) for rank in (0, 1)]
     assert [ranks[i % 2].batch(i // 2) for i in range(14)] == [stream.batch(i) for i in range(14)]
+
+
+def test_every_image_of_a_sequence_was_trained_on(tmp_path: Path) -> None:
+    """Fingerprints are of images, not of sequences."""
+    images = np.random.default_rng(0).integers(0, 256, (30, SIDE, SIDE), np.uint8)
+    path = tmp_path / "sequences.npz"
+    np.savez(path, images=images, sequence=np.repeat(np.arange(10), 3) + 40, labels=np.zeros(30, int))
+    corpus = open_source(path, PATCHES, 12, load_size=SIDE, valid_share=0.0)
+    record = corpus.options.trained_on(corpus)
+    assert record["num_observations"] == 30
+    assert num_shared(corpus.content(np.arange(30)), record) == (30, 30)
 
 
 def test_images_of_a_sequence_share_an_id_and_come_apart(tmp_path: Path) -> None:

@@ -35,7 +35,23 @@ def test_a_sample_is_compared_if_there_are_too_many(monkeypatch: pytest.MonkeyPa
     assert num_shared(content(*range(1000)), record) == (100, 100)
 
 
-@pytest.mark.parametrize("record", [{}, {"fingerprints": 7}, {"fingerprints": "no base64"}, {"fingerprints": "AAAA"}])
+def test_skipped_files_are_no_observations() -> None:
+    record = fingerprint_record(np.array([[0, 0, 0], [100, 5, 6]]))
+    assert record["num_observations"] == 1
+    assert num_shared(np.array([[0, 0, 0], [100, 5, 6]]), record) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"num_observations": 1, "fingerprints": 7},
+        {"num_observations": 1, "fingerprints": "no base64"},
+        {"num_observations": 1, "fingerprints": "AAAA"},
+        {"num_observations": "1", "fingerprints": ""},
+        {"fingerprints": ""},
+    ],
+)
 def test_damaged_records_are_refused(record: dict) -> None:
     with pytest.raises(ValueError, match=r"config\.json of the model has damaged fingerprints"):
         num_shared(content(1), record)
