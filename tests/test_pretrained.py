@@ -81,12 +81,19 @@ def test_commands_take_names(
     assert "--card='speech-large' is not one of" in capsys.readouterr().err
 
 
-def test_training_starts_from_a_name() -> None:
+def test_training_starts_from_a_name(tmp_path: Path) -> None:
+    """Without a step, the model was trained on what the shipped model was trained on."""
     x = np.random.default_rng(0).normal(size=(6, 600, 6)).astype(np.float32)
     transformer = CPCTransformer(init_from="activity-small", sample_rate_hz=50, max_steps=0).fit(x)
     shipped = cpc.load_pretrained("activity-small").state_dict()
     weights = transformer.model_.state_dict()
     assert all(torch.equal(weights[name], shipped[name]) for name in shipped)
+    transformer.save(tmp_path / "mine")
+    records = [read_config(model)["provenance"]["trained_on"] for model in (tmp_path / "mine", "activity-small")]
+    assert records[0] == records[1]
+    transformer.set_params(max_steps=1).fit(x).save(tmp_path / "more")
+    num_trained = read_config(tmp_path / "more")["provenance"]["trained_on"]["num_observations"]
+    assert num_trained == records[0]["num_observations"] + 5  # a tenth of six recordings, one, is held out
     assert transformer.transform(x).shape == (6, len(transformer.get_feature_names_out()))
 
 

@@ -126,8 +126,7 @@ class RunFolder(Checkpoint):
             self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
         self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
-            records = (pl_module.data.trained_on(trainer.datamodule.corpus), self.init_trained_on)
-            self._trained_on = merged(*(record for record in records if record))
+            self._trained_on = merged(pl_module.data.trained_on(trainer.datamodule.corpus), self.init_trained_on)
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from cpc.checkpoint import load_pretrained, save_pretrained
+from cpc.checkpoint import load_pretrained, read_config, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
@@ -20,6 +20,7 @@ from cpc.data.signals.arrays import transposed
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.modality import Signals
+from cpc.data.store.fingerprints import merged
 from cpc.data.store.splits import draw_splits
 from cpc.encoders import SignalEncoder
 from cpc.losses import Contrastive
@@ -181,7 +182,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
         self.model_, self.num_channels_ = model, len(channels)
-        self._provenance = {"data": data.saved_settings, "trained_on": data.trained_on(corpus)}
+        earlier = {} if self.init_from is None else read_config(self.init_from)["provenance"].get("trained_on")
+        trained_on = merged(data.trained_on(corpus) if self.max_steps else None, earlier)
+        self._provenance = {"data": data.saved_settings} | ({"trained_on": trained_on} if trained_on else {})
         return self
 
     def transform(self, X: Any) -> Float32[np.ndarray, "n F"]:

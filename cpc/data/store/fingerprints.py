@@ -25,8 +25,12 @@ def fingerprint_record(content: Content) -> dict[str, Any]:
     return _record(len(content), np.unique(_fingerprints(content)))
 
 
-def merged(*records: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of the observations of all records; an observation of two is counted twice. {} if none."""
+def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the record of the observations of all records that are given; an observation of two is counted twice.
+
+    The result is {} if none is given.
+    """
+    records = [record for record in parts if record]
     if not records:
         return {}
     fingerprints = np.unique(np.concatenate([_kept(record) for record in records]))
