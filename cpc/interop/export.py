@@ -1,6 +1,6 @@
 """`cpc export`: models as ONNX graphs. One graph is the encoder, one the context with its state.
 
-B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers.
+B batch, S samples, T latents, H and W rows and columns of a grid, D latent dim, C context dim, L layers, N modes.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from cpc import __version__
 from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import OutFolder, Range, checked
 from cpc.config.extras import install_hint
-from cpc.contexts import GRU, LSTM, Identity, PixelCNN
+from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.model import CPC
@@ -68,7 +68,8 @@ def export(
     begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
     inputs of random shapes.
 
-    Of contexts, only GRU, LSTM, PixelCNN and identity are exported, since the state of others has no fixed size. A
+    Of contexts, only GRU, LSTM, state space, PixelCNN and identity are exported, since the state of others has no fixed
+    size. A
     message says if a context is left out.
 
     Args:
@@ -94,7 +95,7 @@ def export(
         raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
-    if isinstance(model.context, GRU | LSTM | PixelCNN | Identity):
+    if isinstance(model.context, GRU | LSTM | StateSpace | PixelCNN | Identity):
         graphs["context"] = context_graph(model)
     else:
         cls = type(model.context).__name__
@@ -140,18 +141,20 @@ def encoder_graph(model: CPC) -> Graph:
 def context_graph(model: CPC) -> Graph:
     """Return the graph of the context: z, state -> c, next state.
 
-    The state is one tensor `[B, L, C]` for a GRU, two tensors for an LSTM, and empty for other contexts.
+    The state is one tensor for a GRU, `[B, L, C]`, and for a state space, `[B, L, 2, N, C]`; two tensors for an LSTM;
+    and empty for other contexts.
     """
     context = model.context
-    num_states = {GRU: 1, LSTM: 2}.get(type(context), 0)
+    num_states = {GRU: 1, LSTM: 2, StateSpace: 1}.get(type(context), 0)
     axes = _LATENT_AXES[context.latents]
     states = ("state", "cell")[:num_states]
     state_axes = {name: {0: "batch"} for name in states}
 
     def draw(generator: torch.Generator) -> list[Tensor]:
         batch, *lengths = (int(torch.randint(1, 9, (), generator=generator)) for _ in axes)
-        z = torch.randn(batch, *lengths, model.encoder.dim, generator=generator)
-        return [z, *(torch.randn(batch, context.num_layers, context.dim, generator=generator) / 2 for _ in states)]
+        before, z = (torch.randn(batch, *lengths, model.encoder.dim, generator=generator) for _ in range(2))
+        with torch.no_grad():
+            return [z, *(context(before)[1] if states else ())]
 
     return Graph(
         _Streaming(context),
