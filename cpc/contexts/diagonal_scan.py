@@ -10,7 +10,7 @@ B batch, T latents, C channels, N modes. The first axis of size 2 of a tensor ho
 from typing import Any
 
 import torch
-from einops import einsum, rearrange, reduce
+from einops import einsum, rearrange
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
@@ -81,9 +81,7 @@ def _convolve(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state
 
 
 @torch.library.custom_op("cpc::diagonal_scan", mutates_args=())
-def _diagonal_scan(
-    inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def _diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs, and the states before each chunk and after the last one, `[B, chunks + 1, 2, N, C]`."""
     inputs = inputs.contiguous()
     outputs, states = torch.empty_like(inputs), _empty_states(inputs, state)

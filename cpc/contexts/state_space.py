@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import repeat
 from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_dropout, check_sizes
@@ -92,9 +92,7 @@ class StateSpace(Context):
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)
         self.layers = nn.ModuleList(
-            StateSpaceLayer(
-                self.dim, self.num_modes, self.initialisation, self.min_step, self.max_step, self.dropout
-            )
+            StateSpaceLayer(self.dim, self.num_modes, self.initialisation, self.min_step, self.max_step, self.dropout)
             for _ in range(self.num_layers)
         )
 

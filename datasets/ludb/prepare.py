@@ -1,8 +1,11 @@
 """Write ludb.npz, a source of `cpc.data.Signals`: python datasets/ludb/prepare.py DIR --out OUT (see card.md)."""
 
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from scipy.signal import resample_poly
 
 from cpc.config.extras import install_hint
 from cpc.config.options import prepare_from_command_line
@@ -15,7 +18,9 @@ WAVE_OF = {"p": 1, "N": 2, "t": 3}  # symbols of peaks in the annotation files
 NUM_FOLDS = 5
 
 
-def prepare_ludb(root: Path, out: Path | None = None, lead: str = "ii") -> tuple[Path, SignalArrays]:
+def prepare_ludb(
+    root: Path, out: Path | None = None, lead: str = "ii", rate_hz: int | None = None
+) -> tuple[Path, SignalArrays]:
     """Write LUDB to one npz file: 12 leads in raw ADC values, and the wave of each sample of one lead.
 
     A sample before the first marked wave or after the last one has no label, since nobody marked waves there. The
@@ -26,14 +31,20 @@ def prepare_ludb(root: Path, out: Path | None = None, lead: str = "ii") -> tuple
             `data`; or of `ludb.npz` with `ecg`, `wave`, `span`, `subject`, `sex`, `rhythm`, `lead_names` and `rate`.
         out: path of the npz file; ROOT/ludb_recordings.npz if not given.
         lead: the lead whose marks are the labels.
+        rate_hz: rate to which recordings are resampled, with a low-pass filter; the rate of the files if not given. A
+            sample takes the label of the nearest sample of the file.
 
     Raises:
-        ValueError: if `lead` is not one of the 12, files are missing or damaged, or wfdb is not installed.
+        ValueError: if `lead` is not one of the 12, `rate_hz` is below 1, files are missing or damaged, or wfdb is not
+            installed.
     """
     if lead not in LEADS:
         raise ValueError(f"`lead` is {lead!r}, but must be one of {', '.join(LEADS)}")
+    if rate_hz is not None and rate_hz < 1:
+        raise ValueError(f"`rate_hz` is {rate_hz}, but must be at least 1")
     packed = root / "ludb.npz"
     arrays = _read_packed(packed, lead) if packed.is_file() else _read_published(root, lead)
+    arrays = arrays if rate_hz is None else _resample(arrays, rate_hz)
     return write_recordings(root / "ludb_recordings.npz" if out is None else out, arrays)
 
 
@@ -110,6 +121,23 @@ def _wave_of_samples(samples: np.ndarray, symbols: list[str], num_samples: int) 
                 wave[onset : sample + 1] = code
             onset, code = None, 0
     return wave
+
+
+def _resample(arrays: SignalArrays, rate_hz: int) -> SignalArrays:
+    ratio = Fraction(rate_hz) / Fraction(arrays.sample_rate_hz)
+    starts = np.cumsum(arrays.length)[:-1]
+    signals, labels = [], []
+    for x, label in zip(np.split(arrays.x, starts), np.split(arrays.label, starts), strict=True):
+        signals.append(resample_poly(x.astype(np.float32), ratio.numerator, ratio.denominator, 0, padtype="line"))
+        nearest = np.rint(np.arange(len(signals[-1])) / float(ratio)).astype(np.int64)
+        labels.append(label[nearest.clip(max=len(label) - 1)])
+    return replace(
+        arrays,
+        x=np.concatenate(signals),
+        length=np.array([len(each) for each in signals]),
+        label=np.concatenate(labels),
+        sample_rate_hz=float(rate_hz),
+    )
 
 
 def _as_arrays(

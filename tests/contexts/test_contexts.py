@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.contexts import GRU, LSTM, CausalTransformer, Context, Identity
+from cpc.contexts import GRU, LSTM, CausalTransformer, Context, Identity, StateSpace
 
 INPUT_DIM = 5
 BUILD: dict[str, Callable[[], Context]] = {
@@ -17,6 +17,8 @@ BUILD: dict[str, Callable[[], Context]] = {
     "lstm, 3 layers": lambda: LSTM(8, num_layers=3, dropout=0.3),
     "transformer": lambda: CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, dropout=0.3),
     "transformer, window 3": lambda: CausalTransformer(8, num_layers=2, num_heads=2, feedforward_dim=16, window=3),
+    "state space": lambda: StateSpace(8, num_modes=5),
+    "state space, 2 layers": lambda: StateSpace(8, num_layers=2, num_modes=3, dropout=0.3),
     "transformer, window 1": lambda: CausalTransformer(8, num_layers=1, num_heads=4, feedforward_dim=16, window=1),
 }
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cpc import CPC, save_pretrained
-from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN
+from cpc.contexts import GRU, LSTM, CausalTransformer, Identity, PixelCNN, StateSpace
 from cpc.encoders import AudioEncoder, FrameEncoder, MelEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.interop.export import Graph, _check, encoder_graph, export
 from cpc.predictors import Bilinear
@@ -93,6 +93,19 @@ def test_a_stream_of_signals(tmp_path: Path) -> None:
     for num_samples in (1, 7, 8, 9):
         (found,) = run(tmp_path / "graphs" / "encoder.onnx", x=x[:, :num_samples])
         torch.testing.assert_close(found, model.encoder(x[:, :num_samples]).detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_stream_through_a_state_space(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model", SignalEncoder(3, 8), StateSpace(8, 2, 3), torch.randn(2, 400, 3))
+    assert "context.onnx written" in exported(tmp_path)
+    z, c, state = model.encode(torch.randn(2, 400, 3))
+    hidden, pieces = torch.zeros(2, 2, 2, 3, 8), []
+    for chunk in z.detach().split([1, 30, 19], 1):
+        piece, hidden = run(tmp_path / "graphs" / "context.onnx", z=chunk, state=hidden)
+        pieces.append(piece)
+    torch.testing.assert_close(torch.cat(pieces, 1), c.detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(hidden, state[0].detach(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

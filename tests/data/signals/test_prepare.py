@@ -194,6 +194,25 @@ def test_ludb(
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_ludb_at_another_rate(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
+    """The same signals at three quarters of the rate; each sample has the label of the nearest one."""
+    root, _ = ludb
+    prepare(monkeypatch, "ludb", root)
+    prepare(monkeypatch, "ludb", root, "--out", str(root / "slow.npz"), "--rate_hz", "375")
+    before, after = (np.load(root / name) for name in ("ludb_recordings.npz", "slow.npz"))
+    assert float(after["sample_rate_hz"]) == 375
+    assert after["length"].tolist() == [-(-3 * length // 4) for length in before["length"].tolist()]
+    first = slice(0, int(after["length"][0]))
+    nearest = np.rint(np.arange(first.stop) * 4 / 3).astype(int).clip(max=int(before["length"][0]) - 1)
+    assert np.array_equal(after["label"][first], before["label"][nearest])
+    # What is far below both rates is the same, except near the ends.
+    spectra = [np.fft.rfft(each["x"][: each["length"][0]], axis=0)[:30] / each["length"][0] for each in (before, after)]
+    assert np.abs(spectra[1] - spectra[0]).mean() < 0.1 * np.abs(spectra[0]).mean()
+    with pytest.raises(SystemExit, match=r"(`rate_hz`|--rate_hz) is 0"):
+        prepare(monkeypatch, "ludb", root, "--rate_hz", "0")
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_ludb_refusals(monkeypatch: pytest.MonkeyPatch, ludb: tuple[Path, dict[int, np.ndarray]]) -> None:
     root, _ = ludb
     with pytest.raises(SystemExit, match=r"(`lead`|--lead) is 'v7'"):
