@@ -5,7 +5,7 @@ python -m benchmarks.encoder [--dim D] [--repetitions N]
 CPC_audio's size: 8 windows of 20480 samples. torch's are nn.Conv1d on [B, D, T] with ReLU, nn.LayerNorm between two
 transpositions, and nn.GRU; ours are `cpc.encoders.AudioEncoder` and `cpc.contexts.GRU`. One process, calls alternate.
 Our layers rectify their input, so a single layer of ours counts the ReLU of the one before; whole encoders are like for
-like.
+like. At the end `cpc.contexts.StateSpace` stands beside our GRU, on sequences of 4096 latents.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from benchmarks.machine import machine_state
-from cpc.contexts import GRU
+from cpc.contexts import GRU, Context, StateSpace
 from cpc.encoders import AudioEncoder
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 
-BATCH_SIZE, WINDOW_SAMPLES, NUM_LATENTS = 8, 20480, 128
+BATCH_SIZE, WINDOW_SAMPLES, NUM_LATENTS, LONG = 8, 20480, 128, 4096
 
 
 def forward_and_backward(function: Callable[[], Tensor], inputs: list[Tensor]) -> Callable[[], None]:
@@ -115,6 +115,17 @@ def recurrence(dim: int, context_dim: int) -> tuple[Callable[[], None], Callable
     )
 
 
+def long_sequences(dim: int, **others: Context) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """Name -> (our GRU, the other context), both of the same width, on sequences of `LONG` latents."""
+    z = torch.randn(BATCH_SIZE, LONG, dim, requires_grad=True)
+    passes = {}
+    for name, context in {"gru": GRU(dim), **others}.items():
+        context.connect(dim)
+        parameters = [z, *context.parameters()]
+        passes[name] = forward_and_backward(lambda context=context: context(z)[0], parameters)
+    return {name: (passes["gru"], passes[name]) for name in others}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dim", type=int, default=256)
@@ -138,6 +149,14 @@ def main() -> None:
                 flush=True,
             )
             figures[f"ratio_{part.replace(', ', '_')}_{name}"] = round(before / after, 3)
+    contexts = {f"state{modes}": StateSpace(options.dim, num_modes=modes) for modes in (4, 16, 32)}
+    for name, pair in long_sequences(options.dim, **contexts).items():
+        gru, other = alternating_medians(*pair, options.repetitions // 3)
+        print(
+            f"float32  T = {LONG}: GRU {gru * 1e3:7.1f} ms  {name} {other * 1e3:7.1f} ms  {gru / other:5.2f}x",
+            flush=True,
+        )
+        figures[f"ratio_gru_to_{name}_{LONG}"] = round(gru / other, 3)
     print(json.dumps(figures | {"machine": state}))
 
 

@@ -128,7 +128,7 @@ class StateSpaceLayer(nn.Module):
             decay, weight = self.recurrence()
             before = inputs.new_zeros(len(x), *weight.shape) if state is None else state
             hidden, after = diagonal_scan(inputs, decay, weight, self.skip, before)
-            hidden = F.dropout(F.gelu(hidden, approximate="tanh"), self.dropout, self.training)
+            hidden = F.dropout(F.gelu(hidden), self.dropout, self.training)
         return x + self.output(hidden), after
 
     def recurrence(self) -> tuple[Tensor, Tensor]:

@@ -81,8 +81,11 @@ def seconds_without_core() -> dict[int, float]:
 
 @contextmanager
 def idle_threads() -> Iterator[None]:
-    """Add idle OpenMP threads, so that this process has more OpenMP threads than cores."""
+    """Add idle OpenMP threads, so that this process has more OpenMP threads than cores; none if torch has one thread."""
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    if num_threads == 1:  # set after the watching began
+        yield
+        return
     num_teams = max(num_cores - num_threads, 0) // (num_threads - 1) + 1  # a team adds all its threads except the first
     formed, done = threading.Barrier(num_teams + 1), threading.Event()
 

@@ -2,7 +2,9 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -132,3 +134,11 @@ def test_nothing_is_watched_where_the_environment_decides(environment: dict[str,
 def test_a_wait_for_a_core_is_counted() -> None:
     counted = waiting.seconds_without_core()
     assert counted[os.getpid()] >= 0
+
+
+def test_one_thread_has_no_idle_threads(set_num_threads: Callable[[int], None]) -> None:
+    """A user may call torch.set_num_threads(1) after the watching began."""
+    set_num_threads(1)
+    before = threading.active_count()
+    with waiting.idle_threads():
+        assert threading.active_count() == before
