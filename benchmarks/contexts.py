@@ -78,7 +78,7 @@ def context_options(dim: int, memory_latents: int) -> dict[str, dict[str, Any]]:
         },
         "state space, 2 layers": {
             "class_path": "cpc.contexts.StateSpace",
-            "init_args": {"dim": dim, "num_layers": 2, "min_step": round(2 / memory_latents, 5)},
+            "init_args": {"dim": dim, "num_layers": 2, "min_step": round(2 / memory_latents, 5), "max_step": 1.0},
         },
     }
 
