@@ -117,6 +117,9 @@ def checked_rows(
         kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
     independent = independent_sequences(sequences, keeps_groups)
     order = torch.randperm(num_sequences, generator=generator)
+    if has_baseline:  # neighbours in the order are then mostly both baseline or both candidates
+        ids = sequences.sequence_id[order]
+        order = order[(ids > ids.median()).int().sort(stable=True).indices]
     following = torch.empty_like(order).scatter(0, order, order.roll(-1))
     times = torch.randperm(num_latents, generator=generator)
     partner = rearrange(rearrange(following * num_latents, "b -> b 1") + times, "b t -> (b t)")
@@ -161,10 +164,7 @@ def checked_rows(
         second, has_second = _draw_one(
             (rearrange(following[own], "m -> m 1") == sequence) & rearrange(joins[own], "m -> m 1"), generator
         )
-        both = [
-            masks_of_all[own] & masks_of_all[following[own]]
-            for masks_of_all in (pool, kept)  # latents of neither sequence
-        ]
+        both = [mask[own] & mask[following[own]] for mask in (pool, kept)]  # latents of neither sequence
         candidates, pair_baseline = (mask & mask[:, partner] & joins_columns for mask in both)
         has_second &= candidates.any(1) & (pair_baseline.any(1) if has_baseline else True)
         parts = None
@@ -241,13 +241,9 @@ def verdict(
         return "failed"
     if allowed > MOST_ALLOWED_NATS and (is_sum or gap > -allowed):
         return "not measured"
-    if (
-        check == "data_processing"
-        and num_candidates is not None
-        and is_saturated(reading_nats, math.log(num_candidates))
-    ):
-        return "limited by the ceiling"
-    return "passed"
+    if check != "data_processing" or num_candidates is None:
+        return "passed"
+    return "limited by the ceiling" if is_saturated(reading_nats, math.log(num_candidates)) else "passed"
 
 
 def _positive_first(rows: ScoredRows, partner: Int[Tensor, " N"] | None = None) -> ScoredRows:

@@ -228,7 +228,7 @@ _KEY = ("split", "check", "estimator", "num_negatives")
 
 def _cell(record: dict[str, Any], index: int) -> str:
     difference, error, found = (record[field][index] for field in ("difference_nats", "standard_error_nats", "verdict"))
+    if found == "not measured":
+        return found
     words = {"failed": "FAILED", "limited by the ceiling": "ceiling"}.get(found, found)
-    if difference is None:
-        return words
-    return f"{difference:+.3f} +- {'n/a' if error is None else f'{error:.3f}'} {words}"
+    return f"{difference:+.3f} +- {error:.3f} {words}"
