@@ -26,6 +26,7 @@ from cpc.predictors import Output, Step
 
 INFO_NCE = "info_nce"
 RECORDS = "self_checks.jsonl"
+_COPIED = ("split", "check", "estimator", "num_negatives", "verdict")  # fields of the report that the monitor shows
 # For each check, the tallies of its reading and of its reference; the reference of `shuffled` is 0.
 _TALLIES: dict[Check, tuple[str, tuple[str, ...]]] = {
     "shuffled": ("shuffled", ()),
@@ -160,7 +161,7 @@ class SelfChecks:
         read = referred = difference = error = num_candidates = math.nan
         if num_rows:
             (read, _), sums = reading.compute(), [tally.compute()[0] for tally in references]
-            referred = sum(sums)
+            referred = math.fsum(sums)
             difference, error = weighted_sum([reading, *references], [1.0, *(-1.0 for _ in references)])
             num_candidates = self.num_candidates[key][reading_name] / num_rows
         ceiling = num_candidates if key[1] == INFO_NCE else None
@@ -215,15 +216,10 @@ def append_to_run(model_folder: str | Path, step: int | None, records: Sequence[
     if run is None or step is None:
         return None
     for record in records:
-        names = [Step(*step).name for step in zip(record["directions"], record["steps"], strict=True)]
-        verdicts = [f"{name}: {found}" for name, found in zip(names, record["verdict"], strict=True)]
-        failed = [name for name, found in zip(names, record["verdict"], strict=True) if found == "failed"]
-        line = {"schema": SCHEMA, "step": step} | {name: record[name] for name in _KEY}
-        append_record(run / RECORDS, line | {"verdicts": verdicts, "failed": failed, "num_steps": len(names)})
+        labels = [Step(*each).words for each in zip(record["directions"], record["steps"], strict=True)]
+        line = {"schema": SCHEMA, "step": step} | {name: record[name] for name in _COPIED}
+        append_record(run / RECORDS, line | {"labels": labels})
     return run / RECORDS
-
-
-_KEY = ("split", "check", "estimator", "num_negatives")
 
 
 def _cell(record: dict[str, Any], index: int) -> str:
