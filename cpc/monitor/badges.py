@@ -159,11 +159,9 @@ def _self_checks(run: Run) -> list[Badge]:
         has_failed |= "failed" in labels_by_verdict
         split, estimator, num_negatives, check = table.key.names
         negatives = "" if num_negatives == "None" else f" with {num_negatives} negatives"
-        is_mixed = len(labels_by_verdict) > 1
-        verdicts = "; ".join(
-            f"{verdict} at {', '.join(labels)}" if is_mixed else verdict
-            for verdict, labels in labels_by_verdict.items()
-        )
+        verdicts = "; ".join(f"{verdict} at {', '.join(labels)}" for verdict, labels in labels_by_verdict.items())
+        if len(labels_by_verdict) == 1:
+            (verdicts,) = labels_by_verdict
         reasons.append(f"{check} of {estimator}{negatives} on {split}: {verdicts}")
     name = "inconsistent" if has_failed else "self-consistent"
     return [Badge(name, f"step {newest_step:.0f}: {' | '.join(reasons)}")] if reasons else []
