@@ -31,6 +31,7 @@ _COPIED = ("split", "check", "estimator", "num_negatives", "verdict")  # fields 
 _TALLIES: dict[Check, tuple[str, tuple[str, ...]]] = {
     "shuffled": ("shuffled", ()),
     "data_processing": ("processed", ("plain",)),
+    "rescaling": ("rescaled", ("plain",)),
     "additivity": ("pair", ("first", "second")),
 }
 _MEANINGS: dict[tuple[Check, Verdict], str] = {
@@ -42,6 +43,10 @@ _MEANINGS: dict[tuple[Check, Verdict], str] = {
     ("data_processing", "failed"): "half of the channels reads more than all of them: the critic is not the best for "
     "its own latents, so a lower bound is loose, and another estimate is wrong",
     ("data_processing", "limited by the ceiling"): "even half of the channels reaches log N: raise N to compare them",
+    ("rescaling", "passed"): "half of each score does not read more than the score",
+    ("rescaling", "failed"): "half of each score reads more than the score: the critic is too sure of itself on these "
+    "data, so a lower bound is loose, and another estimate is wrong",
+    ("rescaling", "limited by the ceiling"): "even half of each score reaches log N: raise N to compare them",
     ("additivity", "passed"): "two independent parts read the sum of both",
     ("additivity", "failed"): "two independent parts do not read the sum of both: estimates of this size do not "
     "compare",
@@ -84,7 +89,7 @@ class SelfChecks:
         self.generators = {protocol: torch.Generator().manual_seed(seed) for protocol in self.protocols}
         self.seed = seed
         keys = [(protocol, name, step) for protocol in self.protocols for name in estimators for step in model.steps]
-        names = ("plain", "processed", "shuffled", "first", "second", "pair")
+        names = ("plain", "processed", "rescaled", "shuffled", "first", "second", "pair")
         self.tallies = {key: {name: ReadingTally() for name in names} for key in keys}
         self.num_candidates = {key: dict.fromkeys(names, 0) for key in keys}  # sums over rows
 
@@ -111,6 +116,7 @@ class SelfChecks:
     def _add(self, key: tuple[EvalProtocol, str, Step], checked: CheckedRows) -> None:
         name = key[1]
         rows: dict[str, ScoredRows | None] = {"plain": checked.plain, "processed": checked.processed}
+        rows["rescaled"] = checked.plain._replace(scores=checked.plain.scores / 2)
         rows["shuffled"] = checked.shuffled
         if checked.parts is not None:
             rows["first"], rows["second"] = checked.parts
@@ -185,16 +191,16 @@ def self_checks_table(records: Sequence[dict[str, Any]]) -> str:
     by_estimator: dict[str, dict[str, dict[str, Any]]] = {}
     for record in records:
         by_estimator.setdefault(record["estimator"], {})[record["check"]] = record
-    titles = {"shuffled": "shuffled - 0", "data_processing": "half - all channels", "additivity": "pair - both parts"}
+    titles = ("shuffled - 0", "half - all channels", "half - whole scores", "pair - both parts")
     first = records[0]
     negatives = "all candidates" if first["num_negatives"] is None else f"{first['num_negatives']} negatives"
     lines = [
         f"self-checks in nats, {first['strategy']}, {negatives} (each difference, its error, and the verdict)",
-        f"{'k':>8} {'estimator':>15} " + " ".join(f"{titles[check]:>26}" for check in CHECKS),
+        f"{'k':>8} {'estimator':>15} " + " ".join(f"{title:>25}" for title in titles),
     ]
     for index, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
         for name, checks in by_estimator.items():
-            cells = " ".join(f"{_cell(checks[check], index):>26}" for check in CHECKS)
+            cells = " ".join(f"{_cell(checks[check], index):>25}" for check in CHECKS)
             lines.append(f"{Step(direction, k).name:>8} {name:>15} {cells}")
     sentences = {
         f"{record['check']} {found}: {meaning}": None

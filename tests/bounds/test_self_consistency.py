@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -36,11 +37,11 @@ def some_batch(seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randn(K, B, T, D, generator=generator), torch.randn(B, T, D, generator=generator)
 
 
-def all_rows(seed: int = 0, **options: object) -> list[tuple[int, CheckedRows]]:
+def all_rows(seed: int = 0, **options: Any) -> list[tuple[int, CheckedRows]]:
     queries, latents = some_batch()
     channels = torch.tensor([True, False, True, False])
     generator = torch.Generator().manual_seed(seed)
-    return list(checked_rows(queries, latents, SEQUENCES, channels, generator=generator, **options))  # type: ignore[arg-type]
+    return list(checked_rows(queries, latents, SEQUENCES, channels, generator=generator, **options))
 
 
 def found(value: float, table: Tensor) -> tuple[int, ...]:
@@ -172,7 +173,9 @@ def ar1_readings(
     num_batches, num_sequences, num_latents = batch
     task, generator = VectorAR1(coefficient, dim), torch.Generator().manual_seed(0)
     rho, variance = coefficient, 1 - coefficient**2
-    tallies = {each: ReadingTally() for each in ("plain", "processed", "shuffled", "first", "second", "pair")}
+    tallies = {
+        each: ReadingTally() for each in ("plain", "processed", "rescaled", "shuffled", "first", "second", "pair")
+    }
     offset = ESTIMATORS[name].best_offset
     constant = task.mutual_information_nats(1) + offset
     channels = torch.tensor([True] * 2 * (dim // 2) + [False] * 2 * (dim - dim // 2) + [True])
@@ -193,6 +196,7 @@ def ar1_readings(
         ):
             assert rows.shuffled is not None
             every = {"plain": rows.plain, "processed": rows.processed, "shuffled": rows.shuffled}
+            every["rescaled"] = rows.plain._replace(scores=rows.plain.scores / 2)
             if rows.parts is not None:
                 every |= dict(zip(("first", "second"), rows.parts, strict=True))
                 every["pair"] = pair_of(rows.parts, offset)
@@ -206,6 +210,7 @@ def verdicts(tallies: dict[str, ReadingTally], num_candidates: float | None) -> 
     compared = {
         "shuffled": ("shuffled",),
         "data_processing": ("processed", "plain"),
+        "rescaling": ("rescaled", "plain"),
         "additivity": ("pair", "first", "second"),
     }
     judged: list[str] = []
@@ -239,8 +244,8 @@ def test_the_exact_critic_of_a_known_process_passes(name: str) -> None:
     assert pair == pytest.approx(2 * truth, abs=4 * error + 0.05)
     assert len(tallies["pair"].num_rows) > 20
     assert tallies["processed"].compute()[0] == pytest.approx(truth / 2, abs=0.08)
-    assert verdicts(tallies, None) == ["passed"] * 3
-    assert verdicts(tallies, 150.0) == ["passed"] * 3
+    assert verdicts(tallies, None) == ["passed"] * 4
+    assert verdicts(tallies, 150.0) == ["passed"] * 4
 
 
 @pytest.mark.usefixtures("unchecked_types")
@@ -250,23 +255,24 @@ def test_a_pair_that_n_candidates_cannot_show_is_limited_by_the_ceiling() -> Non
     pair, error = tallies["pair"].compute()
     num = 33 * 5 + 1
     assert pair == pytest.approx(optimal_reading_nats(6, num), abs=4 * error + 0.15)
-    assert verdicts(tallies, num) == ["passed", "passed", "limited by the ceiling"]
-    assert verdicts(tallies, None)[2] == "failed"
+    assert verdicts(tallies, num) == ["passed"] * 3 + ["limited by the ceiling"]
+    assert verdicts(tallies, None)[3] == "failed"
 
 
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
     ("name", "scale", "expected"),
     [
-        ("info_nce", 6.0, ["passed", "failed"]),  # overconfident: half of the channels is less so
+        ("info_nce", 2.0, ["passed", "passed", "failed"]),  # twice the exact scores
+        ("info_nce", 6.0, ["passed", "failed", "failed"]),  # half of the channels is less sure, too
         ("nwj", 6.0, None),
-        ("js_kl", 1.0, ["passed", "passed", "failed"]),  # a curve is not additive
+        ("js_kl", 1.0, ["passed", "passed", "passed", "failed"]),  # a curve is not additive
     ],
 )
 def test_bad_critics_and_estimators_fail(name: str, scale: float, expected: list[str] | None) -> None:
     judged = verdicts(ar1_readings(name, 0.8, 4, scale), None)
     if expected is None:
-        assert judged != ["passed"] * 3
+        assert judged != ["passed"] * 4
     else:
         assert judged[: len(expected)] == expected
 
@@ -365,6 +371,8 @@ def test_few_batches_allow_more_errors() -> None:
         ("data_processing", -0.05, 0.01, 1.0, 1.05, 100, "passed"),
         ("data_processing", -0.05, 0.01, 4.5, 4.55, 100, "limited by the ceiling"),
         ("data_processing", -0.05, 0.01, 4.5, 4.55, None, "passed"),
+        ("rescaling", 0.05, 0.01, 1.05, 1.0, 100, "failed"),
+        ("rescaling", -0.05, 0.01, 4.5, 4.55, 100, "limited by the ceiling"),
         ("additivity", -0.09, 0.001, 1.91, 2.0, 1000, "passed"),
         ("additivity", 0.2, 0.01, 2.2, 2.0, 1000, "failed"),
         ("additivity", -1.0, 0.01, 1.0, 2.0, 1000, "failed"),  # N = 1000 shows 2 nats

@@ -244,7 +244,7 @@ def test_self_checks_are_reported_and_change_nothing_else(
     assert capsys.readouterr().out.count("self-checks in nats, mixed_excluding") == 2
     assert json.loads((run / "model" / "bound.json").read_text()) == checked
     keys = [(each["num_negatives"], each["estimator"], each["check"]) for each in checked["self_checks"]]
-    checks = ("shuffled", "data_processing", "additivity")
+    checks = ("shuffled", "data_processing", "rescaling", "additivity")
     assert keys == [(num, name, check) for num in (None, 5) for name in ("info_nce", "tuba") for check in checks]
     for each in checked["self_checks"]:
         assert (each["strategy"], each["split"], each["steps"]) == ("mixed_excluding", "valid", [1, 2])
