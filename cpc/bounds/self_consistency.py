@@ -153,10 +153,10 @@ def checked_rows(
         has_other &= without.any(1)
         shuffled = None
         if has_other.any():
-            at = has_other.to(plain.scores.device)
+            is_shuffled = has_other.to(plain.scores.device)
             shuffled = _on_device(
                 ScoredRows(
-                    plain.scores[at],
+                    plain.scores[is_shuffled],
                     positives[other[has_other]],
                     _sampled(without[has_other], num_negatives, generator),
                     baseline[has_other],
@@ -172,10 +172,10 @@ def checked_rows(
         has_second &= candidates.any(1) & (pair_baseline.any(1) if has_baseline else True)
         parts = None
         if has_second.any():
-            masks_of_pairs = _sampled(candidates[has_second], num_negatives, generator), pair_baseline[has_second]
-            latter = scored(rows[second[has_second]], positives[second[has_second]], *masks_of_pairs)
-            of_pairs = has_second.to(plain.scores.device)
-            first = latter._replace(scores=plain.scores[of_pairs], positives=plain.positives[of_pairs])
+            pair_masks = _sampled(candidates[has_second], num_negatives, generator), pair_baseline[has_second]
+            latter = scored(rows[second[has_second]], positives[second[has_second]], *pair_masks)
+            has_pair = has_second.to(plain.scores.device)
+            first = latter._replace(scores=plain.scores[has_pair], positives=plain.positives[has_pair])
             parts = (_positive_first(first), _positive_first(latter, partner))
         yield step, CheckedRows(plain, processed, shuffled, parts)
 

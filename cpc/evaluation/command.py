@@ -10,7 +10,7 @@ from cpc.bounds import Bound
 from cpc.bounds.self_consistency import STRATEGY as CHECKED_STRATEGY
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
-from cpc.checkpoint import is_named, load_pretrained, place_of_results, read_config
+from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Seed, checked
 from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleModality
@@ -69,7 +69,8 @@ def evaluate(
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
         self_checks: also check with mixed_excluding whether info_nce and all `estimators` are self-consistent. Shuffled
             pairs must read nothing, half of the channels or of each score must not read more than the whole, and two
-            independent parts must read the sum of both.
+            independent parts must read the sum of both. Without `out`, the verdicts are also appended to
+            self_checks.jsonl of the model's run, for `cpc monitor`.
         seed: seed of batches and negatives; 0 if not given.
         cache_dir: folder of packed data; next to the data if not given.
         skip_bad: leave out files that cannot be used, and print how many.
@@ -214,7 +215,7 @@ def evaluate(
         "self_checks": consistency,
     }
     write_json(report, path)
-    if not is_named(model_folder):
+    if out is None:
         append_to_run(model_folder, step, consistency)
     print(f"written to {path}")
     return report

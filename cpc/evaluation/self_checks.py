@@ -156,7 +156,7 @@ class SelfChecks:
             "num_negatives": protocol.num_negatives,
             "steps": [step.k for step in steps],
             "directions": [step.direction for step in steps],
-            **{field: values if field in ("verdict", "meaning") else finite(values) for field, values in lists.items()},
+            **finite(lists),
         }
 
     def _check(self, key: tuple[EvalProtocol, str, Step], check: Check) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def append_to_run(model_folder: str | Path, step: int | None, records: Sequence[
     """Append the verdicts to `self_checks.jsonl` of the run that holds the model, which `cpc monitor` shows.
 
     Returns:
-        The file; None if the folder is neither a run's nor in one, or the step of the model is unknown.
+        The file; None if neither the folder nor its parent is a run's, or the step of the model is unknown.
     """
     folder = Path(model_folder)
     run = next((each for each in (folder, folder.absolute().parent) if (each / "bound.jsonl").is_file()), None)
