@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
-from scipy.stats import norm, t
+from scipy.special import ndtr, stdtrit
 from torch import Tensor
 
 from cpc.bounds.gaussian import is_saturated, optimal_reading_nats
@@ -198,7 +198,7 @@ def largest_error(num_matrices: int) -> float:
 
     The standard error of few matrices is itself uncertain; this is a quantile of Student's t.
     """
-    return float(t.isf(norm.sf(NUM_ERRORS), num_matrices - 1)) if num_matrices > 1 else math.inf
+    return float(stdtrit(num_matrices - 1, ndtr(NUM_ERRORS))) if num_matrices > 1 else math.inf
 
 
 def verdict(
