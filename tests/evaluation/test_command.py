@@ -19,29 +19,10 @@ from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
-from cpc.data.store.records import read_records
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
-
-
-@pytest.fixture(scope="module")
-def model() -> cpc.CPC:
-    torch.manual_seed(0)
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=8), cpc.predictors.Bilinear(num_steps=2))
-    model.initialise_from(torch.randn(4, 1600))
-    return model
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[..., Path]) -> Path:
-    """15 files of 2 windows by 3 speakers, 30 windows in all."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for number in range(15):
-        write_audio(folder / "valid" / f"speaker{number % 3}" / f"{number}.wav", seconds=0.25, seed=number)
-    index_folder(folder, split_level=0, speaker_level=1, progress=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -226,65 +207,6 @@ def test_any_strategy_estimator_and_number_of_candidates(
     assert printed.count("further estimates in nats") == 4
     assert "dv: estimate of I(z; c), if latents mix fast" in printed
     assert json.loads((tmp_path / "bound.json").read_text()) == report
-
-
-def test_self_checks_are_reported_and_change_nothing_else(
-    model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On windows of an untrained model, whose scores know nothing: info_nce passes every check."""
-    run = tmp_path / "run"
-    save_pretrained(model, run / "model", provenance={"step": 7, "data": DATA.saved_settings})
-    options: dict[str, Any] = {"num_batches": 3, "batch_size": 8, "estimators": ["tuba"], "num_negatives": (None, 5)}
-    options["negatives"] = ("mixed_excluding", "mixed")
-    report = evaluate(run / "model", manifest, **options)
-    assert report["self_checks"] == []
-    capsys.readouterr()
-    checked = evaluate(run / "model", manifest, **options, self_checks=True)
-    assert {**checked, "self_checks": []} == report
-    assert capsys.readouterr().out.count("self-checks in nats, mixed_excluding") == 2
-    assert json.loads((run / "model" / "bound.json").read_text()) == checked
-    keys = [(each["num_negatives"], each["estimator"], each["check"]) for each in checked["self_checks"]]
-    checks = ("shuffled", "data_processing", "rescaling", "additivity")
-    assert keys == [(num, name, check) for num in (None, 5) for name in ("info_nce", "tuba") for check in checks]
-    for each in checked["self_checks"]:
-        assert (each["strategy"], each["split"], each["steps"]) == ("mixed_excluding", "valid", [1, 2])
-        lists = ("reading_nats", "reference_nats", "difference_nats", "standard_error_nats")
-        for read, referred, difference, error in zip(*(each[name] for name in lists), strict=True):
-            assert read - referred == pytest.approx(difference, abs=1e-9)
-            assert abs(difference) < 0.5
-            assert error > 0
-        assert each["verdict"] == ["passed"] * 2 or each["estimator"] == "tuba"
-        assert all(each["meaning"])
-        if each["check"] == "shuffled":
-            assert each["reference_nats"] == [0, 0]
-        if each["check"] == "data_processing" and each["estimator"] == "info_nce":
-            (bound,) = (b for b in checked["bounds"] if (b["strategy"], b["num_negatives"]) == keys_of(each))
-            assert each["reference_nats"] == pytest.approx(bound["mi_bound_nats"], abs=0.1)
-            if each["num_negatives"] is None:
-                assert each["num_candidates"] == pytest.approx(bound["num_candidates"], rel=0.01)
-    assert not (run / "self_checks.jsonl").exists()  # the folder is no run yet
-    (run / "bound.jsonl").touch()
-    again = evaluate(run, manifest, **options, self_checks=True)
-    assert again["self_checks"] == checked["self_checks"]
-    lines = read_records(run / "self_checks.jsonl")
-    assert [(line["num_negatives"], line["estimator"], line["check"]) for line in lines] == keys
-    assert [(line["step"], line["labels"]) for line in lines] == [(7, ["k = 1", "k = 2"])] * len(keys)
-    with pytest.raises(ValueError, match=r"self_checks reads mixed_excluding.*add mixed_excluding to `negatives`"):
-        evaluate(run, manifest, negatives=["mixed"], self_checks=True)
-
-
-def keys_of(record: dict[str, Any]) -> tuple[str, int | None]:
-    return record["strategy"], record["num_negatives"]
-
-
-def test_one_batch_of_three_sequences_is_not_measured(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
-    save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
-    report = evaluate(tmp_path, manifest, num_batches=1, batch_size=3, self_checks=True)
-    for each in report["self_checks"]:
-        assert each["verdict"] == ["not measured"] * 2
-        assert all("raise num_batches" in meaning for meaning in each["meaning"])
-    *_, sums = report["self_checks"]
-    assert (sums["num_rows"], sums["reading_nats"]) == ([0, 0], [None, None])
 
 
 def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> None:
