@@ -7,8 +7,9 @@ python -m benchmarks.gpu [--out gpu.json] [--device cuda] [--quick]
 2. `step`: the training step at CPC_audio's size: eager, compiled, and as a CUDA graph (`reduce-overhead`).
 3. `chunks`: memory of a batch eight times as large, encoded in eight chunks.
 4. `loss`: M queries against M candidates of 256 channels, forward and backward: tiles of several sizes, materialised
-   scores as they are and compiled to Triton's kernels, and the kernels of Inf-CL (`inf_cl`) and Liger (`liger_kernel`)
-   where they are installed; these last, since one that fails may take the GPU along.
+   scores as they are and compiled to Triton's kernels, and the kernels of Inf-CL (`inf_cl`), Liger (`liger_kernel`),
+   memeff (`memeff`) and siglip-kernel (`siglip_kernel`) where they are installed; these last, since one that fails may
+   take the GPU along. siglip-kernel computes another loss, a sigmoid of every pair; it has the same products.
 
 What fails is noted with its error, and the rest goes on; so is what finds its part's time over. Rates stand beside the
 peak of a matrix product in the same process and precision. `--quick` takes small sizes; `--device cpu` then shows that
@@ -22,12 +23,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks.gpu_rivals import QUERY_NORM, foreign
 from benchmarks.reference import materialised_info_nce
 from benchmarks.step import DIM, NUM_OPERATIONS, NUM_STEPS, WINDOW_SAMPLES
 from cpc.candidates import STRATEGIES, LatentBank
@@ -222,20 +223,6 @@ def contenders(size: int, is_gpu: bool) -> Iterator[tuple[str, Callable[..., tor
             yield "materialised, compiled", torch.compile(materialised_info_nce, dynamic=False)
 
 
-def foreign() -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
-    """Other packages' ways to the same loss."""
-    try:
-        flash = import_module("inf_cl").cal_flash_loss
-        yield "Inf-CL", lambda queries, candidates, positives: flash(queries, candidates, positives).mean()
-    except Exception as error:  # not installed, or not for this version
-        print(f"  Inf-CL: {type(error).__name__}: {error}")
-    try:
-        fused = import_module("liger_kernel.ops.fused_linear_cross_entropy").LigerFusedLinearCrossEntropyFunction
-        yield "Liger", lambda queries, candidates, positives: fused.apply(queries, candidates, positives)[0]
-    except Exception as error:
-        print(f"  Liger: {type(error).__name__}: {error}")
-
-
 def loss_times(on: Device, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
     """Seconds and memory of every contender at every size."""
     rows, before = [], (tiles.TILE_SCORES, tiles.TILE_ROWS)
@@ -245,7 +232,7 @@ def loss_times(on: Device, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
 
         def measured(size: int = size, loss: Callable[..., torch.Tensor] = loss) -> dict[str, Any]:
             torch.manual_seed(0)
-            queries = (10 * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
+            queries = (QUERY_NORM * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
             candidates = F.normalize(torch.randn(size, DIM, device=on.device), dim=1).requires_grad_()
             positives = torch.arange(size, device=on.device)
 

@@ -82,7 +82,7 @@ class HeldOutReadings:
                 ):
                     step = direction * len(predicted.queries) + step_index
                     for name in (name for name, needs in needs_baseline.items() if needs == has_baseline):
-                        readings.setdefault((name, step), []).append(_read(name, rows))
+                        readings.setdefault((name, step), []).append(read_rows(name, rows))
                         self.num_candidates[protocol, name][step] += rows.num_candidates
         for (name, step), parts in readings.items():
             self.tallies[protocol, name][step].update(pooled(parts))
@@ -147,7 +147,8 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _read(name: str, rows: ScoredRows) -> Reading:
+def read_rows(name: str, rows: ScoredRows) -> Reading:
+    """Return the estimate of an estimator in `READABLE` from rows; a baseline is the mean over the rows' `baseline`."""
     scores, positives, candidates, baseline = rows
     options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
     return ESTIMATORS[name].read(scores, positives, candidates, **options)

@@ -75,4 +75,10 @@ RETURNS = RecordType(
     },
 )
 EVENT = RecordType("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
-RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT)
+SELF_CHECKS = RecordType(
+    "self_checks.jsonl",
+    ("split", "estimator", "num_negatives", "check"),
+    {},
+    last={"labels": (str, "list"), "verdict": (str, "list")},
+)
+RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT, SELF_CHECKS)
