@@ -39,6 +39,10 @@ def start_from(model: CPC, folder: str | Path) -> None:
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
             # Encoders of different observations may have tensors of equal shapes.
             difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
+        steps, new_steps = (getattr(each.predictor, "steps", None) for each in (saved, model))
+        if name == "predictors" and difference is None and steps != new_steps:
+            # Predictors of equally many other steps have tensors of equal shapes.
+            difference = f"steps {steps} in the saved model, {new_steps} here"
         if difference is None:
             part.load_state_dict(saved_part.state_dict())
             settings = _changed_settings(saved_part, part)
@@ -56,7 +60,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
 @torch.no_grad()
 def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
-    """Copy the shared W_k and return True if all predictors are bilinear and differ only in their steps."""
+    """Copy the shared W_k and return True if all predictors are bilinear, differ only in their steps, and share one."""
     pairs = [
         (old_part, new_part)
         for old_part, new_part in zip(saved, new, strict=False)
@@ -66,9 +70,11 @@ def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
     ]
     if not len(pairs) == len(saved) == len(new):
         return False
+    shared = [step for step in pairs[0][1].steps if step in pairs[0][0].steps]
     for old_part, new_part in pairs:
-        new_part.weights[: old_part.num_steps] = old_part.weights[: new_part.num_steps]
-    return True
+        for step in shared:
+            new_part.weights[new_part.steps.index(step)] = old_part.weights[old_part.steps.index(step)]
+    return bool(shared)
 
 
 def _class_paths(description: dict[str, Any]) -> Iterator[str]:

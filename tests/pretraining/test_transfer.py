@@ -69,7 +69,8 @@ def test_steps_that_both_have_are_taken_over(
     expected = cpc.load_pretrained(saved).predictor.weights
     torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
     torch.testing.assert_close(model.predictor.weights[3:], before[3:])
-    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here"
+    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here; steps "
+    words += f"(1, 2, 3) in the saved model, {tuple(range(1, num_steps + 1))} here"
     assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
 
 
