@@ -83,7 +83,7 @@ class Predictor(nn.Module):
 
     Attributes:
         num_steps: K.
-        steps: the predicted steps, to which the loss adds its `skip_steps`.
+        steps: the predicted steps, to which the loss adds its `skip_steps`; None: 1..K.
         context_dim: width of the contexts; None before `connect`.
         latent_dim: width of the latents and queries; None before `connect`.
         reads_past_contexts: whether a query at t depends on contexts before t besides c_t.
@@ -95,18 +95,18 @@ class Predictor(nn.Module):
 
     def __init__(self, num_steps: int | None = None, steps: Sequence[int] | None = None) -> None:
         super().__init__()
-        if steps is None:
-            num_steps = _NUM_STEPS if num_steps is None else num_steps
-            check_sizes(num_steps=num_steps)
-            steps = range(1, num_steps + 1)
-        else:
+        if steps is not None:
             steps = check_steps("model.predictor.init_args.steps", steps)
-        if num_steps not in (None, len(steps)):
-            raise ValueError(
-                f"model.predictor.init_args.num_steps={num_steps} is not the number of steps={list(steps)}: leave "
-                "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
-            )
-        self.num_steps, self.steps = len(steps), tuple(steps)
+            if num_steps not in (None, len(steps)):
+                raise ValueError(
+                    f"model.predictor.init_args.num_steps={num_steps} is not the number of steps={list(steps)}: leave "
+                    "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
+                )
+            num_steps = len(steps)
+        self.num_steps = _NUM_STEPS if num_steps is None else num_steps
+        check_sizes(num_steps=self.num_steps)
+        # None for 1..K, as in models and checkpoints that were saved without `steps`.
+        self.steps = None if steps is None or steps[-1] == len(steps) else steps
 
     def connect(self, context_dim: int, latent_dim: int) -> None:
         """Allocate the parameters; `CPC` passes the widths of its context and encoder.
@@ -219,5 +219,5 @@ class TransformerPredictor(Predictor):
             TransformerLayer(context_dim, self.num_heads, self.feedforward_dim, self.dropout)
             for _ in range(1 if self.shared_across_steps else self.num_steps)
         )
-        self.heads = Bilinear(steps=self.steps)
+        self.heads = Bilinear(self.num_steps)
         self.heads.connect(context_dim, latent_dim)

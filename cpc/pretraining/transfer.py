@@ -39,7 +39,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
             # Encoders of different observations may have tensors of equal shapes.
             difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
-        steps, new_steps = (getattr(each.predictor, "steps", None) for each in (saved, model))
+        steps, new_steps = (each.predictor_steps for each in (saved, model))
         if name == "predictors" and difference is None and steps != new_steps:
             # Predictors of equally many other steps have tensors of equal shapes.
             difference = f"steps {steps} in the saved model, {new_steps} here"
@@ -50,7 +50,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
                 print(f"--init_from {folder}: model.{name} is copied, with {settings}", file=sys.stderr)
         elif name == "encoder":
             raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
-        elif name == "predictors" and _copy_shared_steps(saved_part, part):
+        elif name == "predictors" and _copy_shared_steps(saved, model):
             details = f"in shared steps; other steps start anew, with {_changed_settings(saved_part, part)}"
             print(f"--init_from {folder}: model.{name} is copied {details}", file=sys.stderr)
         else:
@@ -59,21 +59,22 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
 
 @torch.no_grad()
-def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
+def _copy_shared_steps(saved: CPC, new: CPC) -> bool:
     """Copy the shared W_k and return True if all predictors are bilinear, differ only in their steps, and share one."""
     pairs = [
         (old_part, new_part)
-        for old_part, new_part in zip(saved, new, strict=False)
+        for old_part, new_part in zip(saved.predictors, new.predictors, strict=False)
         if isinstance(old_part, Bilinear)
         and isinstance(new_part, Bilinear)
         and (old_part.context_dim, old_part.latent_dim) == (new_part.context_dim, new_part.latent_dim)
     ]
-    if not len(pairs) == len(saved) == len(new):
+    if not len(pairs) == len(saved.predictors) == len(new.predictors):
         return False
-    shared = [step for step in pairs[0][1].steps if step in pairs[0][0].steps]
+    steps, new_steps = saved.predictor_steps, new.predictor_steps
+    shared = [step for step in new_steps if step in steps]
     for old_part, new_part in pairs:
         for step in shared:
-            new_part.weights[new_part.steps.index(step)] = old_part.weights[old_part.steps.index(step)]
+            new_part.weights[new_steps.index(step)] = old_part.weights[steps.index(step)]
     return bool(shared)
 
 

@@ -20,6 +20,7 @@ from cpc.losses import ClassTableLoss, Contrastive, contrast
 from cpc.losses.candidate_sets import Sequences
 from cpc.losses.contrastive import Predictions
 from cpc.predictors import Bilinear, TransformerPredictor
+from cpc.pretraining.resume import differences
 
 B, T, D = 4, 17, 5
 NUM_VALID, IDS, GROUPS = [17, 16, 3, 17], [0, 1, 2, 2], [0, 0, 1, 1]
@@ -176,3 +177,15 @@ def test_steps_that_do_not_fit_each_other_or_the_sequences() -> None:
         contrast(queries, latents, steps=[1, 2])
     with pytest.raises(ValueError, match=r"17 latents, but a prediction 17 ahead .*model.predictor.init_args.steps"):
         contrast(queries, latents, steps=[17])
+
+
+def test_descriptions_from_before_steps_are_those_of_today() -> None:
+    """A checkpoint from then resumes: `steps` is not in its description."""
+    for build in (Bilinear, TransformerPredictor):
+        for today in (build(3), build(steps=[1, 2, 3])):
+            before = describe(today)
+            del before["init_args"]["steps"]
+            assert not list(differences(before, describe(today)))
+            assert build_part(before).steps is None
+        (difference,) = differences(before, describe(build(steps=[1, 2, 14])))
+        assert difference == "model.steps is None in the checkpoint, (1, 2, 14) now"

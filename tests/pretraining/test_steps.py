@@ -22,7 +22,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
     np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
-    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [2], "strides": [2]}
+    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
     content: dict[str, Any] = {
         "model": {
             "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
@@ -74,8 +74,8 @@ def test_a_far_step_is_trained_evaluated_and_recorded(config: Path, run: Callabl
 
 
 def test_the_command_line_replaces_steps(run: Callable[..., Path]) -> None:
-    run_dir = run("--model.predictor.init_args.steps=[1, 30]", "--trainer.max_steps=2")
-    assert read_records(run_dir / "bound.jsonl")[-1]["steps"] == [1, 30]
+    run_dir = run("--model.predictor.init_args.steps=[2, 30]", "--trainer.max_steps=2")
+    assert read_records(run_dir / "bound.jsonl")[-1]["steps"] == [2, 30]
 
 
 @pytest.mark.parametrize(

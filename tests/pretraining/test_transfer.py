@@ -69,8 +69,7 @@ def test_steps_that_both_have_are_taken_over(
     expected = cpc.load_pretrained(saved).predictor.weights
     torch.testing.assert_close(model.predictor.weights[:3], torch.cat([expected[:num_steps], before[3:]])[:3])
     torch.testing.assert_close(model.predictor.weights[3:], before[3:])
-    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here; steps "
-    words += f"(1, 2, 3) in the saved model, {tuple(range(1, num_steps + 1))} here"
+    words = f"in shared steps; other steps start anew, with num_steps 3 in the saved model, {num_steps} here"
     assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
 
 
@@ -84,7 +83,7 @@ def test_weights_go_to_their_step_and_not_to_their_index(
     expected = cpc.load_pretrained(saved).predictor.weights
     for place, step in enumerate(steps):
         assert torch.equal(model.predictor.weights[place], expected[step - 1] if step <= 3 else before[place])
-    words = f"steps (1, 2, 3) in the saved model, {tuple(steps)} here\n"
+    words = f"steps None in the saved model, {tuple(steps)} here\n"
     assert words in capsys.readouterr().err
 
 
