@@ -184,15 +184,13 @@ class ClassTableLoss(Loss):
         queries, labels = output.queries[""], batch.labels.cpu()
         num_steps, num_sequences, num_latents, _ = queries.shape
         steps = self.query_steps(output)
-        furthest = steps[-1]
-        num_labels = num_latents + furthest - 1
+        num_labels = num_latents + steps[-1] - 1
         if labels.shape[1] < num_labels:
             raise ValueError(
-                f"{num_latents} latents and {furthest} steps ahead need {num_labels} labels, got {labels.shape[1]}"
+                f"{num_latents} latents and {steps[-1]} steps ahead need {num_labels} labels, got {labels.shape[1]}"
             )
-        num_valid = Sequences.of((num_sequences, num_latents), batch.num_valid).num_valid
         ahead = labels[:, positions_ahead(num_latents, steps) - 1]  # [B, T, K]
-        is_valid = torch.arange(num_latents) < rearrange(num_valid, "b -> b 1")
+        is_valid = Sequences.of((num_sequences, num_latents), batch.num_valid).is_valid(num_latents)
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which then stop calling this. Its sums need no weight.
