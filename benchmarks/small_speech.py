@@ -1,7 +1,7 @@
 """Ablations of configs/small_speech.yaml on real speech: each line of the table changes one part.
 
 python -m benchmarks.small_speech [--an4 DIR] [--timit DIR] [--fsdd DIR] [--synthesised DIR] [--out DIR]
-                                  [--only NAME ...] [--option=value ...]   (more options go to cpc pretrain)
+                                  [--only NAME ...] [--seeds N] [--option=value ...]   (more options go to cpc pretrain)
 
 Each folder contains a manifest; `timit` also contains its alignments. Every line pretrains on AN4 for 1000 steps unless
 its options change this, and is probed on phones of other speakers (4 folds of the TIMIT sample), on digits of another
@@ -159,10 +159,14 @@ def main() -> None:
         parser.add_argument(f"--{corpus}", type=Path, default=Path("data") / corpus)
     parser.add_argument("--out", type=Path, default=Path("runs/small_speech_ablations"))
     parser.add_argument("--only", nargs="+", choices=LINES, default=list(LINES), metavar="NAME")
+    parser.add_argument("--seeds", type=int, help="seeds of every line, in place of the lines' own numbers")
     where, options = parser.parse_known_args()
     keep_freed_memory()
     prepare_processor()
-    found = {name: [run(name, seed, where, options) for seed in range(SEEDS.get(name, 1))] for name in where.only}
+    found = {
+        name: [run(name, seed, where, options) for seed in range(where.seeds or SEEDS.get(name, 1))]
+        for name in where.only
+    }
     print(table(found))
     print(json.dumps(found))
 

@@ -32,7 +32,7 @@ class CPC(nn.Module):
     Args:
         encoder: g_enc, x -> z.
         context: g_ar, z_<=t -> c_t.
-        predictor: c_t -> the queries W_k c_t of the steps k = 1..K; each direction of a grid gets a copy.
+        predictor: c_t -> the queries W_k c_t of its steps k; each direction of a grid gets a copy.
         loss: queries -> L; `cpc.losses.Contrastive()` if None. The attribute is `loss_part`.
 
     Raises:
@@ -73,7 +73,7 @@ class CPC(nn.Module):
         contexts, state = self.context(latents, state)
         by_direction = zip(self.predictors, self.context.split_directions(contexts).items(), strict=True)
         queries = {direction: predict(c) for predict, (direction, c) in by_direction}  # q = W_k c: [K, B, T, D]
-        return Output(latents, contexts, queries, state, targets)
+        return Output(latents, contexts, queries, state, targets, self.predictor_steps)
 
     def loss(
         self,
@@ -131,9 +131,14 @@ class CPC(nn.Module):
     @property
     def steps(self) -> list[Step]:
         """The predicted steps, in the order of the first axis of `ContrastiveOutput`."""
-        first = self.loss_part.skip_steps + 1
-        distances = range(first, first + self.predictor.num_steps)
+        distances = [self.loss_part.skip_steps + step for step in self.predictor_steps]
         return [Step(direction, k) for direction in self.context.directions for k in distances]
+
+    @property
+    def predictor_steps(self) -> tuple[int, ...]:
+        """The steps of the predictor, to which the loss adds its `skip_steps`."""
+        # A predictor of another package may have no `steps`; it predicts 1..K.
+        return getattr(self.predictor, "steps", None) or tuple(range(1, self.predictor.num_steps + 1))
 
     def initialise_from(self, x: Num[Tensor, "B ..."]) -> None:
         """Initialise the encoder from data; call this before the model is wrapped, compiled or trained."""

@@ -1,10 +1,12 @@
-"""Predictors of future latents: queries q_k = W_k c_t for the steps k = 1..K, and non-linear variants.
+"""Predictors of future latents: queries q_k = W_k c_t of K steps k, and non-linear variants.
 
 K prediction steps, B batch, T latents, D latent dim, C context dim. Every predictor is causal: a query at t uses c_<=t.
 """
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +17,8 @@ from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.contexts.transformer import TransformerLayer
+
+_NUM_STEPS = 12  # without `num_steps` and `steps`
 
 
 class Step(NamedTuple):
@@ -44,6 +48,7 @@ class Output(NamedTuple):
             B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
         state: state of the context network, with which the next chunk continues.
         targets: latents to which queries are compared, if they are not z (`Loss.encode`); None: z.
+        steps: the step of each of the K queries, to which the loss adds its `skip_steps`; None: 1..K.
     """
 
     latents: Tensor
@@ -51,13 +56,34 @@ class Output(NamedTuple):
     queries: dict[str, Tensor]
     state: Any
     targets: Tensor | None = None
+    steps: tuple[int, ...] | None = None
+
+
+def check_steps(name: str, steps: Any) -> tuple[int, ...]:
+    """Return steps as a tuple.
+
+    Raises:
+        ValueError: if they are not distinct whole numbers of at least 1 in increasing order, or there are none. The
+            message names the argument.
+    """
+    is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
+    if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
+        raise ValueError(
+            f"{name}={steps!r} must be distinct whole numbers of at least 1, in increasing order, such as [1, 4, 14]"
+        )
+    return tuple(steps)
 
 
 class Predictor(nn.Module):
-    """A predictor c_<=t -> q_1..q_K at t; a subclass defines `_allocate` and `forward`.
+    """A predictor c_<=t -> q_k at t for K steps k; a subclass defines `_allocate` and `forward`.
+
+    Args:
+        num_steps: K; None: the number of `steps`, or 12.
+        steps: the predicted steps; None: 1..K.
 
     Attributes:
         num_steps: K.
+        steps: the predicted steps, to which the loss adds its `skip_steps`; None: 1..K.
         context_dim: width of the contexts; None before `connect`.
         latent_dim: width of the latents and queries; None before `connect`.
         reads_past_contexts: whether a query at t depends on contexts before t besides c_t.
@@ -67,10 +93,20 @@ class Predictor(nn.Module):
     latent_dim: int | None = None
     reads_past_contexts: bool = False
 
-    def __init__(self, num_steps: int) -> None:
+    def __init__(self, num_steps: int | None = None, steps: Sequence[int] | None = None) -> None:
         super().__init__()
-        check_sizes(num_steps=num_steps)
-        self.num_steps = num_steps
+        if steps is not None:
+            steps = check_steps("model.predictor.init_args.steps", steps)
+            if num_steps not in (None, len(steps)):
+                raise ValueError(
+                    f"model.predictor.init_args.num_steps={num_steps} is not the number of steps={list(steps)}: leave "
+                    "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
+                )
+            num_steps = len(steps)
+        self.num_steps = _NUM_STEPS if num_steps is None else num_steps
+        check_sizes(num_steps=self.num_steps)
+        # None for 1..K, as in models and checkpoints that were saved without `steps`.
+        self.steps = None if steps is None or steps[-1] == len(steps) else steps
 
     def connect(self, context_dim: int, latent_dim: int) -> None:
         """Allocate the parameters; `CPC` passes the widths of its context and encoder.
@@ -97,21 +133,23 @@ class Bilinear(Predictor):
     """One linear map per step, so that scores z_{t+k}^T W_k c_t are bilinear (Eq. 3 of arXiv:1807.03748).
 
     Args:
-        num_steps: K, the largest predicted step.
+        num_steps: K; None: the number of `steps`, or 12.
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
+        steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
 
     Raises:
-        ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1.
+        ValueError: if `num_steps` is below 1 or not the number of `steps`, `steps` are not distinct whole numbers of at
+            least 1 in increasing order, or `dropout` is not a probability below 1.
     """
 
-    def __init__(self, num_steps: int = 12, dropout: float = 0.0) -> None:
-        super().__init__(num_steps)
+    def __init__(self, num_steps: int | None = None, dropout: float = 0.0, steps: Sequence[int] | None = None) -> None:
+        super().__init__(num_steps, steps)
         check_dropout(dropout)
         self.dropout = dropout
 
     @property
     def weights(self) -> Float[Tensor, "K D C"]:
-        """The matrices W_1..W_K, a view of the parameter."""
+        """The matrices W_k in the order of `steps`, a view of the parameter."""
         return rearrange(self.linear.weight, "(k d) c -> k d c", k=self.num_steps)
 
     def forward(self, c: Float[Tensor, "B T C"]) -> Float[Tensor, "K B T D"]:
@@ -138,28 +176,30 @@ class TransformerPredictor(Predictor):
     stream, pass the past contexts again.
 
     Args:
-        num_steps: K, the largest predicted step.
+        num_steps: K; None: the number of `steps`, or 12.
         num_heads: attention heads; twice their number must divide the context width.
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
         shared_across_steps: use one layer for all steps, which takes 1 / K of the time and parameters of the layers.
+        steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
 
     Raises:
-        ValueError: if `num_steps` is below 1, or `dropout` is not a probability below 1; on `connect`, if the heads do
-            not divide the context width evenly, or `feedforward_dim` is below 1.
+        ValueError: the errors of `Bilinear`; on `connect`, if the heads do not divide the context width evenly, or
+            `feedforward_dim` is below 1.
     """
 
     reads_past_contexts = True
 
     def __init__(
         self,
-        num_steps: int = 12,
+        num_steps: int | None = None,
         num_heads: int = 8,
         feedforward_dim: int = 2048,
         dropout: float = 0.1,
         shared_across_steps: bool = False,
+        steps: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(num_steps)
+        super().__init__(num_steps, steps)
         check_dropout(dropout)
         self.num_heads = num_heads
         self.feedforward_dim = feedforward_dim

@@ -1,6 +1,7 @@
 """Slow, obvious references in float64: loops over rows and candidates, written from the definitions."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -32,25 +33,27 @@ def contrast_rows(
     ids: list[int],
     groups: list[int],
     is_known: list[list[bool]] | None = None,
+    ahead: Sequence[int] | None = None,
 ) -> list[list[tuple[int, float, int, float]]]:
     """Per step: (sequence, loss_nats, N, accuracy) of each row, all candidates.
 
     With `is_known`, only known latents have rows, are targets and are negatives, and a row has at least one negative.
+    `ahead` is the k of each query; None: 1..K.
     """
 
     def is_there(b: int, t: int) -> bool:
         return is_known is None or is_known[b][t]
 
-    num_steps, num_sequences, _, _ = queries.shape
+    num_sequences = queries.shape[1]
     queries, latents = queries.double(), latents.double()
     steps = []
-    for k in range(1, num_steps + 1):
+    for place, k in enumerate(ahead or range(1, len(queries) + 1)):
         rows = []
         for b in range(num_sequences):
             for t in range(num_valid[b] - k):
                 if not (is_there(b, t) and is_there(b, t + k)):
                     continue
-                query = queries[k - 1, b, t]
+                query = queries[place, b, t]
                 positive = float(query @ latents[b, t + k])
                 negatives = [
                     float(query @ latents[c, s])

@@ -99,6 +99,7 @@ class ActorCritic(nn.Module):
             rearrange(output.contexts, "b t c -> (b t) c")[indices],
             {"": rearrange(queries, "k b t d -> k (b t) d")[:, indices]},
             None,
+            steps=self.model.predictor_steps,
         )
         batch = Batch.of(segments.latents)._replace(num_valid=num_valid)
         return self.model.loss_part(segments, batch, generator)

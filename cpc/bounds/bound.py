@@ -29,7 +29,7 @@ class Bound:
     Every list has one entry per predicted step, NaN if a step has no rows.
 
     Attributes:
-        steps: k, the number of latents ahead: 1..K, larger if steps are skipped.
+        steps: k, the number of latents ahead: 1..K, or the predictor's `steps`; larger if the loss skips some.
         directions: directions of time, such as `down` in grids; empty for sequences.
         strategy: strategy of the negatives; `cpc.candidates.interpretation` explains what the bound then means. For
             losses of classes it is the objective, a name in `cpc.losses.OBJECTIVES`.

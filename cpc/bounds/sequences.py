@@ -45,7 +45,7 @@ def scored_rows(
     *,
     strategy: str,
     num_negatives: int | None = None,
-    skip_steps: int = 0,
+    steps: tuple[int, ...] | None = None,
     has_baseline: bool = False,
     generator: torch.Generator | None = None,
 ) -> Iterator[tuple[int, ScoredRows]]:
@@ -62,7 +62,7 @@ def scored_rows(
         sequences: lengths and ids of the sequences.
         strategy: strategy of the negatives.
         num_negatives: negatives per row; None: all candidates.
-        skip_steps: the first step is k = skip_steps + 1.
+        steps: the step k of each query, in increasing order; None: 1..K.
         has_baseline: use half of the sequences for a baseline, and only the other half for candidates.
         generator: source of random numbers.
 
@@ -71,7 +71,7 @@ def scored_rows(
             two sequences.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
-    candidate_set = plan(strategy, sequences, num_latents, num_steps, skip_steps)
+    candidate_set = plan(strategy, sequences, num_latents, steps or tuple(range(1, num_steps + 1)))
     assert candidate_set.query_index is not None
     pool, device = candidate_set.candidate_mask, latents.device
     kept = torch.zeros_like(pool)

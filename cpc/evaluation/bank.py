@@ -78,19 +78,19 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
         batch = on_cpu.beside(weights)
         output = model(batch.x)
         by_direction = [
-            bank_contrast(each, bank, model.loss_part.skip_steps)
+            bank_contrast(each, bank, model.loss_part.query_steps(output))
             for each in predictions(output, model.lengths_in_latents(batch))
         ]
         tally.update(concatenate_directions(by_direction, len(batch.x)))
     return tally
 
 
-def bank_contrast(predicted: Predictions, bank: LatentBank, skip_steps: int = 0) -> ContrastiveOutput:
+def bank_contrast(predicted: Predictions, bank: LatentBank, steps: tuple[int, ...]) -> ContrastiveOutput:
     """Return the output of `cpc.losses.contrast` with all latents of a bank as candidates, without gradients."""
     queries, latents, sequences = predicted
     num_steps, num_sequences, num_latents, _ = queries.shape
-    has_row = rows_mask(sequences.is_valid(num_latents), num_steps, skip_steps)
-    query, step, sequence, target = rows_of(has_row, skip_steps)
+    has_row = rows_mask(sequences.is_valid(num_latents), steps)
+    query, step, sequence, target = rows_of(has_row, steps)
     flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
     sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
     losses = []

@@ -76,7 +76,7 @@ class HeldOutReadings:
                     *predicted,
                     strategy=protocol.strategy,
                     num_negatives=protocol.num_negatives,
-                    skip_steps=self.model.loss_part.skip_steps,
+                    steps=self.model.loss_part.query_steps(output),
                     has_baseline=has_baseline,
                     generator=self.generators[protocol],
                 ):

@@ -105,7 +105,7 @@ class SelfChecks:
                     self._channels(predicted.latents.shape[-1]),
                     generator=self.generators[protocol],
                     num_negatives=protocol.num_negatives,
-                    skip_steps=self.model.loss_part.skip_steps,
+                    steps=self.model.loss_part.query_steps(output),
                     has_baseline=has_baseline,
                     keeps_groups=self.keeps_groups,
                 ):

@@ -121,8 +121,7 @@ def plan(
     strategy: str,
     sequences: Sequences,
     num_latents: int,
-    num_steps: int,
-    skip_steps: int = 0,
+    steps: tuple[int, ...],
     rank_slice: RankSlice | None = None,
     has_draws: bool = False,
 ) -> CandidateSet:
@@ -136,8 +135,7 @@ def plan(
         strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
         sequences: the sequences of all ranks.
         num_latents: T.
-        num_steps: K.
-        skip_steps: the first step is k = skip_steps + 1.
+        steps: the K steps k, in increasing order.
         rank_slice: the sequences that are predicted; None: all.
         has_draws: whether to prepare the pools from which negatives are drawn.
 
@@ -147,7 +145,7 @@ def plan(
     """
     sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
     identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
-    return _plan(strategy, identities.cache_key(), num_latents, num_steps, skip_steps, rank_slice, has_draws)
+    return _plan(strategy, identities.cache_key(), num_latents, steps, rank_slice, has_draws)
 
 
 @functools.lru_cache(maxsize=8)
@@ -156,28 +154,27 @@ def _plan(
     strategy: str,
     cache_key: tuple[Any, ...],
     num_latents: int,
-    num_steps: int,
-    skip_steps: int,
+    steps: tuple[int, ...],
     rank_slice: RankSlice | None,
     has_draws: bool,
 ) -> CandidateSet:
     sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
-    has_row = rows_mask(sequences.is_valid(num_latents), num_steps, skip_steps)  # [S, T, K]
+    has_row = rows_mask(sequences.is_valid(num_latents), steps)  # [S, T, K]
     if sequences.is_known is None:
-        check_rows(strategy, *sequences[:3], skip_steps=skip_steps)
+        check_rows(strategy, *sequences[:3], nearest=steps[0])
     else:
         has_row = _rows_with_negatives(strategy, has_row, sequences)
     own = sequences if rank_slice is None else rank_slice.select(sequences)
     sources, first = (own, 0) if rank_slice is None or rank_slice.is_apart else (sequences, rank_slice.first)
     own_rows = has_row if rank_slice is None else has_row[rank_slice.first :][: rank_slice.num]
-    query_index, step, sequence, target_index = rows_of(own_rows, skip_steps)
+    query_index, step, sequence, target_index = rows_of(own_rows, steps)
     positive_index = first * num_latents + target_index
     allowed = allowed_matrix(strategy, *own[1:3], *sources[1:3])
     is_valid = sources.is_valid(num_latents)
     candidate_sequence = repeat(torch.arange(len(is_valid)), "s -> (s t)", t=num_latents)
     candidate_mask = rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s t -> b (s t)")
     blocks = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
-    size = (num_steps, len(own.num_valid), num_latents)
+    size = (len(steps), len(own.num_valid), num_latents)
     planned = assemble(query_index, step, sequence, positive_index, candidate_mask, blocks, size)
     if has_draws:
         planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
@@ -292,22 +289,29 @@ def check_rows(
     num_valid: Int[Tensor, " B"],
     sequence_id: Int[Tensor, " B"],
     group_id: Int[Tensor, " B"] | None = None,
-    skip_steps: int = 0,
+    nearest: int = 1,
 ) -> None:
     """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
+
+    Args:
+        strategy: which sequences' latents are candidates.
+        num_valid: number of latents of each sequence.
+        sequence_id: id of each sequence.
+        group_id: speaker of each sequence.
+        nearest: the first step.
 
     Raises:
         ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     longest = int(num_valid.max())
-    if longest < 2 + skip_steps:
+    if longest <= nearest:
         raise ValueError(
-            f"the longest sequence has {longest} latents, but a prediction {1 + skip_steps} ahead needs at least "
-            f"{2 + skip_steps}: use longer windows (data.window_samples) or larger images (data.image_size), or leave "
-            "out such short files"
+            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
+            f"{nearest + 1}: use longer windows (data.window_samples) or larger images (data.image_size), leave out "
+            "such short files, or lower the first of model.predictor.init_args.steps"
         )
     num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
-    has_no_negatives = (num_negatives < 1) & (num_valid > 1 + skip_steps)
+    has_no_negatives = (num_negatives < 1) & (num_valid > nearest)
     if bool(has_no_negatives.any()):
         raise ValueError(
             f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_valid)} sequences of a batch "

@@ -24,6 +24,7 @@ from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_row_counts
+from cpc.losses.rows import positions_ahead
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -182,15 +183,14 @@ class ClassTableLoss(Loss):
             raise ValueError(f"strategy={strategy!r}: this loss measures {self.objective} or {FULL_SOFTMAX}")
         queries, labels = output.queries[""], batch.labels.cpu()
         num_steps, num_sequences, num_latents, _ = queries.shape
-        furthest = self.skip_steps + num_steps
-        num_labels = num_latents + furthest - 1
+        steps = self.query_steps(output)
+        num_labels = num_latents + steps[-1] - 1
         if labels.shape[1] < num_labels:
             raise ValueError(
-                f"{num_latents} latents and {furthest} steps ahead need {num_labels} labels, got {labels.shape[1]}"
+                f"{num_latents} latents and {steps[-1]} steps ahead need {num_labels} labels, got {labels.shape[1]}"
             )
-        num_valid = Sequences.of((num_sequences, num_latents), batch.num_valid).num_valid
-        ahead = labels[:, self.skip_steps : num_labels].unfold(1, num_steps, 1)  # [B, T, K]
-        is_valid = torch.arange(num_latents) < rearrange(num_valid, "b -> b 1")
+        ahead = labels[:, positions_ahead(num_latents, steps) - 1]  # [B, T, K]
+        is_valid = Sequences.of((num_sequences, num_latents), batch.num_valid).is_valid(num_latents)
         query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which then stop calling this. Its sums need no weight.

@@ -3,7 +3,7 @@
 K steps, B observations, S sequences (an image has several), T latents, Q queries, N candidates, D latent dim.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from cpc.losses.engine import COMPUTE, REFERENCE, RingState, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
 from cpc.losses.ranks import GatheredBatch, gather_batch
-from cpc.predictors import Output
+from cpc.predictors import Output, check_steps
 
 EXCHANGES = ("gather", "ring")
 Key = tuple[str, str]  # a direction of time and a strategy
@@ -176,14 +176,13 @@ class Contrastive(Loss):
         Only the shapes of the latents are read.
         """
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        sets = {}
+        sets, steps = {}, self.query_steps(gathered.output)
         by_direction = predictions(gathered.output, gathered.batch, sum(gathered.nums))
         for direction, (queries, latents, sequences) in zip(gathered.output.queries, by_direction, strict=True):
-            num_steps, num_sequences, num_latents, _ = queries.shape
+            _, num_sequences, num_latents, _ = queries.shape
             rank_slice = gathered.rank_slice(num_sequences)
             for strategy in self._strategies(measure):
-                size = (num_latents, num_steps, self.skip_steps)
-                rows = plan(strategy, sequences, *size, rank_slice, has_draws=num_negatives is not None)
+                rows = plan(strategy, sequences, num_latents, steps, rank_slice, has_draws=num_negatives is not None)
                 if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
                     num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
                     nums = [num * num_per_observation for num in gathered.nums]
@@ -275,6 +274,7 @@ def contrast(
     sequence_id: Int[Tensor, " B"] | None = None,
     group_id: Int[Tensor, " B"] | None = None,
     is_known: Bool[Tensor, "B T"] | None = None,
+    steps: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     **options: Any,
 ) -> ContrastiveOutput:
@@ -291,13 +291,14 @@ def contrast(
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
+        steps: the step k of each of the K queries, in increasing order, to which `skip_steps` is added; None: 1..K.
         generator: source of the draws.
         options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
-        ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `num_valid` counts more
-            latents than there are, no sequence is longer than the first step, or the strategy leaves a row without
-            negatives.
+        ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `steps` are not K
+            increasing numbers of at least 1, `num_valid` counts more latents than there are, no sequence is longer than
+            the first step, or the strategy leaves a row without negatives.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))
@@ -305,4 +306,7 @@ def contrast(
     ids: dict[str, Any] = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
     ids["is_known"] = is_known
     batch = Batch.of(latents)._replace(**ids)
-    return Contrastive(strategy, **options)(Output(latents, latents, {"": queries}, None), batch, generator)
+    if steps is not None and len(check_steps("steps", steps)) != len(queries):
+        raise ValueError(f"steps={list(steps)} are {len(steps)} steps for {len(queries)} queries: give one per query")
+    output = Output(latents, latents, {"": queries}, None, steps=None if steps is None else tuple(steps))
+    return Contrastive(strategy, **options)(output, batch, generator)

@@ -48,6 +48,11 @@ class Loss(nn.Module):
         check_count("model.loss.init_args.skip_steps", skip_steps, 0)
         self.skip_steps = skip_steps
 
+    def query_steps(self, output: Output) -> tuple[int, ...]:
+        """Return the number of latents that each of the K queries of an output predicts ahead."""
+        num_steps = len(next(iter(output.queries.values())))
+        return tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
+
     @property
     @abstractmethod
     def training_strategies(self) -> tuple[str, ...]:

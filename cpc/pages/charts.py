@@ -133,6 +133,7 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
     predictions, labels = steps_of(records[0]), _bound_labels(records[0])
     directions = list(dict.fromkeys(prediction.direction for prediction in predictions))
     num_series, first = len(records) * len(directions), predictions[0].k
+    ticks = list(dict.fromkeys(prediction.k for prediction in predictions))
     for index, (record, (colour, symbol)) in enumerate(zip(records, STRATEGY_MARKS, strict=False)):
         strategy, bounds, ceilings = record["strategy"], record["mi_bound_nats"], record["mi_ceiling_nats"]
         errors, shown = record["standard_error_nats"], escape(strategy)
@@ -184,7 +185,7 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
         traces=traces,
         layout=layout(
             600,
-            xaxis=axis(f"prediction step k ({ahead})", dtick=1, anchor="y2"),
+            xaxis=axis(f"prediction step k ({ahead})", tickvals=ticks, anchor="y2"),
             yaxis=axis(f"{labels.bound} (nats)", rangemode="tozero", domain=[0.54, 1]),
             yaxis2=axis("accuracy (%)", rangemode="tozero", domain=[0, 0.46]),
             annotations=_finite_annotations(annotations),

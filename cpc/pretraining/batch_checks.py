@@ -42,7 +42,7 @@ def _check_training_rows(modality: MapStyleModality, model: CPC, training: Train
         batch_ids = identities(encoder, training.dataset, batch_indices(index))
         for strategy in strategies:
             with naming(modality.train_split):
-                check_rows(strategy, *batch_ids, skip_steps=model.loss_part.skip_steps)
+                check_rows(strategy, *batch_ids, nearest=model.steps[0].k)
 
 
 def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...]) -> None:
@@ -53,7 +53,7 @@ def _check_held_out_rows(model: CPC, held_out: Any, strategies: tuple[str, ...])
             for indices in batch_indices(strategy):
                 batch_ids = identities(model.encoder, held_out.windows, indices)
                 with naming(held_out.split):
-                    check_rows(strategy, *batch_ids, skip_steps=model.loss_part.skip_steps)
+                    check_rows(strategy, *batch_ids, nearest=model.steps[0].k)
         except ValueError as error:
             if strategy in model.loss_part.training_strategies:
                 raise

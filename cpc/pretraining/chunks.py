@@ -37,12 +37,11 @@ def contrast_in_chunks(
         checkpoint(predict, x, target, use_reentrant=False)
         for x, target in zip(batch.x.chunk(num_chunks), targets, strict=False)
     ]
-    output = Output(
-        torch.cat([each.latents for each in chunks]),
-        torch.cat([each.contexts for each in chunks]),
-        {name: torch.cat([each.queries[name] for each in chunks], 1) for name in chunks[0].queries},
-        None,
-        None if chunks[0].targets is None else torch.cat([each.targets for each in chunks]),
+    output = chunks[0]._replace(
+        latents=torch.cat([each.latents for each in chunks]),
+        contexts=torch.cat([each.contexts for each in chunks]),
+        queries={name: torch.cat([each.queries[name] for each in chunks], 1) for name in chunks[0].queries},
+        targets=None if chunks[0].targets is None else torch.cat([each.targets for each in chunks]),
     )
     del chunks  # so that memory does not hold the queries twice
     return output, model.contrast(output, batch._replace(target=None), generator)

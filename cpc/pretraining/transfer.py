@@ -39,6 +39,10 @@ def start_from(model: CPC, folder: str | Path) -> None:
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
             # Encoders of different observations may have tensors of equal shapes.
             difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
+        steps, new_steps = (each.predictor_steps for each in (saved, model))
+        if name == "predictors" and difference is None and steps != new_steps:
+            # Predictors of equally many other steps have tensors of equal shapes.
+            difference = f"steps {steps} in the saved model, {new_steps} here"
         if difference is None:
             part.load_state_dict(saved_part.state_dict())
             settings = _changed_settings(saved_part, part)
@@ -46,7 +50,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
                 print(f"--init_from {folder}: model.{name} is copied, with {settings}", file=sys.stderr)
         elif name == "encoder":
             raise ValueError(f"--init_from {folder}: its encoder does not fit model.encoder: {difference}")
-        elif name == "predictors" and _copy_shared_steps(saved_part, part):
+        elif name == "predictors" and _copy_shared_steps(saved, model):
             details = f"in shared steps; other steps start anew, with {_changed_settings(saved_part, part)}"
             print(f"--init_from {folder}: model.{name} is copied {details}", file=sys.stderr)
         else:
@@ -55,20 +59,23 @@ def start_from(model: CPC, folder: str | Path) -> None:
 
 
 @torch.no_grad()
-def _copy_shared_steps(saved: nn.ModuleList, new: nn.ModuleList) -> bool:
-    """Copy the shared W_k and return True if all predictors are bilinear and differ only in their steps."""
+def _copy_shared_steps(saved: CPC, new: CPC) -> bool:
+    """Copy the shared W_k and return True if all predictors are bilinear, differ only in their steps, and share one."""
     pairs = [
         (old_part, new_part)
-        for old_part, new_part in zip(saved, new, strict=False)
+        for old_part, new_part in zip(saved.predictors, new.predictors, strict=False)
         if isinstance(old_part, Bilinear)
         and isinstance(new_part, Bilinear)
         and (old_part.context_dim, old_part.latent_dim) == (new_part.context_dim, new_part.latent_dim)
     ]
-    if not len(pairs) == len(saved) == len(new):
+    if not len(pairs) == len(saved.predictors) == len(new.predictors):
         return False
+    steps, new_steps = saved.predictor_steps, new.predictor_steps
+    shared = [step for step in new_steps if step in steps]
     for old_part, new_part in pairs:
-        new_part.weights[: old_part.num_steps] = old_part.weights[: new_part.num_steps]
-    return True
+        for step in shared:
+            new_part.weights[new_steps.index(step)] = old_part.weights[steps.index(step)]
+    return bool(shared)
 
 
 def _class_paths(description: dict[str, Any]) -> Iterator[str]:

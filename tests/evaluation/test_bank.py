@@ -49,7 +49,7 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
     num_valid, ids = torch.tensor([6, 2, 5, 4, 3]), torch.tensor([0, 1, 1, 2, 3])
     is_valid = torch.arange(6) < num_valid[:, None]
     bank = LatentBank(z[is_valid], ids.repeat_interleave(num_valid))
-    found = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid, ids)), bank)
+    found = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid, ids)), bank, (1, 2, 3))
     reference = contrast_rows(queries, z, "mixed_excluding", num_valid.tolist(), ids.tolist(), [0] * 5)
     for k, rows in enumerate(reference):
         for b in range(5):
@@ -60,10 +60,10 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
     with pytest.raises(ValueError, match="num_valid=7 must count latents, from 0 to 6"):
-        bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid + 1, ids)), bank)
-    whole = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), torch.full((5,), 6), ids)), bank)
+        bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid + 1, ids)), bank, (1, 2, 3))
+    whole = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), torch.full((5,), 6), ids)), bank, (1, 2, 3))
     for one, other in zip(
-        whole, bank_contrast(Predictions(queries, z, Sequences.of((5, 6), None, ids)), bank), strict=True
+        whole, bank_contrast(Predictions(queries, z, Sequences.of((5, 6), None, ids)), bank, (1, 2, 3)), strict=True
     ):
         assert torch.equal(one, other)  # images have no padding
 

@@ -78,9 +78,9 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = plan(strategy, everyone, 6, 3)
+    whole = plan(strategy, everyone, 6, (1, 2, 3))
     for rank in range(2):
-        part = plan(strategy, everyone, 6, 3, rank_slice=RankSlice(3 * rank, 3, 2))
+        part = plan(strategy, everyone, 6, (1, 2, 3), rank_slice=RankSlice(3 * rank, 3, 2))
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
@@ -132,7 +132,7 @@ def test_batches_alike_share_a_plan() -> None:
     def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> CandidateSet:
         num_valid = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
-        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, 3)
+        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, (1, 2, 3))
 
     one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
     assert planned("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
@@ -149,5 +149,5 @@ def test_batches_alike_share_a_plan() -> None:
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, 3)
+        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, (1, 2, 3))
     assert not any(each.is_inference() for each in planned if isinstance(each, torch.Tensor))

@@ -108,7 +108,9 @@ def test_a_bank_reads_known_latents_only() -> None:
     ids = torch.tensor(IDS)
     bank = LatentBank(latents[is_known].float(), ids.repeat_interleave(is_known.sum(1)))
     sequences = Sequences.of((B, T), None, ids, None, is_known)
-    found = bank_contrast(Predictions(queries.float(), latents.float(), sequences), bank)
+    found = bank_contrast(
+        Predictions(queries.float(), latents.float(), sequences), bank, tuple(range(1, len(queries) + 1))
+    )
     reference = contrast_rows(queries, latents, "mixed_excluding", [T] * B, IDS, GROUPS, is_known.tolist())
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     assert float(found.loss_nats.sum()) == pytest.approx(sum(row[1] for rows in reference for row in rows), rel=1e-5)

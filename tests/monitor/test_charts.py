@@ -83,6 +83,17 @@ def test_steps_are_lines_and_rows_of_the_heat_map(library: Library) -> None:
     assert found["heat"].table.rows[0][0] == "k = 1"
 
 
+def test_steps_with_gaps_keep_their_names(library: Library) -> None:
+    path, steps = library.runs["first"].folder / "bound.jsonl", [1, 3, 9, 14]
+    records = [json.loads(line) | {"steps": steps} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    library.runs["first"].refresh()
+    found, labels = drawn(library, focus="first"), [f"k = {k}" for k in steps]
+    assert found["heat"].figure["data"][0]["y"] == labels
+    assert lines(found["steps"])["k = 9"][1][-1] == pytest.approx(records[-3]["mi_bound_nats"][2], rel=1e-5)
+    assert all(trace["x"] == labels for trace in found["profile"].figure["data"])
+
+
 def test_the_profile_has_ceilings_and_what_gaussians_would_hold(library: Library) -> None:
     run = library.runs["first"]
     informations = [5.0, None, 2.5, 1.1]

@@ -73,6 +73,36 @@ def test_steps_that_both_have_are_taken_over(
     assert f"model.predictors is copied {words}\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("steps", [[3], [1, 3, 9], [2, 3]])
+def test_weights_go_to_their_step_and_not_to_their_index(
+    saved: Path, capsys: pytest.CaptureFixture[str], steps: list[int]
+) -> None:
+    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), cpc.predictors.Bilinear(steps=steps))
+    before = model.predictor.weights.detach().clone()
+    start_from(model, saved)
+    expected = cpc.load_pretrained(saved).predictor.weights
+    for place, step in enumerate(steps):
+        assert torch.equal(model.predictor.weights[place], expected[step - 1] if step <= 3 else before[place])
+    words = f"steps None in the saved model, {tuple(steps)} here\n"
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("predictor", [cpc.predictors.Bilinear, cpc.predictors.TransformerPredictor])
+def test_predictors_of_other_steps_start_anew_though_their_shapes_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], predictor: Any
+) -> None:
+    def of_steps(*steps: int) -> cpc.CPC:
+        return cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=16), predictor(steps=steps))
+
+    cpc.save_pretrained(of_steps(1, 2), tmp_path)
+    model = of_steps(3, 5)
+    before = {name: tensor.clone() for name, tensor in model.predictors.state_dict().items()}
+    start_from(model, tmp_path)
+    torch.testing.assert_close(model.predictors.state_dict(), before, rtol=0, atol=0)
+    words = "model.predictors starts anew: steps (1, 2) in the saved model, (3, 5) here\n"
+    assert words in capsys.readouterr().err
+
+
 def test_steps_of_other_predictors_are_no_parts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     transformer = cpc.predictors.TransformerPredictor(2, num_heads=3, feedforward_dim=8)
     model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), transformer)

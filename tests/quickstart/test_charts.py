@@ -48,6 +48,16 @@ def test_charts_tell_directions_apart() -> None:
     assert "rows of patches ahead" in by_step.layout["xaxis"]["title_text"]
 
 
+def test_steps_with_gaps_stand_at_their_k() -> None:
+    record = a_record(100) | {"steps": [1, 3, 9, 14], "directions": [""] * 4}
+    by_step = step_chart([record])
+    assert by_step.layout["xaxis"]["tickvals"] == [1, 3, 9, 14]
+    points = next(trace for trace in by_step.traces if trace["mode"] == "markers")
+    assert points["x"] == pytest.approx([1, 3, 9, 14])
+    assert [row[0] for row in by_step.table.rows] == [f"mixed, k = {k}" for k in (1, 3, 9, 14)]
+    assert training_chart([record]).table.header[1:5] == ["k = 1", "k = 3", "k = 9", "k = 14"]
+
+
 def test_charts_of_classes_speak_of_the_entropy() -> None:
     record = a_record(100, "full_softmax") | {
         "steps": [1],

@@ -77,7 +77,7 @@ class Audio(MapStyleModality):
             raise ValueError(
                 f"a window of data.window_samples={self.window_samples} gives {num_latents} latents, but the model "
                 f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
-                "or model.loss.init_args.skip_steps"
+                "(or the last of model.predictor.init_args.steps) or model.loss.init_args.skip_steps"
             )
         if self.augmentation is not None:
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)

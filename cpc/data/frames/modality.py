@@ -45,7 +45,8 @@ class Frames(MapStyleModality):
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
                 f"data.window_frames={self.window_frames} is too short, since the model predicts {model.steps[-1].k} "
-                "steps ahead: lengthen the window or lower model.predictor.init_args.num_steps"
+                "steps ahead: lengthen the window or lower model.predictor.init_args.num_steps (or the last of "
+                "model.predictor.init_args.steps)"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
@@ -83,5 +84,6 @@ def _check_lengths(corpus: FrameCorpus, split: str, model: Any) -> None:
     if longest <= furthest:
         raise ValueError(
             f"split {split!r}: the longest episode has {longest} frames, but the model predicts {furthest} steps "
-            "ahead: lower model.predictor.init_args.num_steps, or record longer episodes"
+            "ahead: lower model.predictor.init_args.num_steps (or the last of model.predictor.init_args.steps), or "
+            "record longer episodes"
         )

@@ -88,11 +88,11 @@ class Images(MapStyleModality):
         if side <= furthest:
             raise ValueError(
                 f"data.image_size={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
-                "rows ahead: lower model.predictor.init_args.num_steps or model.loss.init_args.skip_steps, or "
-                "cut finer patches"
+                "rows ahead: lower model.predictor.init_args.num_steps (or the last of "
+                "model.predictor.init_args.steps) or model.loss.init_args.skip_steps, or cut finer patches"
             )
         skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
-        if skipped < overlapping:
+        if model.steps[0].k <= overlapping:
             warnings.warn(
                 f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
                 "with a row. So contexts predict pixels that they contain, and the bound counts them; set skip_steps "

@@ -94,7 +94,8 @@ class Sentences(MapStyleModality):
         if self.window_sentences <= furthest:
             raise ValueError(
                 f"data.window_sentences={self.window_sentences}, but the model predicts {furthest} sentences ahead: "
-                "lengthen the window or lower model.predictor.init_args.num_steps"
+                "lengthen the window or lower model.predictor.init_args.num_steps (or the last of "
+                "model.predictor.init_args.steps)"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:

@@ -95,10 +95,10 @@ class Signals(MapStyleModality):
             raise ValueError(
                 f"a window of data.window_seconds={self.window_seconds} gives {num_latents} latents, but the model "
                 f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
-                "or model.loss.init_args.skip_steps"
+                "(or the last of model.predictor.init_args.steps) or model.loss.init_args.skip_steps"
             )
         skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
-        if skipped < overlapping:
+        if model.steps[0].k <= overlapping:
             warnings.warn(
                 f"model.loss.init_args.skip_steps={skipped}, but each of the next {overlapping} latents reads samples "
                 "that the latest latent has read: contexts predict samples that they have seen, and the bound counts "
@@ -219,7 +219,8 @@ class Signals(MapStyleModality):
         if longest <= steps[-1]:
             raise ValueError(
                 f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
-                "steps ahead: lower model.predictor.init_args.num_steps, or the strides of the encoder"
+                "steps ahead: lower model.predictor.init_args.num_steps (or the last of "
+                "model.predictor.init_args.steps), or the strides of the encoder"
             )
         num_short = int((num_latents <= steps[0]).sum())
         if num_short:

@@ -1,0 +1,90 @@
+"""A far step only, `steps: [14]`, through the real commands."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from cpc.checkpoint import load_pretrained
+from cpc.cli import main
+from cpc.data.store.records import read_records
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten noisy oscillations, in windows of 50 latents."""
+    folder = tmp_path_factory.mktemp("signals")
+    rng = np.random.default_rng(0)
+    x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
+    np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
+    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
+    content: dict[str, Any] = {
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
+            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [14]}},
+        },
+        "data": {
+            "class_path": "cpc.data.Signals",
+            "init_args": {
+                "source": str(folder / "signals.npz"),
+                "window_seconds": 5.0,
+                "batch_size": 4,
+                "eval_batches": 1,
+                "valid_share": 0.3,
+            },
+        },
+        "trainer": {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+        "record_every_steps": 2,
+        "eval_every_steps": 2,
+        "checkpoint_every_steps": 2,
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture
+def run(config: Path, tmp_path: Path) -> Callable[..., Path]:
+    def run(*options: str) -> Path:
+        main(["pretrain", "--config", str(config), "--run_dir", str(tmp_path / "run"), *options])
+        return tmp_path / "run"
+
+    return run
+
+
+def test_a_far_step_is_trained_evaluated_and_recorded(config: Path, run: Callable[..., Path]) -> None:
+    run_dir = run()
+    records = read_records(run_dir / "bound.jsonl")
+    assert {record["split"] for record in records} == {"train", "valid"}
+    assert all(record["steps"] == [14] and len(record["mi_bound_nats"]) == 1 for record in records)
+    model = load_pretrained(run_dir)
+    assert [step.k for step in model.steps] == [14]
+    assert model.predictor.weights.shape == (1, 8, 8)
+    options = ["--data", str(config.with_name("signals.npz")), "--bank", "valid", "--num_batches", "1"]
+    main(["evaluate", str(run_dir), *options, "--negatives", "mixed", "--estimators", "nwj"])
+    found = json.loads((run_dir / "bound.json").read_text())
+    for name in ("bounds", "estimates"):
+        assert {(tuple(each["steps"]), *each["num_rows"]) for each in found[name]} == {((14,), 4 * (50 - 14))}
+
+
+def test_the_command_line_replaces_steps(run: Callable[..., Path]) -> None:
+    run_dir = run("--model.predictor.init_args.steps=[2, 30]", "--trainer.max_steps=2")
+    assert read_records(run_dir / "bound.jsonl")[-1]["steps"] == [2, 30]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("steps=[50]", r"gives 50 latents, but the model predicts 50 steps .*model.predictor.init_args.steps"),
+        ("steps=[2, 1]", r"model.predictor.init_args.steps=\[2, 1\] must be distinct"),
+        ("num_steps=12", r"model.predictor.init_args.num_steps=12 is not the number of steps=\[14\]"),
+    ],
+)
+def test_wrong_steps_are_named(refused: Callable[..., str], option: str, words: str) -> None:
+    assert re.search(words, refused(f"--model.predictor.init_args.{option}"))
