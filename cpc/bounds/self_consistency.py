@@ -77,7 +77,7 @@ def checked_rows(
     *,
     generator: torch.Generator,
     num_negatives: int | None = None,
-    skip_steps: int = 0,
+    steps: tuple[int, ...] | None = None,
     has_baseline: bool = False,
     keeps_groups: bool = False,
     most_rows: int = MOST_ROWS,
@@ -101,7 +101,7 @@ def checked_rows(
         generator: source of random numbers, on the CPU.
         num_negatives: negatives per row, sampled with replacement; a repeated negative counts once. None: all
             candidates.
-        skip_steps: the first step is k = skip_steps + 1.
+        steps: the step k of each query, in increasing order; None: 1..K.
         has_baseline: use half of the sequences for a baseline, and only the other half for candidates.
         keeps_groups: whether batches hold more sequences of a group than the corpus does. Sequences of one group are
             then independent only given the group, unless the batch has a single group.
@@ -111,7 +111,7 @@ def checked_rows(
         ValueError: the errors of `scored_rows`.
     """
     num_steps, num_sequences, num_latents, _ = queries.shape
-    planned = plan(STRATEGY, sequences, num_latents, num_steps, skip_steps)
+    planned = plan(STRATEGY, sequences, num_latents, steps or tuple(range(1, num_steps + 1)))
     query_index = planned.query_index
     assert query_index is not None
     pool = planned.candidate_mask

@@ -81,7 +81,7 @@ def seconds_without_core() -> dict[int, float]:
 
 @contextmanager
 def idle_threads() -> Iterator[None]:
-    """Add idle OpenMP threads, so that this process has more OpenMP threads than cores; none if torch has one thread."""
+    """Add idle OpenMP threads until there are more than cores; add none if torch uses one thread."""
     num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
     if num_threads == 1:  # set after the watching began
         yield
