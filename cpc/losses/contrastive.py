@@ -18,7 +18,7 @@ from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
 from cpc.losses.candidate_sets import Sequences, copy_to_host, draw_row_negatives, plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import COMPUTE, REFERENCE, RingState, info_nce_rows
+from cpc.losses.engine import COMPUTE, DEFAULT_ANCHOR_WEIGHT, REFERENCE, RingState, check_anchor, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
 from cpc.losses.ranks import GatheredBatch, gather_batch
@@ -108,6 +108,8 @@ class Contrastive(Loss):
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
         exchange: Literal["gather", "ring"] = "gather",
+        anchor: bool = False,
+        anchor_weight: float = DEFAULT_ANCHOR_WEIGHT,
     ) -> None:
         super().__init__(skip_steps)
         choices = {
@@ -136,6 +138,9 @@ class Contrastive(Loss):
                 "model.loss.init_args.compute=reference needs all candidates at once, and exchange=ring does not hold "
                 "them: choose exchange=gather"
             )
+        check_anchor("model.loss.init_args.", anchor, anchor_weight)
+        self.anchor = anchor
+        self.anchor_weight = anchor_weight
         self.exchange = exchange
         self.negatives = negatives
         self.num_negatives = num_negatives
@@ -183,7 +188,7 @@ class Contrastive(Loss):
             rank_slice = gathered.rank_slice(num_sequences)
             for strategy in self._strategies(measure):
                 size = (num_latents, num_steps, self.skip_steps)
-                rows = plan(strategy, sequences, *size, rank_slice, has_draws=num_negatives is not None)
+                rows = plan(strategy, sequences, *size, rank_slice, num_negatives is not None, self.anchor)
                 if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
                     num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
                     nums = [num * num_per_observation for num in gathered.nums]
@@ -207,7 +212,8 @@ class Contrastive(Loss):
             if num_negatives is not None:
                 excess = draw_excess_nats(num_negatives, rows.num_negatives)
                 negatives = draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device)
-            sets[key] = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
+            rows = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
+            sets[key] = rows._replace(left_out=negatives[:, 0]) if self.anchor and negatives is not None else rows
         return sets
 
     def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
@@ -237,7 +243,8 @@ class Contrastive(Loss):
         return self.training_strategies if measure is None else (measure.strategy,)
 
     def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
-        return info_nce_rows(queries, candidates, rows, compute=self.compute)
+        anchor_weight = self.anchor_weight if self.anchor else None
+        return info_nce_rows(queries, candidates, rows, compute=self.compute, anchor_weight=anchor_weight)
 
     def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
         """Return the output of `negatives` with the weighted loss of all strategies."""
