@@ -92,6 +92,7 @@ def cases() -> dict[str, Case]:
                 ("drawn", Contrastive("mixed", 5)),
                 ("shared draws", Contrastive("same_speaker", 5, shared_across_steps=True)),
                 ("ring", Contrastive("mixed", exchange="ring")),
+                ("anchor", Contrastive("mixed", exchange="ring", anchor=True)),
             )
         },
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
