@@ -6,7 +6,7 @@ python -m benchmarks.loss --rule       (from how many candidates per drawn negat
 Each figure is the median over rounds in which every variant starts once, in a process of its own. The reference is
 `F.cross_entropy(queries @ candidates.T)` under glibc's default allocator, beside it under one that keeps freed memory
 (`pinned`), and with the processor's settings that `cpc` chooses as well (`prepared`: on AMD, float32 products through
-oneDNN instead of MKL). Ours runs as `cpc` starts it.
+oneDNN instead of MKL). Ours runs as `cpc` starts it; `anchor` is ours in float32 with the anchor.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from cpc.native.processor import prepare_processor
 SIZES = (1024, 4096, 8192, 16384, 65536)
 LARGEST_MATERIALISED = 16384  # 65536 would need 64 GiB
 DIM, TEMPERATURE = 256, 0.1
-METHODS = ("materialised", "materialised-prepared", "float32", "bf16")
+METHODS = ("materialised", "materialised-prepared", "float32", "bf16", "anchor")
 
 
 def measure(method: str, size: int) -> dict[str, float]:
@@ -42,7 +42,11 @@ def measure(method: str, size: int) -> dict[str, float]:
         if method.startswith("materialised"):
             loss = materialised_info_nce(queries / TEMPERATURE, candidates, positives)
         else:
-            loss = info_nce(queries, candidates, positives, temperature=TEMPERATURE, compute=method).loss
+            has_anchor = method == "anchor"
+            compute = "float32" if has_anchor else method
+            loss = info_nce(
+                queries, candidates, positives, temperature=TEMPERATURE, compute=compute, anchor=has_anchor
+            ).loss
         torch.autograd.grad(loss, (queries, candidates))
 
     extra_mib = peak_extra_mib(step)
@@ -55,7 +59,7 @@ def variants_of(size: int) -> dict[str, Variant]:
     def variant(method: str, pinned: bool = False) -> Variant:
         return Variant("benchmarks.loss", ("--method", method, "--size", str(size)), pinned)
 
-    ours = {method: variant(method) for method in ("float32", "bf16")}
+    ours = {method: variant(method) for method in ("float32", "bf16", "anchor")}
     if size > LARGEST_MATERIALISED:
         return ours
     return ours | {
@@ -125,6 +129,7 @@ def main() -> None:
                 figures[f"percent_of_peak_{size}"] = percent
                 figures[f"extra_mib_{size}"] = result["extra_mib"]
                 figures[f"seconds_{size}"] = result["seconds"]
+        figures[f"anchor_to_plain_{size}"] = found["anchor"]["seconds"] / found["float32"]["seconds"]
         if "materialised" in found:
             for method, suffix in (("float32", "fp32"), ("bf16", "bf16")):
                 for reference in ("", ", pinned", ", prepared"):

@@ -90,11 +90,18 @@ class Contrastive(Loss):
         exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds the
             latents of two ranks at a time, so memory does not grow with the number of ranks. `ring` scores every
             candidate twice, sends one and a half times as much as `gather`, and cannot draw negatives.
+        anchor: train with InfoNCE-anchor (Ryu et al. 2025, arXiv:2510.25983), whose optimum is
+            s = log p(z | c) / p(z), where InfoNCE adds any constant K(c). `.loss` is the anchored objective
+            (`cpc.losses.definition.anchored_rows`); all records stay those of InfoNCE. The mean score of positives then
+            estimates the information (`cpc evaluate --estimators anchor`), and has no ceiling.
+        anchor_weight: weight of the anchor's class for each negative: nu = anchor_weight n with n negatives. With 1
+            both classes of the objective have half of its weight. A low weight learns the constant slowly.
 
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
-            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, or `exchange="ring"` is
-            combined with `num_negatives` or `compute="reference"`.
+            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, `exchange="ring"` is
+            combined with `num_negatives` or `compute="reference"`, or `anchor_weight` is not positive or is given
+            without `anchor`.
     """
 
     uses_all_ranks = True
@@ -299,7 +306,8 @@ def contrast(
         group_id: the speaker of each sequence, -1 where unknown.
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
         generator: source of the draws.
-        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
+        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`, `anchor`,
+            `anchor_weight`.
 
     Raises:
         ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `num_valid` counts more

@@ -25,7 +25,7 @@ class LocalContrastive(Contrastive):
     one place, not to a frame.
 
     The encoder returns places from `latents_and_places`, as `cpc.encoders.FrameEncoder` does. The options are those of
-    `Contrastive`.
+    `Contrastive` without the anchor.
     """
 
     num_places: int
