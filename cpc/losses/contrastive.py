@@ -94,8 +94,8 @@ class Contrastive(Loss):
             s = log p(z | c) / p(z), where InfoNCE adds any constant K(c). `.loss` is the anchored objective
             (`cpc.losses.definition.anchored_rows`); all records stay those of InfoNCE. The mean score of positives then
             estimates the information (`cpc evaluate --estimators anchor`), and has no ceiling.
-        anchor_weight: weight of the anchor's class for each negative: nu = anchor_weight n with n negatives. With 1
-            both classes of the objective have half of its weight. A low weight learns the constant slowly.
+        anchor_weight: weight of the anchor's class for each negative: nu = anchor_weight n with n negatives. A low
+            weight learns the constant slowly; a high weight costs more of `log N - L`.
 
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,

@@ -69,7 +69,8 @@ def info_nce(
             with few drawn negatives, whose vectors are gathered, stay float32 too (`cpc.losses.engine`). `reference`
             runs the definition, in float64 and with the whole score matrix in memory.
         anchor: differentiate the objective of InfoNCE-anchor, which learns the constant of each row: `.loss` is its
-            mean, `.loss_nats` stays L (see `cpc.losses.Contrastive`).
+            mean, `.loss_nats` stays L (see `cpc.losses.Contrastive`). Of given `negatives` the first of each row is
+            left out of the positive's class, so their order must not depend on scores.
         anchor_weight: weight of the anchor, for each negative of a row.
 
     Returns:
