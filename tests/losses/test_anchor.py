@@ -111,9 +111,8 @@ PAIRS = [(0, 0), (0, 0), (0, 1), (0, 2), (1, 1), (1, 1), (1, 2), (1, 0)]
 
 def expected_gradient(table: Tensor, num_negatives: int, **options: Any) -> Tensor:
     """The gradient of the expected loss by the scores [x, y]: all rows of equally likely pairs and negatives."""
-    rows = list(itertools.product(PAIRS, *(range(len(PAIRS)) for _ in range(num_negatives))))
-    x = torch.tensor([pair[0] for pair, *_ in rows])
-    chosen = torch.tensor([[pair[1], *(PAIRS[i][1] for i in others)] for pair, *others in rows])
+    rows = torch.tensor(list(itertools.product(PAIRS, repeat=1 + num_negatives)))  # [row, pair, x or y]
+    x, chosen = rows[:, 0, 0], rows[:, :, 1]
     columns = chosen + 3 * torch.arange(1 + num_negatives)  # a negative may equal the positive: each has its own copy
     leaf = table.clone().requires_grad_()
     queries = torch.eye(2, dtype=torch.float64)[x]
