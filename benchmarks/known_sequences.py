@@ -1,6 +1,7 @@
-"""A CPC model on sequences of known information, read by every estimator: vector AR(1), a = 0.8, d = 4.
+"""A CPC model on sequences of known information, read by every estimator: vector AR(1) with a = 0.8.
 
-python -m benchmarks.known_sequences [--steps 600] [--batches 20]
+python -m benchmarks.known_sequences [--steps 600] [--batches 20] [--dim 4] [--num_negatives 16] [--seed 0]
+python -m benchmarks.known_sequences --anchor [WEIGHT]      (trained with the anchor)
 """
 
 import argparse
@@ -13,47 +14,59 @@ from cpc.bounds import VectorAR1
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
-from cpc.evaluation import READABLE, HeldOutReadings
+from cpc.evaluation import HeldOutReadings
+from cpc.evaluation.readings import readable_from
 from cpc.losses import Contrastive, EvalProtocol
+from cpc.losses.engine import DEFAULT_ANCHOR_WEIGHT
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
-PROCESS = VectorAR1(coefficient=0.8, dim=4)
+COEFFICIENT = 0.8
 NUM_STEPS, BATCH_SIZE, NUM_LATENTS = 4, 32, 32
 MEASURE = EvalProtocol("mixed_excluding", None)
 
 
-def trained(num_train_steps: int) -> CPC:
-    torch.manual_seed(0)
-    generator = torch.Generator().manual_seed(0)
-    model = CPC(VectorEncoder(PROCESS.dim, dim=32), GRU(64), Bilinear(NUM_STEPS), Contrastive(MEASURE.strategy))
+def trained(process: VectorAR1, loss: Contrastive, num_train_steps: int, seed: int) -> CPC:
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model = CPC(VectorEncoder(process.dim, dim=32), GRU(64), Bilinear(NUM_STEPS), loss)
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_train_steps)
     for _ in range(num_train_steps):
         optimiser.zero_grad()
-        model.loss(PROCESS.sample(BATCH_SIZE, NUM_LATENTS, generator)).loss.backward()
+        model.loss(process.sample(BATCH_SIZE, NUM_LATENTS, generator)).loss.backward()
         optimiser.step()
         schedule.step()
     return model.eval()
 
 
 @torch.no_grad()
-def readings(model: CPC, num_batches: int) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(1)
-    found = HeldOutReadings(model, READABLE, {MEASURE: torch.Generator().manual_seed(2)})
+def readings(model: CPC, process: VectorAR1, num_batches: int, seed: int) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(1000 * seed + 1)
+    estimators = readable_from(model.loss_part)
+    found = HeldOutReadings(model, estimators, {MEASURE: torch.Generator().manual_seed(2)})
     for _ in range(num_batches):
-        x = PROCESS.sample(BATCH_SIZE, NUM_LATENTS, generator)
+        x = process.sample(BATCH_SIZE, NUM_LATENTS, generator)
         found(MEASURE, model(x), Batch.of(x))
-    return [found.record(MEASURE, name, "test") for name in READABLE]
+    return [found.record(MEASURE, name, "test") for name in estimators]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="of training")
     parser.add_argument("--batches", type=int, default=20, help="that are read")
+    parser.add_argument("--dim", type=int, default=4, help="of the process; the information is proportional to it")
+    parser.add_argument("--num_negatives", type=int, help="drawn in training; all candidates if not given")
+    parser.add_argument("--seed", type=int, default=0, help="of the model and the samples")
+    parser.add_argument("--anchor", type=float, nargs="?", const=DEFAULT_ANCHOR_WEIGHT, metavar="WEIGHT")
     options = parser.parse_args()
-    records = readings(trained(options.steps), options.batches)
-    truths = [PROCESS.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]
+    process = VectorAR1(COEFFICIENT, options.dim)
+    has_anchor = options.anchor is not None
+    weight = options.anchor if has_anchor else DEFAULT_ANCHOR_WEIGHT
+    loss = Contrastive(MEASURE.strategy, options.num_negatives, anchor=has_anchor, anchor_weight=weight)
+    model = trained(process, loss, options.steps, options.seed)
+    records = readings(model, process, options.batches, options.seed)
+    truths = [process.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]
     print(f"{'nats':>14} " + " ".join(f"{f'k = {k}':>18}" for k in range(1, NUM_STEPS + 1)))
     print(f"{'truth':>14} " + " ".join(f"{truth:>18.3f}" for truth in truths))
     for record in records:

@@ -59,8 +59,8 @@ def evaluate(
         negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
         num_negatives: number R of negatives sampled per row (N = R + 1), or all (None in Python). Several numbers are
             evaluated one by one. If not given, the number of training.
-        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, js_kl, goodness_of_fit); info_nce is
-            always measured.
+        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, js_kl, goodness_of_fit; anchor for a
+            model that was trained with the anchor); info_nce is always measured.
         split: split of the data; if not given, the split that the run held out.
         num_batches: largest number of batches, at most one pass over the split; 64 if not given. Of text the whole
             split is read.
@@ -128,7 +128,7 @@ def evaluate(
             f"self_checks reads {CHECKED_STRATEGY}, the only strategy that bounds information, but the bound is "
             f"measured with {', '.join(strategies)}: add {CHECKED_STRATEGY} to `negatives`, or leave `self_checks` out"
         )
-    check_readable(others, strategies)
+    check_readable(others, loss, strategies)
     corpus = modality.open(model.encoder)
     modality.check_split(corpus, modality.eval_split, strategies, own)
     held_out = modality.held_out(

@@ -16,20 +16,29 @@ from cpc.candidates import bounds_information
 from cpc.candidates import interpretation as strategy_interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
-from cpc.losses import EvalProtocol
+from cpc.losses import EvalProtocol, Loss
 from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
-# All but mine (the value of dv), leave_one_out (needs p(z | c)) and anchor (the mean score of a critic that was trained
-# with the anchor; a model's scores have an arbitrary constant in each row).
-READABLE = tuple(
-    name for name, each in ESTIMATORS.items() if not each.needs_conditional and name not in ("mine", "anchor")
+READABLE = tuple(  # all but mine (the value of dv) and leave_one_out (needs p(z | c))
+    name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine"
 )
+ANCHOR = "anchor"  # reads only positives
 
 
-def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
-    """Check that estimators work with a model's scores and with the strategies.
+def readable_from(loss: Loss) -> tuple[str, ...]:
+    """Return the estimators that can read a model with this loss: `anchor` needs a loss with the anchor."""
+    return tuple(name for name in READABLE if loss.anchor or name != ANCHOR)
+
+
+def check_readable(estimators: Iterable[str], loss: Loss, strategies: Iterable[str] = ()) -> None:
+    """Check that estimators work with the scores of a model and with the strategies.
+
+    Args:
+        estimators: names of estimators.
+        loss: the loss of the model.
+        strategies: strategies of the negatives.
 
     Raises:
         ValueError: if an estimator does not work with them. The message names the estimator.
@@ -38,6 +47,12 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
     for name in estimators:
         if name not in READABLE:
             raise ValueError(f"estimators names {name!r}: choose from {', '.join(READABLE)}")
+        if name not in readable_from(loss):
+            raise ValueError(
+                f"estimators names {name!r}, the mean score of positives, but this model was trained without the "
+                "anchor, so that its scores have an arbitrary constant in each row: train with "
+                "model.loss.init_args.anchor=true, or leave the estimator out"
+            )
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(
                 f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "
@@ -50,7 +65,8 @@ class HeldOutReadings:
 
     Every estimator uses the model's scores. InfoNCE determines scores only up to a constant per row. TUBA and I_alpha
     estimate this constant from half of the sequences that negatives come from, and use the other half for the estimate.
-    All other estimators use the raw scores, so most of their estimates are too low.
+    All other estimators use the raw scores, so most of their estimates are too low, unless the model was trained with
+    the anchor.
 
     Args:
         model: the model whose queries score.
@@ -116,8 +132,16 @@ class HeldOutReadings:
             "num_candidates": [candidates / rows if rows else None for candidates, rows in counts],
             "estimate_nats": finite(nats),
             "standard_error_nats": finite(errors),
-            "reading": interpretation(name, protocol.strategy, is_grid),
+            "reading": self._interpretation(protocol, name, is_grid),
         }
+
+    def _interpretation(self, protocol: EvalProtocol, name: str, is_grid: bool) -> str:
+        if name != ANCHOR:
+            return interpretation(name, protocol.strategy, is_grid)
+        # The negatives of training, not of this protocol, decide which ratio the scores have learned.
+        trained = self.model.loss_part.training_strategies
+        text = interpretation(name, min(trained, key=bounds_information), is_grid)
+        return f"mean score of positives after training with negatives={', '.join(trained)}: {text}"
 
 
 def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:

@@ -18,7 +18,7 @@ from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
 from cpc.losses.candidate_sets import Sequences, copy_to_host, draw_row_negatives, plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import COMPUTE, REFERENCE, RingState, info_nce_rows
+from cpc.losses.engine import COMPUTE, DEFAULT_ANCHOR_WEIGHT, REFERENCE, RingState, check_anchor, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
 from cpc.losses.ranks import GatheredBatch, gather_batch
@@ -90,11 +90,18 @@ class Contrastive(Loss):
         exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds the
             latents of two ranks at a time, so memory does not grow with the number of ranks. `ring` scores every
             candidate twice, sends one and a half times as much as `gather`, and cannot draw negatives.
+        anchor: train with InfoNCE-anchor (Ryu et al. 2025, arXiv:2510.25983), whose optimum is
+            s = log p(z | c) / p(z), where InfoNCE adds any constant K(c). `.loss` is the anchored objective
+            (`cpc.losses.definition.anchored_rows`); all records stay those of InfoNCE. The mean score of positives then
+            estimates the information (`cpc evaluate --estimators anchor`), and has no ceiling.
+        anchor_weight: weight of the anchor's class for each negative: nu = anchor_weight n with n negatives. A low
+            weight learns the constant slowly; a high weight costs more of `log N - L`.
 
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
-            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, or `exchange="ring"` is
-            combined with `num_negatives` or `compute="reference"`.
+            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, `exchange="ring"` is
+            combined with `num_negatives` or `compute="reference"`, or `anchor_weight` is not positive or is given
+            without `anchor`.
     """
 
     uses_all_ranks = True
@@ -108,6 +115,8 @@ class Contrastive(Loss):
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
         exchange: Literal["gather", "ring"] = "gather",
+        anchor: bool = False,
+        anchor_weight: float = DEFAULT_ANCHOR_WEIGHT,
     ) -> None:
         super().__init__(skip_steps)
         choices = {
@@ -136,6 +145,9 @@ class Contrastive(Loss):
                 "model.loss.init_args.compute=reference needs all candidates at once, and exchange=ring does not hold "
                 "them: choose exchange=gather"
             )
+        check_anchor("model.loss.init_args.", anchor, anchor_weight)
+        self.anchor = anchor
+        self.anchor_weight = anchor_weight
         self.exchange = exchange
         self.negatives = negatives
         self.num_negatives = num_negatives
@@ -182,7 +194,8 @@ class Contrastive(Loss):
             _, num_sequences, num_latents, _ = queries.shape
             rank_slice = gathered.rank_slice(num_sequences)
             for strategy in self._strategies(measure):
-                rows = plan(strategy, sequences, num_latents, steps, rank_slice, has_draws=num_negatives is not None)
+                has_draws = num_negatives is not None
+                rows = plan(strategy, sequences, num_latents, steps, rank_slice, has_draws, self.anchor)
                 if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
                     num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
                     nums = [num * num_per_observation for num in gathered.nums]
@@ -206,7 +219,8 @@ class Contrastive(Loss):
             if num_negatives is not None:
                 excess = draw_excess_nats(num_negatives, rows.num_negatives)
                 negatives = draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device)
-            sets[key] = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
+            rows = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
+            sets[key] = rows._replace(left_out=negatives[:, 0]) if self.anchor and negatives is not None else rows
         return sets
 
     def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
@@ -236,7 +250,8 @@ class Contrastive(Loss):
         return self.training_strategies if measure is None else (measure.strategy,)
 
     def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
-        return info_nce_rows(queries, candidates, rows, compute=self.compute)
+        anchor_weight = self.anchor_weight if self.anchor else None
+        return info_nce_rows(queries, candidates, rows, compute=self.compute, anchor_weight=anchor_weight)
 
     def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
         """Return the output of `negatives` with the weighted loss of all strategies."""
@@ -293,7 +308,8 @@ def contrast(
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
         steps: the step k of each of the K queries, in increasing order, to which `skip_steps` is added; None: 1..K.
         generator: source of the draws.
-        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
+        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`, `anchor`,
+            `anchor_weight`.
 
     Raises:
         ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `steps` are not K

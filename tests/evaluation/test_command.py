@@ -20,7 +20,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
-from cpc.losses import EvalProtocol
+from cpc.losses import Contrastive, EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
@@ -207,6 +207,23 @@ def test_any_strategy_estimator_and_number_of_candidates(
     assert printed.count("further estimates in nats") == 4
     assert "dv: estimate of I(z; c), if latents mix fast" in printed
     assert json.loads((tmp_path / "bound.json").read_text()) == report
+
+
+def test_a_model_trained_with_the_anchor_is_read_by_its_scores(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"estimators": ["anchor"], "num_batches": 2}
+    save_pretrained(model, tmp_path / "without", provenance={"data": DATA.saved_settings})
+    with pytest.raises(ValueError, match=r"train with model\.loss\.init_args\.anchor=true"):
+        evaluate(tmp_path / "without", manifest, **options)
+    anchored = deepcopy(model)
+    anchored.loss_part = Contrastive("mixed_excluding", anchor=True, anchor_weight=0.7)
+    save_pretrained(anchored, tmp_path / "with", provenance={"data": DATA.saved_settings})
+    report = evaluate(tmp_path / "with", manifest, **options)
+    assert [each["side"] for each in report["estimates"]] == ["neither"]
+    assert report["estimates"][0]["reading"].startswith(
+        "mean score of positives after training with negatives=mixed_excluding: estimate of I(z; c)"
+    )
+    back = cpc.load_pretrained(tmp_path / "with").loss_part
+    assert (back.anchor, back.anchor_weight) == (True, 0.7)
 
 
 def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> None:

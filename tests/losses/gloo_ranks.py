@@ -92,6 +92,7 @@ def cases() -> dict[str, Case]:
                 ("drawn", Contrastive("mixed", 5)),
                 ("shared draws", Contrastive("same_speaker", 5, shared_across_steps=True)),
                 ("ring", Contrastive("mixed", exchange="ring")),
+                ("anchor", Contrastive("mixed", exchange="ring", anchor=True)),
             )
         },
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
@@ -106,6 +107,17 @@ def cases() -> dict[str, Case]:
         },
         "places": Case(LocalContrastive("mixed"), "frames", known=()),
         **{f"{strategy}, ring": Case(Contrastive(strategy, exchange="ring"), num_steps=20) for strategy in STRATEGIES},
+        **{
+            f"anchor, {name}": Case(Contrastive(negatives, num_negatives, exchange=exchange, anchor=True), known=known)
+            for name, negatives, num_negatives, exchange, known in (
+                ("all", "mixed_excluding", None, "gather", ALL_KNOWN[:3]),
+                ("drawn", "mixed", 5, "gather", ALL_KNOWN[:3]),
+                ("apart", "sequence_only", None, "gather", ALL_KNOWN[:1]),
+                ("ring", "mixed", None, "ring", ALL_KNOWN[:3]),
+                ("ring, excluding", "same_speaker_excluding", None, "ring", ALL_KNOWN[:3]),
+                ("ring, apart", "sequence_only", None, "ring", ()),
+            )
+        },
         "sharded weights": Case(Contrastive("mixed", 5), is_sharded=True),
         "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
         "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),

@@ -10,16 +10,19 @@ names in `__all__`.
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
 | `tiles.py` | the matrix products of a tile |
 | `score_gradients.py` | losses, accuracies and derivatives by the scores of a tile |
+| `anchor.py` | the loss with a class without a positive |
 | `ring.py` | the same sums while latents travel from rank to rank |
 | `partition.py` | the same sums over a bank, tiled over candidates too |
 """
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
+from cpc.losses.engine.anchor import DEFAULT_ANCHOR_WEIGHT, Anchor, check_anchor
 from cpc.losses.engine.blocks import Block, split_scores
 from cpc.losses.engine.partition import partition_sums
 from cpc.losses.engine.ring import RingState, ring_loss
@@ -33,12 +36,14 @@ COMPUTE = (*ROUNDINGS, REFERENCE)
 
 __all__ = [
     "COMPUTE",
+    "DEFAULT_ANCHOR_WEIGHT",
     "REFERENCE",
     "Block",
     "RingState",
     "ScoreCorrections",
     "accuracy_of",
     "attach_gradients",
+    "check_anchor",
     "divide_by_temperature",
     "info_nce_rows",
     "loss_and_factor",
@@ -58,6 +63,7 @@ def info_nce_rows(
     candidate_set: CandidateSet,
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "float32",
+    anchor_weight: float | None = None,
 ) -> RowLosses:
     """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
 
@@ -70,15 +76,18 @@ def info_nce_rows(
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     if compute == REFERENCE:
-        return info_nce_definition(queries, candidates, candidate_set, bias)
+        return info_nce_definition(queries, candidates, candidate_set, bias, anchor_weight)
     dtype = score_dtype(queries)
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
     rows, negatives, num_negatives = candidate_set, candidate_set.negatives, candidate_set.num_negatives
-    if rows.ring is not None:
-        return ring_loss(queries, candidates, rows, rows.ring, compute)
     if negatives is not None:
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
+    anchor = None
+    if anchor_weight is not None:
+        anchor = Anchor(anchor_weight, rearrange(anchor_weight * num_negatives.to(dtype), "m -> m 1").log())
+    if rows.ring is not None:
+        return ring_loss(queries, candidates, rows, rows.ring, compute, anchor)
 
     def is_used() -> Tensor:
         if negatives is None:
@@ -94,5 +103,6 @@ def info_nce_rows(
         negatives=negatives,
         bias=bias,
         compute=compute,
+        anchor=anchor,
     )
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)

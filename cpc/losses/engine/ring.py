@@ -19,8 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
+from cpc.losses.engine.anchor import Anchor, anchored_loss
 from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import (
+    ONE_FACTOR,
     TWO_FACTORS,
     accuracy_of,
     add_to_softmax,
@@ -69,6 +71,7 @@ def ring_loss(
     candidate_set: CandidateSet,
     ring: RingState,
     compute: str,
+    anchor: Anchor | None = None,
 ) -> RowLosses:
     """Return the losses of this rank's rows against the latents of all ranks; all ranks call it at the same time.
 
@@ -84,7 +87,7 @@ def ring_loss(
     held = torch.cat([own, own.new_zeros(max(nums) - len(own), own.shape[1])])
     weight = candidate_set.weight.to(dtype)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
-        rows = _Rows(queries.detach().to(dtype), candidate_set, compute)
+        rows = _Rows(queries.detach().to(dtype), candidate_set, compute, anchor)
         for rank, (received,) in _round(held):
             for block in ring.blocks[rank]:
                 rows.add_scores(block, received[: nums[rank]])
@@ -97,7 +100,7 @@ def ring_loss(
                     rows.add_gradients(block, received[part], weight, queries_grad, received_grad[part])
             latents_grad = _send_on([received_grad]).wait()[0][: len(latents)]
             gradients = [each if has else None for each, has in zip((queries_grad, latents_grad), needs, strict=True)]
-        loss = torch.dot(weight, loss_nats)
+        loss = torch.dot(weight, rows.objective)
     loss = attach_gradients(loss, (queries, latents), gradients)
     return RowLosses(loss, loss_nats, candidate_set.num_negatives + 1, accuracy)
 
@@ -113,32 +116,47 @@ class _Rows:
         total: `[M, 1]` sum of exp(score - best) over negatives.
         width: `[M, 1]` largest difference from `target` of a score that ties.
         num_ties: `[M, 1]` number of negatives that tie with the positive or score higher.
+        left_out: `[M, 1]` scores of the negatives that the anchor leaves out; `best` and `total` are without them.
     """
 
-    def __init__(self, queries: Tensor, candidate_set: CandidateSet, compute: str) -> None:
-        self.queries, self.compute, num_rows = queries, compute, len(candidate_set.step)
+    def __init__(self, queries: Tensor, candidate_set: CandidateSet, compute: str, anchor: Anchor | None) -> None:
+        self.queries, self.compute, self.anchor, num_rows = queries, compute, anchor, len(candidate_set.step)
         index = candidate_set.query_index
         self.query_index = torch.arange(num_rows, device=queries.device) if index is None else index
         self.target = queries.new_zeros(num_rows, 1)
-        self.best = torch.full_like(self.target, -torch.inf)
+        self.best, self.left_out = (torch.full_like(self.target, -torch.inf) for _ in range(2))
         self.total, self.num_ties, self.width = (torch.zeros_like(self.target) for _ in range(3))
 
     def add_scores(self, block: Block, latents: Tensor) -> None:
         """Add the scores of a block of one rank's latents to the sums."""
-        for rows, scores, own, tiles in self._tiles(block, latents):
+        for rows, scores, own, left_out, tiles in self._tiles(block, latents):
             if own is not None:
                 self.target[rows] = scores.gather(1, own)
                 self.width[rows] = tie_width(self.queries[self.query_index[rows]], tiles.candidates[own].norm(dim=-1))
                 scores.scatter_(1, own, -torch.inf)
             self.num_ties[rows] += (scores >= self.target[rows] - self.width[rows]).sum(1, keepdim=True)
+            if left_out is not None:
+                is_here, column = left_out >= 0, left_out.clamp(min=0)
+                found = scores.gather(1, column)
+                self.left_out[rows] = found.where(is_here, self.left_out[rows])
+                scores.scatter_(1, column, found.masked_fill(is_here, -torch.inf))
             best = scores.amax(1, keepdim=True)
             self.best[rows], self.total[rows], _, _ = add_to_softmax(scores, best, self.best[rows], self.total[rows])
 
     def losses(self) -> tuple[Tensor, Tensor]:
         """Return losses and accuracies `[M]`; call it after all latents were received."""
         self.log_total = self.best + self.total.log()
-        loss_nats, self.factor = loss_and_factor(log_odds_against(self.target, self.best, self.total.log()))
-        accuracy = accuracy_of(self.target, self.best, self.num_ties, self.width)
+        if self.anchor is None:
+            loss_nats, self.factor = loss_and_factor(log_odds_against(self.target, self.best, self.total.log()))
+            self.target_grad, objective = -torch.ones_like(loss_nats), loss_nats
+        else:
+            sums = (self.target, self.left_out, self.best, self.total.log())
+            objective, loss_nats, factor, self.target_grad, self.left_out_grad = anchored_loss(*sums, self.anchor)
+            # The factor belongs only to the other negatives, and is part of their exponents.
+            self.log_total = torch.where(factor > 0, self.log_total - factor.log(), torch.inf)
+            self.factor = torch.ones_like(factor)
+        self.objective = objective[:, 0]
+        accuracy = accuracy_of(self.target, torch.maximum(self.best, self.left_out), self.num_ties, self.width)
         return loss_nats[:, 0], accuracy[:, 0]
 
     def add_gradients(
@@ -147,10 +165,15 @@ class _Rows:
         """Add the gradients of the queries and of one rank's latents, in place; `weight` is that of the rows."""
         columns = block.columns
         total = latents_grad if columns is None else torch.zeros_like(latents[columns])
-        for rows, scores, own, tiles in self._tiles(block, latents):
-            score_grads = flush_denormals(scores.sub_(self.log_total[rows]).exp_(), TWO_FACTORS)
+        power = TWO_FACTORS if self.anchor is None else ONE_FACTOR
+        for rows, scores, own, left_out, tiles in self._tiles(block, latents):
+            score_grads = flush_denormals(scores.sub_(self.log_total[rows]).exp_(), power)
             if own is not None:
-                score_grads.scatter_(1, own, -1.0)
+                score_grads.scatter_(1, own, self.target_grad[rows])
+            if left_out is not None:
+                column = left_out.clamp(min=0)
+                grad = self.left_out_grad[rows].where(left_out >= 0, score_grads.gather(1, column))
+                score_grads.scatter_(1, column, grad)
             row_weight = rearrange(weight[rows], "m -> m 1") * self.factor[rows]
             index = self.query_index[rows]
             queries_grad[index] += tiles.query_gradient(score_grads) * row_weight
@@ -158,19 +181,25 @@ class _Rows:
         if columns is not None:
             latents_grad.index_add_(0, columns, total)
 
-    def _tiles(self, block: Block, latents: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None, SharedTiles]]:
-        """Yield rows, their scores (-inf: not a candidate), the columns of their positives, and the tiles."""
+    def _tiles(
+        self, block: Block, latents: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, Tensor | None, SharedTiles]]:
+        """Yield rows, their scores (-inf: not a candidate), and the tiles.
+
+        Between them are the columns of positives, and of the negatives that are left out.
+        """
         assert block.rows is not None
         vectors = latents if block.columns is None else latents[block.columns]
         tiles = choose_tiles(len(block.rows), vectors, None, None, self.compute)
         assert isinstance(tiles, SharedTiles)
         for tile in tiles.rows():
-            rows, own = block.rows[tile], None if block.positives is None else block.positives[tile]
+            rows = block.rows[tile]
+            own, left_out = (each if each is None else each[tile] for each in (block.positives, block.left_out))
             scores = tiles.scores(self.queries[self.query_index[rows]], tile)
             if block.candidate_mask is not None and block.sequence is not None:
                 mask = block.candidate_mask[block.sequence[tile]]
                 scores.masked_fill_(~(mask if own is None else mask.scatter(1, own, True)), -torch.inf)
-            yield rows, scores, own, tiles
+            yield rows, scores, own, left_out, tiles
 
 
 def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator[Block]:
@@ -180,17 +209,22 @@ def _blocks_of_rank(blocks: list[Block], nums: list[int], rank: int) -> Iterator
     for block in blocks:
         if block.columns is None:
             chosen: slice | Tensor = slice(start, stop)
-            columns, first = None, start
+            columns, first, num = None, start, nums[rank]
         else:
             chosen = ((block.columns >= start) & (block.columns < stop)).nonzero()[:, 0]
             if len(chosen) == 0:
                 continue
-            columns, first = block.columns[chosen] - start, int(chosen[0])
+            columns, first, num = block.columns[chosen] - start, int(chosen[0]), len(chosen)
         assert block.positives is not None
         rows = torch.arange(len(block.positives)) if block.rows is None else block.rows
         is_own = rank == dist.get_rank()
         mask = None if block.candidate_mask is None else block.candidate_mask[:, chosen]
-        yield Block(rows, columns, block.positives - first if is_own else None, mask, block.sequence)
+        own = block.positives - first if is_own else None
+        left_out = None
+        if block.left_out is not None:
+            left_out = block.left_out - first
+            left_out.masked_fill_((left_out < 0) | (left_out >= num), -1)
+        yield Block(rows, columns, own, mask, block.sequence, left_out=left_out)
 
 
 def _round(*held: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:

@@ -52,16 +52,18 @@ class LossAndGradients(NamedTuple):
         factor: `[M, 1]`; multiply the derivatives of the row by it.
         score_grads: `[M, N]` derivatives by the scores of candidates.
         target_grads: `[M, T]` derivatives by the scores of targets.
+        objective: `[M, 1]`, the function that the derivatives belong to; None: the loss.
     """
 
     loss: Tensor
     factor: Tensor
     score_grads: Tensor
     target_grads: Tensor
+    objective: Tensor | None = None
 
 
 def loss_and_gradients(
-    form: str,
+    form: "Form",
     scores: Float[Tensor, "M N"],
     corrections: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
@@ -71,7 +73,7 @@ def loss_and_gradients(
     """Return accuracies, losses and score gradients of a tile. The scores are overwritten.
 
     Args:
-        form: a name in `FORMS`.
+        form: a function in `FORMS`, or one with their arguments.
         scores: scores of the candidates.
         corrections: corrections of these rows.
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
@@ -99,7 +101,7 @@ def loss_and_gradients(
         best = scores.amax(1, keepdim=True)
     if log_count_targets is not None:
         targets = targets - log_count_targets
-    found = FORMS[form](scores, targets, best, weight)
+    found = form(scores, targets, best, weight)
     if own is not None:
         found.score_grads.scatter_add_(1, own, found.target_grads)
     return accuracy, found
@@ -111,10 +113,7 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
     With several targets the target distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert weight is None, "in a softmax, a weight is a correction of the score"
-    is_empty = best == -torch.inf  # the row has no candidate: the loss reads only its targets
-    scores[:, :1].masked_fill_(is_empty, 0)
-    shares, log_total = softmax_in_place(scores)
-    shares[:, :1].masked_fill_(is_empty, 0)
+    shares, log_total = softmax_in_place(scores, best)
     if targets.shape[1] == 1:
         loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
         return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
@@ -135,7 +134,7 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
 def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return the softmax loss of log P = log sigmoid(F), for scores F that are log odds log(P / (1 - P))."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
-    loss, factor, score_grads, target_grads = softmax(log_p, log_p_targets, best, weight)
+    loss, factor, score_grads, target_grads, _ = softmax(log_p, log_p_targets, best, weight)
     # d log P / dF = 1 - P
     return LossAndGradients(loss, factor, score_grads * torch.sigmoid(-scores), target_grads * torch.sigmoid(-targets))
 
@@ -159,7 +158,8 @@ def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | Non
     return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_grads), target_grads)
 
 
-FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]] = {
+Form = Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]
+FORMS: dict[str, Form] = {
     "softmax": softmax,
     "softmax_of_odds": softmax_of_odds,
     "logistic": logistic,
@@ -235,13 +235,19 @@ def tie_width(
     return max(16, queries.shape[1]) * dtype.eps * largest
 
 
-def softmax_in_place(scores: Float[Tensor, "M N"]) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
+def softmax_in_place(
+    scores: Float[Tensor, "M N"], best: Float[Tensor, "M 1"]
+) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
     """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
 
-    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite.
+    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite. A row without a candidate,
+    where `best` is minus infinity, has probabilities of 0 and a log of 0.
     """
+    is_empty = best == -torch.inf
+    scores[:, :1].masked_fill_(is_empty, 0)
     probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
     log_total = -probabilities.amax(1, keepdim=True).log()
+    probabilities[:, :1].masked_fill_(is_empty, 0)
     return flush_denormals(probabilities, TWO_FACTORS), log_total
 
 
