@@ -94,7 +94,7 @@ ECG = replace(
     ),
 )
 # HAPT at 50 Hz: a latent stands for 160 ms, and a window of 164 s has 1024.
-LONG_WINDOWS = ("--data.window_seconds=163.84", "--data.batch_size=2")
+LONG_WINDOWS = ("--data.window_seconds=163.84", "--data.batch_size=2", "--model.extra_strategies=[]")
 PARTS: dict[str, tuple[Study, int, int]] = {  # study, width, memory in latents
     "ECG waves": (ECG, 128, 625),
     "activities": (replace(STUDIES["activities"], options=LONG_WINDOWS), 256, 512),
