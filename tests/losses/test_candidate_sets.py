@@ -74,13 +74,14 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
     assert (seen == 1).all()
 
 
+@pytest.mark.parametrize("steps", [(1, 2, 3), (2, 5)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_processes_plan_their_parts_of_the_whole(strategy: str) -> None:
+def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int, ...]) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = plan(strategy, everyone, 6, (1, 2, 3), has_anchor=True)
+    whole = plan(strategy, everyone, 6, steps, has_anchor=True)
     for rank in range(2):
-        part = plan(strategy, everyone, 6, (1, 2, 3), rank_slice=RankSlice(3 * rank, 3, 2), has_anchor=True)
+        part = plan(strategy, everyone, 6, steps, rank_slice=RankSlice(3 * rank, 3, 2), has_anchor=True)
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
