@@ -197,9 +197,9 @@ def checks_of(estimator: str) -> tuple[Check, ...]:
 
 def self_checks_table(records: Sequence[dict[str, Any]]) -> str:
     """Return a table of the records of one protocol: a line per estimator and step, the difference of each check."""
-    by_estimator: dict[str, dict[str, dict[str, Any]]] = {}
+    estimator_checks: dict[str, dict[str, dict[str, Any]]] = {}
     for record in records:
-        by_estimator.setdefault(record["estimator"], {})[record["check"]] = record
+        estimator_checks.setdefault(record["estimator"], {})[record["check"]] = record
     titles = ("shuffled - 0", "half - all channels", "half - whole scores", "pair - both parts")
     first = records[0]
     negatives = "all candidates" if first["num_negatives"] is None else f"{first['num_negatives']} negatives"
@@ -208,7 +208,7 @@ def self_checks_table(records: Sequence[dict[str, Any]]) -> str:
         f"{'k':>8} {'estimator':>15} " + " ".join(f"{title:>25}" for title in titles),
     ]
     for index, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
-        for name, checks in by_estimator.items():
+        for name, checks in estimator_checks.items():
             cells = " ".join(f"{_cell(checks[check], index) if check in checks else '-':>25}" for check in CHECKS)
             lines.append(f"{Step(direction, k).name:>8} {name:>15} {cells}")
     sentences = {

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.cli import main
@@ -18,41 +16,23 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.parameter_groups import parameter_groups
 
+OPTIONS = (
+    "--model.context=cpc.contexts.StateSpace",
+    "--model.context.init_args.dim=8",
+    "--model.context.init_args.num_layers=2",
+    "--model.predictor.init_args.steps=[3, 9]",
+    "--model.loss=cpc.losses.Contrastive",
+    "--model.loss.init_args.anchor=true",
+    "--model.num_chunks=2",
+    "--eval_every_steps=3",
+    "--checkpoint_every_steps=3",
+)
+
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Path]:
-    """Start a run on six noisy oscillations, with steps, the anchor and batches in chunks."""
-    rng = np.random.default_rng(0)
-    x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (6, 1)))[..., None] + 0.3 * rng.normal(size=(6, 400, 1))
-    np.savez(tmp_path / "signals.npz", x=x.astype(np.float32), group=np.arange(6), sample_rate_hz=20.0)
-    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
-    content: dict[str, Any] = {
-        "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.StateSpace", "init_args": {"dim": 8, "num_layers": 2}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [3, 9]}},
-            "loss": {"class_path": "cpc.losses.Contrastive", "init_args": {"anchor": True}},
-            "num_chunks": 2,
-        },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(tmp_path / "signals.npz"),
-                "window_seconds": 5.0,
-                "batch_size": 4,
-                "eval_batches": 1,
-                "valid_share": 0.34,
-            },
-        },
-        "trainer": {"max_steps": 3, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
-        "record_every_steps": 1,
-        "eval_every_steps": 3,
-        "checkpoint_every_steps": 3,
-    }
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
-
+def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(*options: str) -> Path:
-        main(["pretrain", "--config", str(tmp_path / "config.yaml"), "--run_dir", str(tmp_path / "run"), *options])
+        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / "run"), *OPTIONS, *options])
         return tmp_path / "run"
 
     return run
@@ -65,7 +45,8 @@ def decays(folder: Path) -> list[float]:
 
 def test_weight_decay_leaves_time_constants(run: Callable[..., Path]) -> None:
     """A decay that multiplies every other weight by 1 - 0.001 * 900 = 0.1 per step."""
-    folder = run("--model.optimiser", "adamw", "--model.learning_rate", "1e-3", "--model.weight_decay", "900")
+    adam = ("--model.optimiser=adamw", "--model.learning_rate=1e-3")
+    folder = run(*adam, "--model.weight_decay=900", "--trainer.max_steps=3")
     model = load_pretrained(folder)
     assert decays(folder) == [900.0, 0.0]
     assert len(time_constants(model)) == 6
@@ -80,7 +61,7 @@ def test_weight_decay_leaves_time_constants(run: Callable[..., Path]) -> None:
         elif name.endswith("output.weight"):
             assert weight.abs().max() < 0.01
     # after a resume with another decay too
-    run("--model.optimiser", "adamw", "--model.weight_decay", "0.5", "--trainer.max_steps", "4", "--ckpt_path", "last")
+    run(*adam, "--model.weight_decay=0.5", "--trainer.max_steps=4", "--ckpt_path=last")
     assert decays(folder) == [0.5, 0.0]
 
 
@@ -92,7 +73,7 @@ def test_models_without_time_constants_have_one_group() -> None:
 
 def test_weights_of_16_bits_give_the_same_contexts(run: Callable[..., Path], tmp_path: Path) -> None:
     """Rounding also the steps would move the phase of the fastest mode by a tenth of a radian within its memory."""
-    model = load_pretrained(run("--trainer.max_steps", "1"))
+    model = load_pretrained(run("--trainer.max_steps=1"))
     save_pretrained(model, tmp_path / "half", dtype=torch.float16)
     rounded = load_pretrained(tmp_path / "half")
     state = rounded.state_dict()
