@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpc.config.argument_rules import Writable
 from cpc.config.description import build, describe
+from cpc.contexts.context import time_constants
 from cpc.data.store.atomic import write_json
 from cpc.data.store.torch_archive import read_torch_archive
 from cpc.data.store.untrusted import open_regular, read_json
@@ -61,7 +62,7 @@ def save_pretrained(
         folder: output folder, created if needed.
         provenance: facts that are stored with the architecture, such as corpus, steps, seed and bound.
         dtype: type in which weights and statistics are stored, such as torch.float16, which halves the file;
-            `load_pretrained` converts them back. None: their own types.
+            `load_pretrained` converts them back. Time constants keep their own types. None: all keep their own types.
 
     Raises:
         TypeError: if the architecture or the provenance contains values that JSON cannot represent.
@@ -74,7 +75,10 @@ def save_pretrained(
         if dist.get_rank() > 0:
             return
     if dtype is not None:
-        weights = {name: _converted(weight, name, dtype) for name, weight in weights.items()}
+        exact = time_constants(model)
+        weights = {
+            name: weight if name in exact else _converted(weight, name, dtype) for name, weight in weights.items()
+        }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _finish_save(folder)

@@ -53,8 +53,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         if not model.context.has_bounded_state:
             raise ValueError(
-                f"model.context is {type(model.context).__name__}, whose state grows with every step: choose GRU or "
-                "LSTM"
+                f"model.context is {type(model.context).__name__}, whose state grows with every step: choose GRU, "
+                "LSTM or StateSpace"
             )
         self.model = model
         self.policy = nn.Linear(model.context.dim, num_actions)

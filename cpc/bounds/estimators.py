@@ -283,6 +283,7 @@ class Estimator:
         needs_conditional: whether `read` takes log p(y | x), which is known only for tasks with known information; no
             critic is trained for it.
         best_offset: offset of the best scores from log p(y | x) / p(y).
+        reads_negatives: whether the estimate depends on scores of negatives.
         objective: function that makes the training objective, if the objective differs from the estimate. Estimators
             with the same objective can use the same critic.
     """
@@ -292,6 +293,7 @@ class Estimator:
     needs_baseline: bool = False
     needs_conditional: bool = False
     best_offset: float = 0.0
+    reads_negatives: bool = True
     objective: Callable[[], Callable[[Tensor], Tensor]] | None = None
 
 
@@ -313,7 +315,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "js": Estimator(jensen_shannon_nwj, "lower", objective=_jensen_shannon),
     "smile": Estimator(smile, "neither", objective=_jensen_shannon),
     "js_kl": Estimator(kl_from_jensen_shannon, "neither", objective=_jensen_shannon),
-    "anchor": Estimator(anchored_plug_in, "neither", objective=_anchored_info_nce),
+    "anchor": Estimator(anchored_plug_in, "neither", reads_negatives=False, objective=_anchored_info_nce),
     "goodness_of_fit": Estimator(goodness_of_fit, "neither"),
     "leave_one_out": Estimator(leave_one_out, "upper", needs_conditional=True),
 }

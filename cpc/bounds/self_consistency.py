@@ -35,7 +35,7 @@ from cpc.losses.candidate_sets import Sequences, plan
 
 STRATEGY = "mixed_excluding"  # the only strategy whose estimates bound information
 NUM_ERRORS = 3.0
-NEGLIGIBLE_NATS = 0.1  # sums may be wrong by this much, which finite N alone can cause
+NEGLIGIBLE_NATS = 0.1  # sums may be wrong by this much because N is finite
 MOST_ALLOWED_NATS = 1.0  # if chance may move a difference further than this, a check that does not fail shows nothing
 MOST_ROWS = 64
 Check = Literal["shuffled", "data_processing", "rescaling", "additivity"]
@@ -134,7 +134,7 @@ def checked_rows(
 
     def scored(rows: Tensor, positives: Tensor, mask: Tensor, baseline: Tensor) -> ScoredRows:
         scores = flat[query_index[rows].to(flat.device)] @ columns.T
-        return _on_device(ScoredRows(scores, positives, mask, baseline), scores.device)
+        return _move(ScoredRows(scores, positives, mask, baseline), scores.device)
 
     for step in range(num_steps):
         rows = (planned.step == step).nonzero()[:, 0]
@@ -154,7 +154,7 @@ def checked_rows(
         shuffled = None
         if has_other.any():
             is_shuffled = has_other.to(plain.scores.device)
-            shuffled = _on_device(
+            shuffled = _move(
                 ScoredRows(
                     plain.scores[is_shuffled],
                     positives[other[has_other]],
@@ -280,5 +280,5 @@ def _sampled(mask: Bool[Tensor, "M N"], num: int | None, generator: torch.Genera
     return torch.zeros_like(mask).scatter(1, drawn, True)
 
 
-def _on_device(rows: ScoredRows, device: torch.device) -> ScoredRows:
+def _move(rows: ScoredRows, device: torch.device) -> ScoredRows:
     return ScoredRows(*(each.to(device) for each in rows))

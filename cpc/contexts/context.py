@@ -100,6 +100,16 @@ class Context(nn.Module):
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...
 
 
+def time_constants(model: nn.Module) -> set[str]:
+    """Return the names of the parameters that layers list as their `time_constants`.
+
+    They set how long a layer remembers, so they are neither decayed in training nor rounded to 16 bits.
+    """
+    return {
+        f"{path}.{name}" for path, module in model.named_modules() for name in getattr(module, "time_constants", ())
+    }
+
+
 def check_latents(encoder: Any, context: Any) -> None:
     """Raise ValueError if only one of encoder and context works on grids."""
     output, accepted = getattr(encoder, "latents", None), getattr(context, "latents", None)

@@ -108,6 +108,8 @@ class StateSpace(Context):
 class StateSpaceLayer(nn.Module):
     """A residual layer x + W gelu(scan(norm(x))) on `[B, T, C]`."""
 
+    time_constants = ("log_step", "log_damping", "frequency")  # read by cpc.contexts.context.time_constants
+
     def __init__(
         self, dim: int, num_modes: int, initialisation: str, min_step: float, max_step: float, dropout: float
     ) -> None:

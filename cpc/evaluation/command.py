@@ -69,8 +69,8 @@ def evaluate(
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
         self_checks: also check with mixed_excluding whether info_nce and all `estimators` are self-consistent. Shuffled
             pairs must read nothing, half of the channels or of each score must not read more than the whole, and two
-            independent parts must read the sum of both. Without `out`, the verdicts are also appended to
-            self_checks.jsonl of the model's run, for `cpc monitor`.
+            independent parts must read the sum of both (anchor: only shuffled pairs). Without `out`, the verdicts are
+            also appended to self_checks.jsonl of the model's run, for `cpc monitor`.
         seed: seed of batches and negatives; 0 if not given.
         cache_dir: folder of packed data; next to the data if not given.
         skip_bad: leave out files that cannot be used, and print how many.

@@ -68,9 +68,8 @@ def export(
     begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
     inputs of random shapes.
 
-    Of contexts, only GRU, LSTM, state space, PixelCNN and identity are exported, since the state of others has no fixed
-    size. A
-    message says if a context is left out.
+    The contexts GRU, LSTM, StateSpace, PixelCNN and Identity are exported. Others are left out with a message, since
+    their state has no fixed size.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.

@@ -155,9 +155,9 @@ def anchored_rows(
     """
     assert left_out is not None
     log_nu = (anchor_weight * negatives.sum(1, keepdim=True)).log()
-    with_positive = num_times.scatter_add(1, rearrange(left_out, "m -> m 1"), -torch.ones_like(log_nu))
+    positive_class = num_times.scatter_add(1, rearrange(left_out, "m -> m 1"), -torch.ones_like(log_nu))
     log_sum, log_sum_anchor = (
-        torch.cat([scores + each.log(), log_nu], 1).logsumexp(1) for each in (with_positive, negatives)
+        torch.cat([scores + each.log(), log_nu], 1).logsumexp(1) for each in (positive_class, negatives)
     )
     positive_loss = log_sum - positive_scores[:, 0]
     anchor_loss = log_sum_anchor - log_nu[:, 0]

@@ -146,25 +146,27 @@ def _non_finite_values(run: Run) -> list[str]:
 
 
 def _self_checks(run: Run) -> list[Badge]:
-    """Return a badge for the self-checks of the newest model that was checked; [] without any."""
+    """Return a badge for the self-checks of the newest model that was checked; [] if none passed or failed."""
     tables = run.tables(SELF_CHECKS)
     newest_step = max((table.last_mean("step") for table in tables), default=0.0)
-    reasons, has_failed = [], False
+    reasons, verdicts_found = [], set[str]()
     for table in tables:
         if table.last_mean("step") < newest_step:
             continue
         labels_by_verdict: dict[str, list[str]] = {}
         for label, verdict in zip(table.last.get("labels", []), table.last.get("verdict", []), strict=False):
             labels_by_verdict.setdefault(verdict, []).append(label)
-        has_failed |= "failed" in labels_by_verdict
+        verdicts_found |= set(labels_by_verdict)
         split, estimator, num_negatives, check = table.key.names
         negatives = "" if num_negatives == "None" else f" with {num_negatives} negatives"
         verdicts = "; ".join(f"{verdict} at {', '.join(labels)}" for verdict, labels in labels_by_verdict.items())
         if len(labels_by_verdict) == 1:
             (verdicts,) = labels_by_verdict
         reasons.append(f"{check} of {estimator}{negatives} on {split}: {verdicts}")
-    name = "inconsistent" if has_failed else "self-consistent"
-    return [Badge(name, f"step {newest_step:.0f}: {' | '.join(reasons)}")] if reasons else []
+    if not verdicts_found & {"passed", "failed"}:
+        return []
+    name = "inconsistent" if "failed" in verdicts_found else "self-consistent"
+    return [Badge(name, f"step {newest_step:.0f}: {' | '.join(reasons)}")]
 
 
 def _flagged(table: Table, name: str) -> list[str]:

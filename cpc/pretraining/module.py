@@ -21,6 +21,7 @@ from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.pretraining.chunks import contrast_in_chunks
+from cpc.pretraining.parameter_groups import UNDECAYED, parameter_groups
 from cpc.pretraining.resume import differences, random_states, restore_random_states
 
 _OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -42,7 +43,8 @@ class Pretraining(pl.LightningModule):
         learning_rate: peak rate, after the warm-up.
         betas: decay rates of Adam.
         epsilon: epsilon of Adam.
-        weight_decay: weight decay, decoupled with `adamw`, an L2 penalty with `adam`.
+        weight_decay: weight decay, decoupled with `adamw`, an L2 penalty with `adam`. Time constants, such as the steps
+            and frequencies of `cpc.contexts.StateSpace`, have none.
         warmup_steps: optimiser steps of linear warm-up.
         schedule: after the warm-up: `constant`, or `cosine` down to zero at `trainer.max_steps`.
         extra_strategies: further strategies of the held-out bound. Same-speaker strategies are measured on batches of
@@ -195,7 +197,7 @@ class Pretraining(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         """Return Adam with a linear warm-up, followed by a constant or cosine schedule."""
         optimiser = _OPTIMISERS[self.optimiser](
-            self.model.parameters(),
+            parameter_groups(self.model),
             lr=self.learning_rate,
             betas=self.betas,
             eps=self.epsilon,
@@ -280,7 +282,8 @@ class Pretraining(pl.LightningModule):
         optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         rate = self.learning_rate * self._learning_rate_factor(schedule.last_epoch, self.trainer.max_steps)
         for group in optimiser.param_groups:
-            group.update(optimiser.defaults | {"lr": rate, "initial_lr": self.learning_rate})
+            own = {} if group is optimiser.param_groups[0] else UNDECAYED
+            group.update(optimiser.defaults | {"lr": rate, "initial_lr": self.learning_rate} | own)
         schedule.base_lrs = [self.learning_rate] * len(optimiser.param_groups)
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:

@@ -153,7 +153,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             source="(arrays)",
             sample_rate_hz=float(encoder.sample_rate_hz),
             window_seconds=window_samples / encoder.sample_rate_hz,
-            batch_size=min(self.batch_size, num_windows),
+            batch_size=max(1, min(self.batch_size, num_windows)),
             sampler="same_speaker" if same_group else "uniform",
             seed=seed,
         )

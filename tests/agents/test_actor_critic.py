@@ -9,10 +9,10 @@ from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, discounted
 B, T = 3, 7
 
 
-@pytest.fixture
-def agent() -> ActorCritic:
+@pytest.fixture(params=["GRU", "StateSpace"])
+def agent(request: pytest.FixtureRequest) -> ActorCritic:
     torch.manual_seed(0)
-    encoder, context = cpc.encoders.VectorEncoder(2, dim=5, hidden_dim=6), cpc.contexts.GRU(dim=4)
+    encoder, context = cpc.encoders.VectorEncoder(2, dim=5, hidden_dim=6), getattr(cpc.contexts, request.param)(4, 2)
     return ActorCritic(cpc.CPC(encoder, context, cpc.predictors.Bilinear(2)), num_actions=3).double()
 
 
@@ -112,5 +112,5 @@ def test_the_policy_follows_the_gradient_of_its_return(agent: ActorCritic, x: to
 
 def test_a_context_whose_state_grows_is_refused() -> None:
     model = cpc.CPC(cpc.encoders.VectorEncoder(2), cpc.contexts.CausalTransformer(dim=16), cpc.predictors.Bilinear(2))
-    with pytest.raises(ValueError, match="CausalTransformer, whose state grows with every step: choose GRU or LSTM"):
+    with pytest.raises(ValueError, match="CausalTransformer, whose state grows with every step: choose GRU, LSTM or"):
         ActorCritic(model, 2)

@@ -160,9 +160,16 @@ def test_groups_are_kept_apart_only_where_batches_mix_them() -> None:
 
 
 def ar1_readings(
-    name: str, coefficient: float, dim: int, scale: float = 1.0, batch: tuple[int, int, int] = (40, 8, 33)
+    name: str,
+    coefficient: float,
+    dim: int,
+    scale: float = 1.0,
+    batch: tuple[int, int, int] = (40, 8, 33),
+    kept: list[bool] | None = None,
 ) -> dict[str, ReadingTally]:
     """Tallies of the exact scores of a vector AR(1), times `scale`, with half of its dimensions as processed latents.
+
+    `kept` are other channels for the processed latents.
 
     Every dimension has two channels: x rho / v for the product, and x^2 for the constant that depends on the latent.
     """
@@ -174,7 +181,7 @@ def ar1_readings(
     }
     offset = ESTIMATORS[name].best_offset
     constant = task.mutual_information_nats(1) + offset
-    channels = torch.tensor([True] * 2 * (dim // 2) + [False] * 2 * (dim - dim // 2) + [True])
+    channels = torch.tensor(kept or [True] * 2 * (dim // 2) + [False] * 2 * (dim - dim // 2) + [True])
     for _ in range(num_batches):
         x = task.sample(num_sequences, num_latents, generator).double()
         latents = torch.stack([x, x.square()], -1).flatten(2)
@@ -242,6 +249,20 @@ def test_the_exact_critic_of_a_known_process_passes(name: str) -> None:
     assert tallies["processed"].compute()[0] == pytest.approx(truth / 2, abs=0.08)
     assert verdicts(tallies, None) == ["passed"] * 4
     assert verdicts(tallies, 150.0) == ["passed"] * 4
+
+
+@pytest.mark.usefixtures("unchecked_types")
+def test_half_of_the_channels_of_the_exact_critic_can_raise_the_mean_score() -> None:
+    """Without the channels x^2 the mean score of positives loses -rho^2 / (2 v) per dimension, and info_nce falls."""
+    rho, dim = 0.5, 2
+    for name in ("anchor", "info_nce"):
+        tallies = ar1_readings(name, rho, dim, kept=[True, False] * dim + [True])
+        difference, error = weighted_sum([tallies["processed"], tallies["plain"]], [1, -1])
+        if name == "anchor":
+            assert difference == pytest.approx(dim * rho**2 / 2 / (1 - rho**2), abs=4 * error + 0.01)
+            assert verdicts(tallies, None)[1] == "failed"
+        else:
+            assert verdicts(tallies, None)[1] == "passed"
 
 
 @pytest.mark.usefixtures("unchecked_types")

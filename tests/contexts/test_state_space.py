@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cpc.contexts import StateSpace
 from cpc.contexts import diagonal_scan as diagonal_scan_module
-from cpc.contexts.diagonal_scan import CHUNK, SOURCE, _convolve, compiled, diagonal_scan
+from cpc.contexts.diagonal_scan import CHUNK, CONVOLVED, SOURCE, _convolve, compiled, diagonal_scan
 from cpc.contexts.state_space import INITIALISATIONS, StateSpaceLayer
 
 has_compiler = pytest.mark.skipif(compiled(SOURCE) is None, reason="no C compiler")
@@ -74,6 +74,16 @@ def test_gradients_of_the_c_code_are_those_of_autograd(
 def test_gradients_by_finite_differences(form: Callable[..., tuple[Tensor, Tensor]]) -> None:
     given = [each.requires_grad_() for each in arguments(2, 7, 3, 2, torch.float64)]
     assert torch.autograd.gradcheck(form, given)
+
+
+def test_gradients_of_convolutions_cross_chunks() -> None:
+    given = [each.requires_grad_() for each in arguments(2, CONVOLVED + 44, 3, 2, torch.float64)]
+    found, expected = (
+        torch.autograd.grad(outputs[:, -40:].square().sum() + last.square().sum(), given)
+        for outputs, last in (_convolve(*given), by_hand(*given))
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9 * float(other.abs().max()))
 
 
 @has_compiler

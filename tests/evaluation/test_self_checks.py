@@ -153,3 +153,19 @@ def test_one_batch_of_three_sequences_is_not_measured(model: cpc.CPC, manifest: 
         assert all("raise num_batches" in meaning for meaning in each["meaning"])
     *_, sums = report["self_checks"]
     assert (sums["num_rows"], sums["reading_nats"]) == ([0, 0], [None, None])
+
+
+def test_the_mean_score_of_positives_is_checked_with_shuffled_pairs(
+    model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps with a gap and draws; the other checks hold for any mean, or fail for the exact scores."""
+    torch.manual_seed(0)
+    anchored = CPC(model.encoder, model.context, Bilinear(steps=[3, 5]), Contrastive(num_negatives=4, anchor=True))
+    save_pretrained(anchored, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
+    report = evaluate(tmp_path, manifest, num_batches=3, batch_size=8, estimators=["anchor"], self_checks=True)
+    checks = [(each["estimator"], each["check"]) for each in report["self_checks"]]
+    names = ("shuffled", "data_processing", "rescaling", "additivity")
+    assert checks == [*(("info_nce", name) for name in names), ("anchor", "shuffled")]
+    assert all(each["steps"] == [3, 5] and each["num_negatives"] == 4 for each in report["self_checks"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row[1:2] == ["anchor"] and row[-3:] == ["-"] * 3] == ["3", "5"]

@@ -3,7 +3,7 @@
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from cpc.contexts import GRU, PixelCNN
+from cpc.contexts import GRU, PixelCNN, StateSpace
 from cpc.encoders import AudioEncoder, PatchEncoder, TinyTrunk
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -14,6 +14,7 @@ def models() -> list[tuple[CPC, torch.Tensor]]:
     grids = (TinyTrunk(6, 1, strides=(2, 1), widths=(4, 4)), PixelCNN(6, 2, 6, ("down", "left")))
     return [
         (CPC(AudioEncoder(6), GRU(6, num_layers=2), Bilinear(2)), audio),
+        (CPC(AudioEncoder(6), StateSpace(7, num_layers=2), Bilinear(steps=[1, 4])), audio),
         (CPC(PatchEncoder(grids[0], patch_size=4, stride=2), grids[1], Bilinear(2)), torch.rand(3, 1, 12, 10).double()),
     ]
 

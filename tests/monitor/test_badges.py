@@ -157,6 +157,8 @@ def test_self_checks_name_check_estimator_and_steps(tmp_path: Path) -> None:
     names = found(tmp_path / "run", rising(), self_checks=later)  # of the model that was checked last
     assert names["self-consistent"] == "step 90: shuffled of info_nce on valid: passed"
     assert "inconsistent" not in names
+    unknown = [line("shuffled", "not measured", "limited by the ceiling", step=95)]
+    assert not {"self-consistent", "inconsistent"} & set(found(tmp_path / "run", rising(), self_checks=unknown))
 
 
 def test_badges_are_those_of_the_strategy_that_is_trained_now(tmp_path: Path) -> None:

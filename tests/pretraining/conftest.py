@@ -6,8 +6,11 @@ A file that uses these fixtures defines `run` and `finished_once`.
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from cpc.pretraining.module import Pretraining
 
@@ -48,3 +51,37 @@ def break_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         monkeypatch.setattr(Pretraining, "training_step", breaking)
 
     return arrange
+
+
+@pytest.fixture(scope="module")
+def oscillations(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config for ten noisy oscillations, in windows of 50 latents, with the single step k = 14."""
+    folder = tmp_path_factory.mktemp("signals")
+    rng = np.random.default_rng(0)
+    x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
+    np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
+    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
+    content: dict[str, Any] = {
+        "model": {
+            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
+            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
+            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [14]}},
+        },
+        "data": {
+            "class_path": "cpc.data.Signals",
+            "init_args": {
+                "source": str(folder / "signals.npz"),
+                "window_seconds": 5.0,
+                "batch_size": 4,
+                "eval_batches": 1,
+                "valid_share": 0.3,
+            },
+        },
+        "trainer": {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
+        "record_every_steps": 2,
+        "eval_every_steps": 2,
+        "checkpoint_every_steps": 2,
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path

@@ -4,61 +4,24 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import yaml
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
 from cpc.data.store.records import read_records
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten noisy oscillations, in windows of 50 latents."""
-    folder = tmp_path_factory.mktemp("signals")
-    rng = np.random.default_rng(0)
-    x = np.sin(np.arange(400) * rng.uniform(0.2, 0.4, (10, 1)))[..., None] + 0.3 * rng.normal(size=(10, 400, 1))
-    np.savez(folder / "signals.npz", x=x.astype(np.float32), group=np.arange(10), sample_rate_hz=20.0)
-    encoder = {"channels": 1, "dim": 8, "sample_rate_hz": 20.0, "kernels": [4], "strides": [2]}
-    content: dict[str, Any] = {
-        "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": 8}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"steps": [14]}},
-        },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(folder / "signals.npz"),
-                "window_seconds": 5.0,
-                "batch_size": 4,
-                "eval_batches": 1,
-                "valid_share": 0.3,
-            },
-        },
-        "trainer": {"max_steps": 4, "accelerator": "cpu", "enable_progress_bar": False, "logger": False},
-        "record_every_steps": 2,
-        "eval_every_steps": 2,
-        "checkpoint_every_steps": 2,
-    }
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
 @pytest.fixture
-def run(config: Path, tmp_path: Path) -> Callable[..., Path]:
+def run(oscillations: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(*options: str) -> Path:
-        main(["pretrain", "--config", str(config), "--run_dir", str(tmp_path / "run"), *options])
+        main(["pretrain", "--config", str(oscillations), "--run_dir", str(tmp_path / "run"), *options])
         return tmp_path / "run"
 
     return run
 
 
-def test_a_far_step_is_trained_evaluated_and_recorded(config: Path, run: Callable[..., Path]) -> None:
+def test_a_far_step_is_trained_evaluated_and_recorded(oscillations: Path, run: Callable[..., Path]) -> None:
     run_dir = run()
     records = read_records(run_dir / "bound.jsonl")
     assert {record["split"] for record in records} == {"train", "valid"}
@@ -66,7 +29,7 @@ def test_a_far_step_is_trained_evaluated_and_recorded(config: Path, run: Callabl
     model = load_pretrained(run_dir)
     assert [step.k for step in model.steps] == [14]
     assert model.predictor.weights.shape == (1, 8, 8)
-    options = ["--data", str(config.with_name("signals.npz")), "--bank", "valid", "--num_batches", "1"]
+    options = ["--data", str(oscillations.with_name("signals.npz")), "--bank", "valid", "--num_batches", "1"]
     main(["evaluate", str(run_dir), *options, "--negatives", "mixed", "--estimators", "nwj"])
     found = json.loads((run_dir / "bound.json").read_text())
     for name in ("bounds", "estimates"):

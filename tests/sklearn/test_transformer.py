@@ -15,8 +15,12 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from cpc import load_pretrained
+from cpc import load_pretrained, save_pretrained
+from cpc.contexts import GRU
 from cpc.data.pooling import pool_vectors
+from cpc.losses import Contrastive
+from cpc.model import CPC
+from cpc.predictors import Bilinear
 from cpc.sklearn import CPCTransformer
 
 SMALL = {"sample_rate_hz": 20.0, "dim": 8, "max_steps": 4, "random_state": 0}
@@ -107,6 +111,16 @@ def test_it_is_saved_loaded_and_continued(recordings: np.ndarray, tmp_path: Path
         CPCTransformer(**SMALL, init_from=tmp_path / "model").fit(recordings[..., :2])
     with pytest.raises(ValueError, match="encodes 20 samples per second, but sample_rate_hz=50"):
         CPCTransformer(**SMALL | {"sample_rate_hz": 50.0}, init_from=tmp_path / "model").fit(recordings)
+
+
+def test_recordings_shorter_than_the_steps_of_the_model(recordings: np.ndarray, tmp_path: Path) -> None:
+    model = CPCTransformer(**SMALL | {"max_steps": 0}).fit(recordings).model_
+    far = CPC(model.encoder, GRU(8), Bilinear(steps=[14]), Contrastive("mixed"))
+    save_pretrained(far, tmp_path)
+    num_samples = 14 * model.encoder.hop_samples
+    with pytest.raises(ValueError, match=r"gives 14 latents, but the model predicts 14 steps ahead"):
+        CPCTransformer(**SMALL, init_from=tmp_path).fit(recordings[:, :num_samples])
+    CPCTransformer(**SMALL, init_from=tmp_path).fit(recordings)
 
 
 def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarray) -> None:
