@@ -47,6 +47,7 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
+@pytest.mark.slow
 def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: Path) -> None:
     total = "float(sum(p.double().abs().sum() for p in {}.state_dict().values()))"
     there, nowhere, odd, *back = hub.call(
@@ -93,6 +94,7 @@ def test_a_model_goes_to_the_hub_and_comes_back(run: Path, hub: Hub, tmp_path: P
     assert hub.requests == []
 
 
+@pytest.mark.slow
 def test_what_is_damaged_or_refused_on_the_way_is_named(run: Path, hub: Hub, tmp_path: Path) -> None:
     files = {name: (run / "model" / name).read_bytes() for name in ("config.json", "model.safetensors")}
     config = json.loads(files["config.json"])

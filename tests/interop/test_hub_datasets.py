@@ -233,6 +233,7 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
         download_dataset(str(source), out=out)
 
 
+@pytest.mark.slow
 def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     """A named commit, images in folders and in a zip are read; missing datasets and code are refused."""
     source, files = speech
