@@ -21,10 +21,8 @@ from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import COMPUTE, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
-from cpc.losses.ranks import GatheredBatch, gather_batch
+from cpc.losses.ranks import gather_batch
 from cpc.predictors import Output, check_steps
-
-Key = tuple[str, str]  # a direction of time and a strategy
 
 
 class Predictions(NamedTuple):
@@ -142,71 +140,28 @@ class Contrastive(Loss):
         With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares. All other fields
         belong to the strategy `negatives`.
         """
-        gathered = gather_batch(output, batch, self._strategies(measure))
-        candidate_sets = self.candidate_sets(gathered, measure)  # on the host
-        candidate_sets = self.draw_negatives(candidate_sets, output.latents.device, generator, measure)
-        losses = self.row_losses(gathered.output, candidate_sets)  # on the device
-        return self.reduce(losses, candidate_sets, len(output.latents))
-
-    def candidate_sets(self, gathered: GatheredBatch, measure: EvalProtocol | None = None) -> dict[Key, CandidateSet]:
-        """Return the candidate set of each direction of time and strategy, on the host.
-
-        Only the shapes of the latents are read.
-        """
+        strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        sets, steps = {}, self.query_steps(gathered.output)
-        by_direction = predictions(gathered.output, gathered.batch, sum(gathered.nums))
-        for direction, (queries, _, sequences) in zip(gathered.output.queries, by_direction, strict=True):
+        gathered = gather_batch(output, batch, strategies)
+        steps, device = self.query_steps(output), output.latents.device
+        by_direction = []
+        for queries, latents, sequences in predictions(gathered.output, gathered.batch, sum(gathered.nums)):
             _, num_sequences, num_latents, _ = queries.shape
             rank_slice = gathered.rank_slice(num_sequences)
-            for strategy in self._strategies(measure):
-                has_draws = num_negatives is not None
-                sets[direction, strategy] = plan(strategy, sequences, num_latents, steps, rank_slice, has_draws)
-        return sets
-
-    def draw_negatives(
-        self,
-        candidate_sets: dict[Key, CandidateSet],
-        device: torch.device,
-        generator: torch.Generator | None = None,
-        measure: EvalProtocol | None = None,
-    ) -> dict[Key, CandidateSet]:
-        """Return the candidate sets on the device, with the negatives of each row if they are drawn."""
-        num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        sets = {}
-        for key, rows in candidate_sets.items():
-            negatives = excess = None
-            if num_negatives is not None:
-                excess = draw_excess_nats(num_negatives, rows.num_negatives)
-                negatives = draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device)
-            sets[key] = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
-        return sets
-
-    def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
-        """Return the losses of all rows; no shape depends on values of tensors, so the host waits for no GPU."""
-        targets = _targets(output)
-        vectors = {
-            direction: (
-                rearrange(queries, "k b t d -> (b t k) d"),
-                rearrange(columns(targets, direction), "b t d -> (b t) d"),
-            )
-            for direction, queries in output.queries.items()
-        }
-        return {key: self._score(*vectors[key[0]], rows) for key, rows in candidate_sets.items()}
-
-    def reduce(
-        self, losses: dict[Key, RowLosses], candidate_sets: dict[Key, CandidateSet], num_observations: int
-    ) -> ContrastiveOutput:
-        """Return the mean loss over directions, and the sums of each step and observation."""
-        by_direction: dict[str, list[ContrastiveOutput]] = {}
-        for (direction, strategy), rows in candidate_sets.items():
-            row_losses = losses[direction, strategy]
-            sums = sum_by_step(row_losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats)
-            by_direction.setdefault(direction, []).append(sums)
-        return concatenate_directions([self._mix(*sums) for sums in by_direction.values()], num_observations)
-
-    def _strategies(self, measure: EvalProtocol | None) -> tuple[str, ...]:
-        return self.training_strategies if measure is None else (measure.strategy,)
+            vectors = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
+            sums = []
+            for strategy in strategies:
+                rows = plan(strategy, sequences, num_latents, steps, rank_slice, num_negatives is not None)
+                if num_negatives is not None:
+                    rows = rows._replace(
+                        negatives=draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device),
+                        draw_excess_nats=draw_excess_nats(num_negatives, rows.num_negatives),
+                    )
+                rows = rows.on(device)  # from here on no shape depends on values, so the host waits for no GPU
+                losses = self._score(*vectors, rows)
+                sums.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats))
+            by_direction.append(self._mix(*sums))
+        return concatenate_directions(by_direction, len(output.latents))
 
     def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
         return info_nce_rows(queries, candidates, rows, compute=self.compute)
