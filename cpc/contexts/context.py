@@ -19,10 +19,10 @@ ANY_LENGTH = range(sys.maxsize)
 class Context(nn.Module):
     """A context network g_ar: z_<=t -> c_t.
 
-    A subclass defines `state_shapes`, `_allocate` and `_encode`. It must guarantee three things: c_t depends only on z_<=t, sequences
-    of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a sequence are then
-    encoded one after the other, each with the state of the previous chunk, the result is the contexts of the whole
-    sequence.
+    A subclass defines `state_shapes`, `_allocate` and `_encode`. It must guarantee three things: c_t depends only on
+    z_<=t, sequences of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a
+    sequence are then encoded one after the other, each with the state of the previous chunk, the result is the contexts
+    of the whole sequence.
 
     Attributes:
         dim: width of the contexts.
@@ -99,8 +99,8 @@ class Context(nn.Module):
         """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it.
 
         Raises:
-            ValueError: unless the state is a tuple of tensors of `state_shapes`, one sequence for each of the latents, on
-                their device. float64 is not rounded to float32.
+            ValueError: unless the state is a tuple of floating tensors of `state_shapes`, for as many sequences as the
+                latents and on their device, and of no more bits than the parameters: rounding would be silent.
         """
         shapes = [(z.shape[0], *shape) for shape in self.state_shapes]
         dtype = functools.reduce(torch.promote_types, {each.dtype for each in self.parameters()} or {z.dtype})
@@ -115,18 +115,12 @@ class Context(nn.Module):
                 for tensor, shape in zip(state, shapes, strict=True)
             ):
                 return tuple(tensor.to(dtype) for tensor in state)
-        legal = [f"{dtype} [{', '.join(map(_describe_axis, shape))}]" for shape in shapes]
-        given = [
-            f"{each.dtype} {list(each.shape)}" + (f" on {each.device}" if each.device != z.device else "")
-            if isinstance(each, Tensor)
-            else type(each).__name__
-            for each in (state if isinstance(state, tuple) else [state])
-        ]
+        legal = ", ".join(f"{dtype} [{', '.join(map(_describe_axis, shape))}]" for shape in shapes)
+        given = f"({', '.join(map(_describe, state))})" if isinstance(state, tuple) else _describe(state)
         raise ValueError(
-            f"the state is {'' if isinstance(state, tuple) else 'no tuple but '}{', '.join(given) or 'empty'}; this "
-            f"{type(self).__name__} continues {z.shape[0]} sequences from "
-            f"{', '.join(legal) + f' on {z.device}' if legal else 'no state'}: pass the state that it returned for them, "
-            "or state=None to begin new sequences"
+            f"the state is {given}, but for {z.shape[0]} sequences this {type(self).__name__} takes "
+            f"{f'({legal}) on {z.device}' if legal else 'no state'}: pass the state that it returned for these "
+            "sequences, or begin new ones with state=None"
         )
 
     def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
@@ -156,6 +150,10 @@ def _has_shape(tensor: Tensor, shape: tuple[int | range, ...], lengths: list[int
         elif size != axis:
             return False
     return True
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)} on {value.device}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _describe_axis(axis: int | range) -> str:

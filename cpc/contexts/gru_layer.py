@@ -83,9 +83,14 @@ def _gru_layer(
     x: Tensor, hidden: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return all hidden states `[T + 1, B, C]`, including the initial state, and two tensors for the backward pass."""
-    num_sequences, num_latents, _ = x.shape
-    dim = weight_hh.shape[1]
-    check_tensor("hidden", hidden, "floats", (num_sequences, dim))
+    check_tensor("x", x, "floats", ("B", "T", "D"))
+    check_tensor("hidden", hidden, "floats", (len(x), "C"))
+    num_sequences, num_latents, input_dim = x.shape
+    dim = hidden.shape[1]
+    check_tensor("weight_ih", weight_ih, "floats", (3 * dim, input_dim))
+    check_tensor("weight_hh", weight_hh, "floats", (3 * dim, dim))
+    check_tensor("bias_ih", bias_ih, "floats", (3 * dim,))
+    check_tensor("bias_hh", bias_hh, "floats", (3 * dim,))
     check_precision(x=x, hidden=hidden)
     flat = rearrange(x, "b t d -> (t b) d")
     gates = rearrange(torch.addmm(bias_ih, flat, weight_ih.T), "(t b) c -> t b c", t=num_latents)

@@ -82,7 +82,7 @@ class CFunction:
     Args:
         source: C file, as for `compiled`.
         name: name of the function, without the suffix for the dtype of its REAL tensors.
-        tensors: function of the sizes that returns the dtype and the shape of each tensor, in the order of the pointers.
+        tensors: function of the sizes that returns dtype and shape of each tensor, in the order of the pointers.
         integers: names of the int64 arguments after the sizes.
         floats: names of the doubles.
         num_draws: name of the size that counts the samples of a row, if Python starts the threads: the first size is
