@@ -169,7 +169,7 @@ def test_calls_with_sanitizers(tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "XDG_CACHE_HOME": str(tmp_path),
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "fuzz", "-p", "no:cacheprovider", __file__]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-m", "fuzz", "-p", "no:cacheprovider", __file__]
     run = subprocess.run(command, cwd=REPOSITORY, env=os.environ | changes, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
     assert list(tmp_path.glob("cpc/gru_layer-*.so"))
