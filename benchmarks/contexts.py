@@ -47,6 +47,11 @@ class CausalConv(Context):
         """Number of latents that a context depends on."""
         return 1 + (self.kernel - 1) * (2**self.num_layers - 1)
 
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The last inputs of each convolution."""
+        return tuple(((self.kernel - 1) * 2**i, self.dim) for i in range(self.num_layers))
+
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Linear(input_dim, self.dim)
         self.norms = nn.ModuleList(nn.LayerNorm(self.dim) for _ in range(self.num_layers))

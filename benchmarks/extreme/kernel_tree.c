@@ -70,15 +70,27 @@ static int64_t uniform_except(double uniform, int64_t num_classes, const int64_t
     return rank + num_passed;
 }
 
+/* Whether an id is neither a class nor -1. */
+static int is_outside(const int64_t *ids, int64_t num, int64_t num_classes) {
+    for (int64_t i = 0; i < num; i++)
+        if (ids[i] < -1 || ids[i] >= num_classes) return 1;
+    return 0;
+}
+
 /* Walks for the queries from `first` on, up to `end`. Excluded classes come in ascending order, each once, after any
-   number of -1; `uniform` is [L + 2, M, m]. Returns 0, or 1 without any draw where there is no memory. */
+   number of -1; `uniform` is [L + 2, M, m]. Returns 0, or 1 without any draw where an id is not one of a class or there
+   is no memory. */
 int64_t kernel_tree_draw(int64_t first, int64_t end, int64_t num_queries, int64_t num_features, int64_t num_levels,
                          int64_t num_classes, int64_t num, int64_t num_targets, int64_t num_columns,
                          double uniform_share, const float *nodes, const float *features, const int64_t *targets,
                          const int64_t *excluded, const double *uniform, int64_t *ids, double *log_q,
                          double *log_q_targets) {
     const struct tree tree = {nodes, num_features, num_levels, num_classes, uniform_share};
-    const int64_t num_above = num_levels + 1, stride = num_queries * num;
+    const int64_t num_above = num_levels + 1, stride = num_queries * num, num_rows = end - first;
+    if (num_classes > (int64_t)1 << num_levels ||
+        is_outside(targets + first * num_targets, num_rows * num_targets, num_classes) ||
+        is_outside(excluded + first * num_columns, num_rows * num_columns, num_classes))
+        return 1;
     double *const shares = malloc((size_t)(num_columns + 1) * (size_t)num_above * sizeof(double));
     if (!shares) return 1;
     double *const of_target = shares + num_columns * num_above;

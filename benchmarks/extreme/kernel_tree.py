@@ -14,9 +14,25 @@ from torch import Tensor
 from cpc.candidates.kernels import KernelMap, Quadratic
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, distinct
-from cpc.native.compiled import call_on_threads, compiled
+from cpc.native.compiled import CFunction, compiled
 
 SOURCE = Path(__file__).with_suffix(".c")
+DRAW = CFunction(
+    SOURCE,
+    "kernel_tree_draw",
+    lambda num_queries, num_features, num_levels, num_classes, num, num_targets, num_columns: {
+        "nodes": (torch.float32, (2 ** (num_levels + 1), num_features)),
+        "features": (torch.float32, (num_queries, num_features)),
+        "targets": (torch.int64, (num_queries, num_targets)),
+        "excluded": (torch.int64, (num_queries, num_columns)),
+        "uniform": (torch.float64, (num_levels + 2, num_queries, num)),
+        "ids": (torch.int64, (num_queries, num)),
+        "log_q": (torch.float64, (num_queries, num)),
+        "log_q_targets": (torch.float64, (num_queries, num_targets)),
+    },
+    floats=("uniform_share",),
+    num_draws="num",
+)
 TILE_ELEMENTS = 2**24  # 64 MiB of nodes gathered at once
 BUILD_ROWS = 2**14
 
@@ -150,8 +166,7 @@ class KernelTree(QuerySampler):
         uniform: Float[Tensor, "levels M m"],
     ) -> tuple[Int[Tensor, "M m"], Float[Tensor, "M m"], Float[Tensor, "M T"]] | None:
         """Sample by kernel_tree.c, on as many threads as torch uses; None without a compiler or memory."""
-        library = compiled(SOURCE)
-        if library is None:
+        if compiled(SOURCE) is None:
             return None
         num = uniform.shape[2]
         features, targets = features.contiguous(), targets.contiguous()
@@ -160,9 +175,7 @@ class KernelTree(QuerySampler):
         log_q_targets = torch.empty(targets.shape, dtype=torch.float64)
         tensors = (self.nodes, features, targets, excluded.contiguous(), uniform, ids, log_q, log_q_targets)
         sizes = (*features.shape, self.num_levels, self.num_classes, num, targets.shape[1], excluded.shape[1])
-        draw = library.kernel_tree_draw
-        is_drawn = call_on_threads(draw, len(features), num, sizes, (self.uniform_share,), tensors)
-        return (ids, log_q, log_q_targets) if is_drawn else None
+        return (ids, log_q, log_q_targets) if DRAW(sizes, (self.uniform_share,), tensors) else None
 
     def _draw_rows(
         self,

@@ -67,6 +67,8 @@ class ActorCritic(nn.Module):
     def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> AgentOutput:
         """Return the output for observations. If `begins` is True at a step, the context's state is reset before it."""
         latents, targets = self.model.loss_part.encode(self.model.encoder, x)
+        if state is not None:
+            state = self.model.context.check_state(state, latents)
         parts = []
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
         for start, end in pairwise(starts):

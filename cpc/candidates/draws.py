@@ -12,10 +12,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.data.tensors import check_range, check_tensor
-from cpc.native.compiled import call, compiled, source
+from cpc.native.compiled import CFunction, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
 
 SOURCE = source("draws.c")
+DRAW = CFunction(
+    SOURCE,
+    "draw",
+    lambda num_rows, num_draws, num_members: {
+        "first": (torch.int64, (num_rows,)),
+        "num_eligible": (torch.int64, (num_rows,)),
+        "behind": (torch.int64, (num_rows,)),
+        "members": (torch.int64, (num_members,)),
+        "drawn": (torch.int64, (num_rows, num_draws)),
+    },
+    integers=("num_rows_before", "key"),
+)
 # torch has no unsigned arithmetic. Subtracting 2^64 from a constant gives the signed integer with the same bits.
 _SIGN = 2**64
 
@@ -110,7 +122,9 @@ class NegativePool(NamedTuple):
         rows = NegativePool(*(each.to(device, non_blocking=True) for each in self))
         if device.type == "cpu" and compiled(SOURCE) is not None:
             drawn = torch.empty(len(rows.first), num_negatives, dtype=torch.int64)
-            call(SOURCE, "draw", (*drawn.shape, num_before, key), (*(each.contiguous() for each in rows), drawn))
+            tensors = (*(each.contiguous() for each in rows), drawn)
+            if not DRAW((*drawn.shape, len(rows.members)), (num_before, key), tensors):
+                raise ValueError("the pool of a row is not inside of `members`")
             return drawn
         return _draw(key, num_before, num_negatives, *rows)
 

@@ -3,22 +3,26 @@
 B batch, T latents, D latent dim, C context dim.
 """
 
+import functools
+import sys
 from abc import abstractmethod
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 State = tuple[Tensor, ...] | None
+ANY_LENGTH = range(sys.maxsize)
 
 
 class Context(nn.Module):
     """A context network g_ar: z_<=t -> c_t.
 
-    A subclass defines `_allocate` and `_encode`. It must guarantee three things: c_t depends only on z_<=t, sequences
-    of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a sequence are then
-    encoded one after the other, each with the state of the previous chunk, the result is the contexts of the whole
-    sequence.
+    A subclass defines `state_shapes`, `_allocate` and `_encode`. It must guarantee three things: c_t depends only on
+    z_<=t, sequences of a batch do not affect each other, and `state` is the only memory between calls. If chunks of a
+    sequence are then encoded one after the other, each with the state of the previous chunk, the result is the contexts
+    of the whole sequence.
 
     Attributes:
         dim: width of the contexts.
@@ -33,6 +37,15 @@ class Context(nn.Module):
     directions: tuple[str, ...] = ("",)
     latents: Literal["sequences", "grids"] = "sequences"
     has_bounded_state: bool = True
+
+    @property
+    @abstractmethod
+    def state_shapes(self) -> tuple[tuple[int | range, ...], ...]:
+        """Shapes of the tensors of the state, without the axis of sequences; empty without a state.
+
+        A range holds the legal lengths of an axis; such axes have the same length in all tensors.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define state_shapes")
 
     def connect(self, input_dim: int) -> None:
         """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
@@ -59,14 +72,14 @@ class Context(nn.Module):
         Args:
             z: latents `[B, T, D]` or `[B, H, W, D]`, depending on `latents`; T may be 0.
             state: state after the previous chunk, with sequences along the first axis of every tensor; None at the
-                start. The caller detaches the state if needed.
+                start. The caller detaches the state if needed. A state of fewer bits than the parameters is converted.
 
         Returns:
             Contexts, and the state after the last latent.
 
         Raises:
-            ValueError: if `connect` was not called, latents have another width or number of axes, or the state has
-                another number of sequences.
+            ValueError: if `connect` was not called, latents have another width or number of axes, or the state is not
+                one of this context for these sequences (`check_state`).
         """
         name = type(self).__name__
         if self.input_dim is None:
@@ -76,14 +89,39 @@ class Context(nn.Module):
             raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
         if z.shape[-1] != self.input_dim:
             raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
-        if state is not None and len(state[0]) != len(z):
-            raise ValueError(
-                f"the state belongs to {len(state[0])} sequences, the latents to {len(z)}: begin new sequences "
-                "with state=None"
-            )
+        if state is not None:
+            state = self.check_state(state, z)
         if z.shape[1] == 0:
             return z.new_zeros(*z.shape[:-1], self.dim), state
         return self._encode(z, state)
+
+    def check_state(self, state: Any, z: Float[Tensor, "B *T D"]) -> tuple[Tensor, ...]:
+        """Return a state in the dtype of the parameters, or raise an error if the latents cannot continue from it.
+
+        Raises:
+            ValueError: unless the state is a tuple of floating tensors of `state_shapes`, for as many sequences as the
+                latents and on their device, and of no more bits than the parameters: rounding would be silent.
+        """
+        shapes = [(z.shape[0], *shape) for shape in self.state_shapes]
+        dtype = functools.reduce(torch.promote_types, {each.dtype for each in self.parameters()} or {z.dtype})
+        if isinstance(state, tuple) and len(state) == len(shapes) > 0:
+            lengths: list[int] = []  # of axes with a range
+            if all(
+                isinstance(tensor, Tensor)
+                and tensor.device == z.device
+                and tensor.is_floating_point()
+                and torch.promote_types(tensor.dtype, dtype) == dtype
+                and _has_shape(tensor, shape, lengths)
+                for tensor, shape in zip(state, shapes, strict=True)
+            ):
+                return tuple(tensor.to(dtype) for tensor in state)
+        legal = ", ".join(f"{dtype} [{', '.join(map(_describe_axis, shape))}]" for shape in shapes)
+        given = f"({', '.join(map(_describe, state))})" if isinstance(state, tuple) else _describe(state)
+        raise ValueError(
+            f"the state is {given}, but for {z.shape[0]} sequences this {type(self).__name__} takes "
+            f"{f'({legal}) on {z.device}' if legal else 'no state'}: pass the state that it returned for these "
+            "sequences, or begin new ones with state=None"
+        )
 
     def split_directions(self, contexts: Float[Tensor, "B ... C"]) -> dict[str, Float[Tensor, "S T c"]]:
         """Return the contexts of each direction as sequences over time."""
@@ -98,6 +136,30 @@ class Context(nn.Module):
 
     @abstractmethod
     def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]: ...
+
+
+def _has_shape(tensor: Tensor, shape: tuple[int | range, ...], lengths: list[int]) -> bool:
+    """Return whether the shape is legal; `lengths` collects the length of axes with a range, which must agree."""
+    if tensor.ndim != len(shape):
+        return False
+    for size, axis in zip(tensor.shape, shape, strict=True):
+        if isinstance(axis, range):
+            lengths.append(size)
+            if size != lengths[0] or size >= axis.stop:
+                return False
+        elif size != axis:
+            return False
+    return True
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)} on {value.device}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _describe_axis(axis: int | range) -> str:
+    if not isinstance(axis, range):
+        return str(axis)
+    return "any length" if axis == ANY_LENGTH else f"0 to {axis.stop - 1}"
 
 
 def time_constants(model: nn.Module) -> set[str]:

@@ -7,6 +7,7 @@ time. All forms have the same state, and the same results up to rounding.
 B batch, T latents, C channels, N modes. The first axis of size 2 of a tensor holds real parts and imaginary parts.
 """
 
+import re
 from typing import Any
 
 import torch
@@ -14,11 +15,42 @@ from einops import einsum, rearrange
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
 
-from cpc.native.compiled import call, compiled, source
+from cpc.data.tensors import check_tensor
+from cpc.native.compiled import REAL, CFunction, compiled, source
 
 SOURCE = source("diagonal_scan.c")
-CHUNK = 64  # steps between the states that the C code keeps for its backward pass
+# Steps between the states that the C code keeps for its backward pass.
+CHUNK = int(re.findall(r"#define CHUNK (\d+)", SOURCE.read_text(encoding="utf-8"))[0])
 CONVOLVED = 256  # steps of a chunk that is convolved by FFT
+FORWARD = CFunction(
+    SOURCE,
+    "scan_forward",
+    lambda num_sequences, num_latents, dim, num_modes: {
+        "inputs": (REAL, (num_sequences, num_latents, dim)),
+        "decay": (REAL, (2, num_modes, dim)),
+        "weight": (REAL, (2, num_modes, dim)),
+        "skip": (REAL, (dim,)),
+        "outputs": (REAL, (num_sequences, num_latents, dim)),
+        "states": (REAL, (num_sequences, _num_states(num_latents), 2, num_modes, dim)),
+    },
+)
+BACKWARD = CFunction(
+    SOURCE,
+    "scan_backward",
+    lambda num_sequences, num_latents, dim, num_modes: {
+        "outputs_grad": (REAL, (num_sequences, num_latents, dim)),
+        "inputs": (REAL, (num_sequences, num_latents, dim)),
+        "decay": (REAL, (2, num_modes, dim)),
+        "weight": (REAL, (2, num_modes, dim)),
+        "skip": (REAL, (dim,)),
+        "states": (REAL, (num_sequences, _num_states(num_latents), 2, num_modes, dim)),
+        "carried": (REAL, (num_sequences, 2, num_modes, dim)),
+        "inputs_grad": (REAL, (num_sequences, num_latents, dim)),
+        "decay_grad": (REAL, (num_sequences, 2, num_modes, dim)),
+        "weight_grad": (REAL, (num_sequences, 2, num_modes, dim)),
+        "skip_grad": (REAL, (num_sequences, dim)),
+    },
+)
 
 
 def diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +65,15 @@ def diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, s
 
     Returns:
         y `[B, T, C]`, and h after the last step `[B, 2, N, C]`.
+
+    Raises:
+        ValueError: if a tensor does not fit the others.
     """
+    check_tensor("inputs", inputs, "floats", ("B", "T", "C"))
+    check_tensor("decay", decay, "floats", (2, "N", inputs.shape[2]))
+    check_tensor("weight", weight, "floats", decay.shape)
+    check_tensor("skip", skip, "floats", inputs.shape[2:])
+    check_tensor("state", state, "floats", (len(inputs), *decay.shape))
     if torch.compiler.is_exporting():
         return _loop(inputs, decay, weight, skip, state)
     if inputs.device.type == "cpu" and inputs.dtype in (torch.float32, torch.float64) and _is_compiled():
@@ -88,7 +128,7 @@ def _diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, 
     states[:, 0] = state
     sizes = (*inputs.shape, decay.shape[1])
     arguments = (inputs, decay.contiguous(), weight.contiguous(), skip.contiguous(), outputs, states)
-    call(SOURCE, "scan_forward", sizes, arguments)
+    FORWARD(sizes, (), arguments)
     return outputs, states
 
 
@@ -110,12 +150,16 @@ def _diagonal_scan_backward(
     given = (outputs_grad, inputs, decay, weight, skip, states)
     results = (state_grad, inputs_grad, decay_grad, weight_grad, skip_grad)
     sizes = (*inputs.shape, decay.shape[1])
-    call(SOURCE, "scan_backward", sizes, (*(each.contiguous() for each in given), *results))
+    BACKWARD(sizes, (), (*(each.contiguous() for each in given), *results))
     return inputs_grad, decay_grad.sum(0), weight_grad.sum(0), skip_grad.sum(0), state_grad
 
 
 def _empty_states(inputs: Tensor, state: Tensor) -> Tensor:
-    return state.new_empty(len(state), (inputs.shape[1] + CHUNK - 1) // CHUNK + 1, *state.shape[1:])
+    return state.new_empty(len(state), _num_states(inputs.shape[1]), *state.shape[1:])
+
+
+def _num_states(num_latents: int) -> int:
+    return (num_latents + CHUNK - 1) // CHUNK + 1
 
 
 @_diagonal_scan.register_fake

@@ -13,9 +13,36 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from cpc.native.compiled import call, compiled, source
+from cpc.data.tensors import check_precision, check_tensor
+from cpc.native.compiled import REAL, CFunction, compiled, source
 
 SOURCE = source("gru_layer.c")
+FORWARD = CFunction(
+    SOURCE,
+    "gru_forward",
+    lambda num_latents, num_sequences, dim: {
+        "recurrent": (REAL, (dim, 3 * dim)),
+        "bias": (REAL, (3 * dim,)),
+        "products": (REAL, (num_sequences, 3 * dim)),
+        "gates": (REAL, (num_latents, num_sequences, 3 * dim)),
+        "hidden_to_new": (REAL, (num_latents, num_sequences, dim)),
+        "hiddens": (REAL, (num_latents + 1, num_sequences, dim)),
+    },
+)
+BACKWARD = CFunction(
+    SOURCE,
+    "gru_backward",
+    lambda num_latents, num_sequences, dim: {
+        "hiddens_grad": (REAL, (num_latents + 1, num_sequences, dim)),
+        "weight": (REAL, (3 * dim, dim)),
+        "hiddens": (REAL, (num_latents + 1, num_sequences, dim)),
+        "gates": (REAL, (num_latents, num_sequences, 3 * dim)),
+        "hidden_to_new": (REAL, (num_latents, num_sequences, dim)),
+        "input_grad": (REAL, (num_latents, num_sequences, 3 * dim)),
+        "product_grad": (REAL, (num_latents, num_sequences, 3 * dim)),
+        "carried": (REAL, (num_sequences, dim)),
+    },
+)
 
 
 def has_gru_layer(x: Tensor) -> bool:
@@ -43,6 +70,9 @@ def gru_layer(
         weight_hh: hidden weights `[3C, C]`.
         bias_ih: input bias `[3C]`.
         bias_hh: hidden bias `[3C]`.
+
+    Raises:
+        ValueError: if a tensor does not fit the others.
     """
     hiddens, *_ = _gru_layer(x, hidden, weight_ih, weight_hh, bias_ih, bias_hh)
     return rearrange(hiddens[1:], "t b c -> b t c")
@@ -53,8 +83,15 @@ def _gru_layer(
     x: Tensor, hidden: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return all hidden states `[T + 1, B, C]`, including the initial state, and two tensors for the backward pass."""
-    num_sequences, num_latents, _ = x.shape
+    check_tensor("x", x, "floats", ("B", "T", "D"))
+    check_tensor("hidden", hidden, "floats", (len(x), "C"))
+    num_sequences, num_latents, input_dim = x.shape
     dim = hidden.shape[1]
+    check_tensor("weight_ih", weight_ih, "floats", (3 * dim, input_dim))
+    check_tensor("weight_hh", weight_hh, "floats", (3 * dim, dim))
+    check_tensor("bias_ih", bias_ih, "floats", (3 * dim,))
+    check_tensor("bias_hh", bias_hh, "floats", (3 * dim,))
+    check_precision(x=x, hidden=hidden)
     flat = rearrange(x, "b t d -> (t b) d")
     gates = rearrange(torch.addmm(bias_ih, flat, weight_ih.T), "(t b) c -> t b c", t=num_latents)
     hidden_to_new = x.new_empty(num_latents, num_sequences, dim)  # the term of the hidden state in the new gate
@@ -62,8 +99,7 @@ def _gru_layer(
     hiddens[0] = hidden
     scratch = x.new_empty(num_sequences, 3 * dim)
     hidden_weights = (weight_hh.T.contiguous(), bias_hh.contiguous())
-    sizes = (num_latents, num_sequences, dim)
-    call(SOURCE, "gru_forward", sizes, (*hidden_weights, scratch, gates, hidden_to_new, hiddens))
+    FORWARD((num_latents, num_sequences, dim), (), (*hidden_weights, scratch, gates, hidden_to_new, hiddens))
     return hiddens, gates, hidden_to_new
 
 
@@ -82,7 +118,7 @@ def _gru_layer_backward(
     input_grad, product_grad = torch.empty_like(gates), torch.empty_like(gates)
     hidden_grad = torch.zeros_like(hiddens[0])
     saved = (gradient.contiguous(), weight_hh.contiguous(), hiddens, gates, hidden_to_new)
-    call(SOURCE, "gru_backward", hidden_to_new.shape, (*saved, input_grad, product_grad, hidden_grad))
+    BACKWARD(hidden_to_new.shape, (), (*saved, input_grad, product_grad, hidden_grad))
     input_grad, product_grad = (rearrange(grad, "t b c -> (t b) c") for grad in (input_grad, product_grad))
     weight_hh_grad = product_grad.T @ rearrange(hiddens[:-1], "t b c -> (t b) c")
     x_grad = rearrange(input_grad @ weight_ih, "(t b) d -> b t d", t=len(gates))

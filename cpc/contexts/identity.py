@@ -20,6 +20,11 @@ class Identity(Context):
             self.dim = input_dim
         super().connect(input_dim)
 
+    @property
+    def state_shapes(self) -> tuple[tuple[int], ...]:
+        """One tensor of no width, which holds the number of sequences."""
+        return ((0,),)
+
     def _allocate(self, input_dim: int) -> None:
         pass
 

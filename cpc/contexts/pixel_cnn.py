@@ -71,6 +71,11 @@ class PixelCNN(Context):
         side = math.isqrt(num_latents)
         return side, side
 
+    @property
+    def state_shapes(self) -> tuple[()]:
+        """Empty: whole images are encoded."""
+        return ()
+
     def _allocate(self, input_dim: int) -> None:
         self.networks = nn.ModuleList()
         for _ in self.directions:
@@ -79,8 +84,6 @@ class PixelCNN(Context):
             self.networks.append(nn.Sequential(projection, *blocks))
 
     def _encode(self, z: Float[Tensor, "B H W D"], state: State) -> tuple[Float[Tensor, "B H W C"], State]:
-        if state is not None:
-            raise ValueError(f"{type(self).__name__} encodes whole images and has no state: leave state out")
         contexts = [
             restore(network(orient(z, direction)), direction)
             for direction, network in zip(self.directions, self.networks, strict=True)

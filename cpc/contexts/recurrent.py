@@ -48,6 +48,11 @@ class GRU(Recurrent):
     torch does.
     """
 
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The hidden state."""
+        return ((self.num_layers, self.dim),)
+
     def _allocate(self, input_dim: int) -> None:
         self.layers = nn.GRU(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
 
@@ -73,6 +78,11 @@ class GRU(Recurrent):
 
 class LSTM(Recurrent):
     """Long short-term memory with state `(h [B, L, C], cell [B, L, C])`; the arguments are those of `Recurrent`."""
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The hidden state and the cell."""
+        return ((self.num_layers, self.dim),) * 2
 
     def _allocate(self, input_dim: int) -> None:
         self.layers = nn.LSTM(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)

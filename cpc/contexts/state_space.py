@@ -89,6 +89,11 @@ class StateSpace(Context):
         self.max_step = max_step
         self.dropout = dropout
 
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The states of the recurrence."""
+        return ((self.num_layers, 2, self.num_modes, self.dim),)
+
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)
         self.layers = nn.ModuleList(

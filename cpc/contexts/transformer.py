@@ -8,7 +8,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from cpc.config.network_arguments import check_sizes
-from cpc.contexts.context import Context, State
+from cpc.contexts.context import ANY_LENGTH, Context, State
 
 
 class CausalTransformer(Context):
@@ -51,6 +51,12 @@ class CausalTransformer(Context):
         self.dropout = dropout
         self.window = window
         self.has_bounded_state = window is not None
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int | range, ...], ...]:
+        """Keys and values of each layer."""
+        past = ANY_LENGTH if self.window is None else range(self.window + 1)
+        return ((self.num_heads, past, self.dim // self.num_heads),) * (2 * self.num_layers)
 
     def _allocate(self, input_dim: int) -> None:
         self.projection = nn.Identity() if input_dim == self.dim else nn.Linear(input_dim, self.dim)

@@ -3,21 +3,22 @@
 import ctypes
 import functools
 import hashlib
+import inspect
 import logging
 import os
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 DRAWS_PER_THREAD = 1000  # rows of about a millisecond of work, ten times the time to start a thread
+REAL, REALS = "float32 or float64", (torch.float32, torch.float64)  # C has a function for each of the two dtypes
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
 _THREADS = (
     "-fopenmp",
@@ -72,56 +73,95 @@ def compiled(source: Path) -> ctypes.CDLL | None:
     return None
 
 
-def call(source: Path, name: str, integers: Sequence[int], tensors: Sequence[Tensor]) -> None:
-    """Call a C function that divides its work among as many threads as torch uses.
+class CFunction:
+    """A function of a C source, and the tensors that it takes. Python reaches C only through `__call__`.
+
+    The C function takes int64 numbers, then doubles, then pointers. The first number is the number of threads, or the
+    first row and the end of the rows if Python starts the threads. It returns 0, or 1 if it rejects a value.
 
     Args:
         source: C file, as for `compiled`.
-        name: name of the function, without the suffix for the dtype of the last tensor.
-        integers: arguments that are passed as int64, after the number of threads.
-        tensors: arguments that are passed as pointers; must be contiguous, and of one dtype or int64.
+        name: name of the function, without the suffix for the dtype of its REAL tensors.
+        tensors: function of the sizes that returns dtype and shape of each tensor, in the order of the pointers.
+        integers: names of the int64 arguments after the sizes.
+        floats: names of the doubles.
+        num_draws: name of the size that counts the samples of a row, if Python starts the threads: the first size is
+            then the number of rows, and few samples are drawn on one thread. None: C starts the threads.
     """
-    dtype = tensors[-1].dtype
-    assert all(tensor.is_contiguous() and tensor.dtype in (dtype, torch.int64) for tensor in tensors)
-    function = getattr(compiled(source), f"{name}_{str(dtype).removeprefix('torch.')}")
-    integer_arguments = map(ctypes.c_int64, (torch.get_num_threads(), *integers))
-    function(*integer_arguments, *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors))
 
+    def __init__(
+        self,
+        source: Path,
+        name: str,
+        tensors: Callable[..., dict[str, tuple[torch.dtype | str, tuple[int, ...]]]],
+        *,
+        integers: tuple[str, ...] = (),
+        floats: tuple[str, ...] = (),
+        num_draws: str | None = None,
+    ) -> None:
+        self.source = source
+        self.name = name
+        self.tensors = tensors
+        self.sizes = tuple(inspect.signature(tensors).parameters)
+        self.integers = integers
+        self.floats = floats
+        self.num_draws = num_draws
+        self._numbers = (*self.sizes, *integers, *floats)
+        first = ("threads",) if num_draws is None else ("first", "end")
+        self._types = [ctypes.c_int64] * len((*first, *self.sizes, *integers)) + [ctypes.c_double] * len(floats)
 
-def call_on_threads(
-    function: Any,
-    num_rows: int,
-    num_draws: int,
-    integers: Sequence[int],
-    floats: Sequence[float],
-    tensors: Sequence[Tensor],
-) -> bool:
-    """Call a C function for all rows, on as many threads as torch uses if there are many rows.
+    def __call__(self, sizes: Sequence[int], numbers: Sequence[int | float], tensors: Sequence[Tensor]) -> bool:
+        """Call the function on as many threads as torch uses.
 
-    Args:
-        function: C function, called with the first row, the end of the rows, and the arguments below; ctypes releases
-            the GIL.
-        num_rows: number of rows.
-        num_draws: samples per row.
-        integers: arguments that are passed as int64.
-        floats: arguments that are passed as doubles.
-        tensors: arguments that are passed as pointers; must be contiguous.
+        Args:
+            sizes: the sizes, in their order.
+            numbers: the integers and floats, in their order.
+            tensors: tensors with the dtypes and shapes of these sizes, contiguous and on the CPU.
 
-    Returns:
-        Whether the function returned 0 for all rows.
-    """
-    if function.argtypes is None:
-        function.argtypes = (
-            [ctypes.c_int64] * (2 + len(integers)) + [ctypes.c_double] * len(floats) + [ctypes.c_void_p] * len(tensors)
-        )
-    arguments = (*integers, *floats, *(tensor.data_ptr() for tensor in tensors))
+        Returns:
+            Whether the function accepted all values.
 
-    def call_rows(first: int, end: int) -> int:
-        return function(first, end, *arguments)
+        Raises:
+            ValueError: if an argument is missing, or a tensor has another shape, dtype, device or order in memory.
+        """
+        if len(sizes) != len(self.sizes) or len(sizes) + len(numbers) != len(self._numbers):
+            raise ValueError(f"{self.name} takes the numbers {', '.join(self._numbers)}; got {(*sizes, *numbers)}")
+        suffix = self._check(sizes, tensors)
+        function = getattr(compiled(self.source), self.name + suffix)
+        if function.argtypes is None:
+            function.argtypes = self._types + [ctypes.c_void_p] * len(tensors)
+        arguments = (*sizes, *numbers, *(tensor.data_ptr() for tensor in tensors))
+        num_threads = torch.get_num_threads()
+        if self.num_draws is None:
+            return function(num_threads, *arguments) == 0
+        num_rows, num_draws = sizes[0], sizes[self.sizes.index(self.num_draws)]
+        num_parts = min(num_threads, num_rows * num_draws // DRAWS_PER_THREAD)
+        if num_parts < 2:
+            return function(0, num_rows, *arguments) == 0
+        ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
+        with ThreadPoolExecutor(num_parts) as threads:  # ctypes releases the GIL
+            return not any(list(threads.map(lambda *rows: function(*rows, *arguments), ends[:-1], ends[1:])))
 
-    num_parts = min(torch.get_num_threads(), num_rows * num_draws // DRAWS_PER_THREAD)
-    if num_parts < 2:
-        return call_rows(0, num_rows) == 0
-    ends = [num_rows * part // num_parts for part in range(num_parts + 1)]
-    with ThreadPoolExecutor(num_parts) as threads:
-        return not any(list(threads.map(call_rows, ends[:-1], ends[1:])))
+    def _check(self, sizes: Sequence[int], tensors: Sequence[Tensor]) -> str:
+        """Check the tensors; return the suffix of the function for the dtype of the last one."""
+        expected = self.tensors(*sizes)
+        if len(tensors) != len(expected):
+            raise ValueError(f"{self.name} takes the tensors {', '.join(expected)}; got {len(tensors)} tensors")
+        real = next((dtype for dtype in REALS if getattr(tensors[-1], "dtype", None) == dtype), REALS[0])
+        dtype = None
+        for (name, (dtype, shape)), tensor in zip(expected.items(), tensors, strict=True):
+            if not (
+                isinstance(tensor, Tensor)
+                and tensor.dtype == (real if dtype is REAL else dtype)
+                and tensor.shape == shape
+                and tensor.is_cpu
+                and tensor.is_contiguous()
+            ):
+                given = type(tensor).__name__
+                if isinstance(tensor, Tensor):
+                    given = f"{tensor.dtype} {list(tensor.shape)}, strides {list(tensor.stride())}, {tensor.device}"
+                raise ValueError(
+                    f"{self.name} takes `{name}` as {real if dtype is REAL else dtype} {list(shape)}, contiguous and "
+                    f"on the CPU; got {given}"
+                )
+        return f"_{str(real).removeprefix('torch.')}" if dtype is REAL else ""

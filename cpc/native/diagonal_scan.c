@@ -9,7 +9,7 @@
 #else
 #define VECTOR_BYTES 32
 #endif
-#define CHUNK 64 /* steps whose states fit into the fastest cache; the same number as in diagonal_scan.py */
+#define CHUNK 64 /* steps whose states fit into the fastest cache; diagonal_scan.py reads this line */
 
 #define IN_BOTH "diagonal_scan_steps.h"
 #include "compiled_in_both.h"

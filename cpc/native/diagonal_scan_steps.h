@@ -58,9 +58,9 @@ static inline __attribute__((always_inline)) void NAMED(advance)(const int modes
 
 /* inputs, outputs [B, T, C]; decay, weight [2, N, C]; skip [C]; states [B, chunks + 1, 2, N, C], of which the first of
    each sequence is an input and the last is the state after the sequence. */
-void NAMED(scan_forward)(int64_t num_threads, int64_t num_sequences, int64_t num_latents, int64_t dim,
-                         int64_t num_modes, const REAL *inputs, const REAL *decay, const REAL *weight,
-                         const REAL *skip, REAL *restrict outputs, REAL *restrict states) {
+int64_t NAMED(scan_forward)(int64_t num_threads, int64_t num_sequences, int64_t num_latents, int64_t dim,
+                            int64_t num_modes, const REAL *inputs, const REAL *decay, const REAL *weight,
+                            const REAL *skip, REAL *restrict outputs, REAL *restrict states) {
     const int64_t num_vectors = (dim + LANES - 1) / LANES, imaginary = num_modes * dim;
     const int64_t num_chunks = (num_latents + CHUNK - 1) / CHUNK;
 #pragma omp parallel for num_threads(num_threads)
@@ -88,6 +88,7 @@ void NAMED(scan_forward)(int64_t num_threads, int64_t num_sequences, int64_t num
             for (int64_t t = 0; t < length; t++) NAMED(store)(outputs + row + t * dim, y[t], present);
         }
     }
+    return 0;
 }
 
 /* Takes the gradients of `modes` modes back through a chunk: adds to du, to the sums over time decay_grad and
@@ -146,11 +147,11 @@ static inline __attribute__((always_inline)) void NAMED(retreat)(const int modes
 /* From the gradients of outputs [B, T, C] and of the last states, `carried` [B, 2, N, C], computes the gradients of
    inputs [B, T, C] and of the first states, in `carried`; and for each sequence those of decay and weight [B, 2, N, C]
    and of skip [B, C], which start at 0. */
-void NAMED(scan_backward)(int64_t num_threads, int64_t num_sequences, int64_t num_latents, int64_t dim,
-                          int64_t num_modes, const REAL *outputs_grad, const REAL *inputs, const REAL *decay,
-                          const REAL *weight, const REAL *skip, const REAL *states, REAL *restrict carried,
-                          REAL *restrict inputs_grad, REAL *restrict decay_grad, REAL *restrict weight_grad,
-                          REAL *restrict skip_grad) {
+int64_t NAMED(scan_backward)(int64_t num_threads, int64_t num_sequences, int64_t num_latents, int64_t dim,
+                             int64_t num_modes, const REAL *outputs_grad, const REAL *inputs, const REAL *decay,
+                             const REAL *weight, const REAL *skip, const REAL *states, REAL *restrict carried,
+                             REAL *restrict inputs_grad, REAL *restrict decay_grad, REAL *restrict weight_grad,
+                             REAL *restrict skip_grad) {
     const int64_t num_vectors = (dim + LANES - 1) / LANES, imaginary = num_modes * dim;
     const int64_t num_chunks = (num_latents + CHUNK - 1) / CHUNK;
 #pragma omp parallel for num_threads(num_threads)
@@ -184,6 +185,7 @@ void NAMED(scan_backward)(int64_t num_threads, int64_t num_sequences, int64_t nu
         }
         NAMED(store)(skip_grad + b * dim + c, through_grad, present);
     }
+    return 0;
 }
 
 #undef VECTOR

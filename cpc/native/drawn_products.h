@@ -30,14 +30,27 @@ static inline REAL NAMED(sum)(VECTOR x) {
     return sum;
 }
 
+/* Whether an index is not that of a candidate. */
+static int NAMED(is_outside)(const int64_t *indices, int64_t num_drawn, int64_t num_candidates) {
+    int is_outside = 0;
+    for (int64_t j = 0; j < num_drawn; j++) is_outside |= indices[j] < 0 || indices[j] >= num_candidates;
+    return is_outside;
+}
+
 /* Scores [M, R] of queries [M, D] and the candidates [N, D] with the sampled indices [M, R]. All sums have the same
-   order, so that equal candidates have equal scores. */
-void NAMED(drawn_scores)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t dim, const REAL *queries,
-                         const REAL *candidates, const int64_t *drawn, REAL *scores) {
-#pragma omp parallel for num_threads(num_threads)
+   order, so that equal candidates have equal scores. All three functions return 1 if an index is outside of [0, N). */
+int64_t NAMED(drawn_scores)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t num_candidates,
+                            int64_t dim, const REAL *queries, const REAL *candidates, const int64_t *drawn,
+                            REAL *scores) {
+    int is_outside = 0;
+#pragma omp parallel for num_threads(num_threads) reduction(| : is_outside)
     for (int64_t m = 0; m < num_queries; m++) {
         const REAL *query = queries + m * dim;
         const int64_t *indices = drawn + m * num_drawn;
+        if (NAMED(is_outside)(indices, num_drawn, num_candidates)) {
+            is_outside = 1;
+            continue;
+        }
         for (int64_t j = 0; j < num_drawn; j += TOGETHER) {
             const REAL *row[TOGETHER];
             for (int64_t i = 0; i < TOGETHER; i++)
@@ -56,16 +69,22 @@ void NAMED(drawn_scores)(int64_t num_threads, int64_t num_queries, int64_t num_d
             }
         }
     }
+    return is_outside;
 }
 
 /* Gradients of the queries [M, D]: score gradients [M, R] times the sampled candidates. */
-void NAMED(drawn_by_queries)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t dim,
-                             const REAL *score_grads, const REAL *candidates, const int64_t *drawn,
-                             REAL *queries_grad) {
-#pragma omp parallel for num_threads(num_threads)
+int64_t NAMED(drawn_by_queries)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t num_candidates,
+                                int64_t dim, const REAL *score_grads, const REAL *candidates, const int64_t *drawn,
+                                REAL *queries_grad) {
+    int is_outside = 0;
+#pragma omp parallel for num_threads(num_threads) reduction(| : is_outside)
     for (int64_t m = 0; m < num_queries; m++) {
         const REAL *score_grad = score_grads + m * num_drawn;
         const int64_t *indices = drawn + m * num_drawn;
+        if (NAMED(is_outside)(indices, num_drawn, num_candidates)) {
+            is_outside = 1;
+            continue;
+        }
         int64_t d = 0;
         for (; d + WIDE * LANES <= dim; d += WIDE * LANES) {
             VECTOR sums[WIDE] = {{0}};
@@ -83,13 +102,14 @@ void NAMED(drawn_by_queries)(int64_t num_threads, int64_t num_queries, int64_t n
             for (int64_t rest = d; rest < dim; rest++) queries_grad[m * dim + rest] += score_grad[j] * row[rest];
         }
     }
+    return is_outside;
 }
 
 /* Adds score gradients times queries to the gradients of the candidates [N, D]. Each thread has its own range of
    candidates, so threads do not wait for each other and sums do not depend on the number of threads. */
-void NAMED(drawn_by_candidates)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t num_candidates,
-                                int64_t dim, const REAL *score_grads, const REAL *queries, const int64_t *drawn,
-                                REAL *restrict candidates_grad) {
+int64_t NAMED(drawn_by_candidates)(int64_t num_threads, int64_t num_queries, int64_t num_drawn, int64_t num_candidates,
+                                   int64_t dim, const REAL *score_grads, const REAL *queries, const int64_t *drawn,
+                                   REAL *restrict candidates_grad) {
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
         const int64_t first = num_candidates * part / num_threads, end = num_candidates * (part + 1) / num_threads;
@@ -111,6 +131,7 @@ void NAMED(drawn_by_candidates)(int64_t num_threads, int64_t num_queries, int64_
             }
         }
     }
+    return NAMED(is_outside)(drawn, num_queries * num_drawn, num_candidates);
 }
 
 #undef VECTOR

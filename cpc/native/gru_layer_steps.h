@@ -63,9 +63,9 @@ static void NAMED(product)(int64_t num, int64_t depth, int64_t width, const REAL
 /* gates [T, B, 3C] hold the input terms, and are replaced by the values of the gates; hiddens [T + 1, B, C], of which
    the first state is an input; hidden_to_new [T, B, C] receives the hidden term of the new gate; recurrent [C, 3C];
    products [B, 3C] is scratch. */
-void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
-                        const REAL *recurrent, const REAL *bias, REAL *restrict products, REAL *restrict gates,
-                        REAL *restrict hidden_to_new, REAL *restrict hiddens) {
+int64_t NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
+                           const REAL *recurrent, const REAL *bias, REAL *restrict products, REAL *restrict gates,
+                           REAL *restrict hidden_to_new, REAL *restrict hiddens) {
     if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
@@ -90,15 +90,16 @@ void NAMED(gru_forward)(int64_t num_threads, int64_t num_latents, int64_t num_se
             }
         }
     }
+    return 0;
 }
 
 /* From the gradients of all hidden states, `hiddens_grad` [T + 1, B, C], computes the gradients of the input term and
    of the hidden term of the gates, `input_grad` and `product_grad` [T, B, 3C], and of the first hidden state, `carried`
    [B, C]. weight [3C, C]. */
-void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
-                         const REAL *hiddens_grad, const REAL *weight, const REAL *hiddens, const REAL *gates,
-                         const REAL *hidden_to_new, REAL *restrict input_grad, REAL *restrict product_grad,
-                         REAL *restrict carried) {
+int64_t NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_sequences, int64_t dim,
+                            const REAL *hiddens_grad, const REAL *weight, const REAL *hiddens, const REAL *gates,
+                            const REAL *hidden_to_new, REAL *restrict input_grad, REAL *restrict product_grad,
+                            REAL *restrict carried) {
     if (num_threads > num_sequences) num_threads = num_sequences > 0 ? num_sequences : 1;
 #pragma omp parallel for num_threads(num_threads)
     for (int64_t part = 0; part < num_threads; part++) {
@@ -127,6 +128,7 @@ void NAMED(gru_backward)(int64_t num_threads, int64_t num_latents, int64_t num_s
         }
     }
     for (int64_t i = 0; i < num_sequences * dim; i++) carried[i] += hiddens_grad[i];
+    return 0;
 }
 
 #undef VECTOR

@@ -78,11 +78,22 @@ static void mix(float *masses, const float *sizes, int64_t num_blocks, int64_t i
     for (int64_t b = 0; b < num_blocks; b++) masses[b] = mass_factor * masses[b] + size_factor * sizes[b];
 }
 
-/* Whether a target is not a class, a query is not finite, or its length differs from 1 by more than `tolerance`. */
+/* Whether blocks do not divide the classes, a target is not a class of the tables, a query is not finite, or its length
+   differs from 1 by more than `tolerance`. */
 static int is_invalid(const float *queries, int64_t num_queries, int64_t dim, double tolerance, const int64_t *targets,
-                      int64_t num_targets, int64_t num_classes) {
-    for (int64_t i = 0; i < num_queries * num_targets; i++)
+                      int64_t num_targets, int64_t num_classes, int64_t num_blocks, const int64_t *offsets,
+                      const int64_t *block_of, const int64_t *position_of) {
+    if (num_classes < 1 || offsets[0] != 0 || offsets[num_blocks] != num_classes) return 1;
+    for (int64_t b = 0; b < num_blocks; b++)
+        if (offsets[b] > offsets[b + 1]) return 1;
+    for (int64_t i = 0; i < num_queries * num_targets; i++) {
         if (targets[i] < -1 || targets[i] >= num_classes) return 1;
+        if (targets[i] < 0) continue;
+        const int64_t position = position_of[targets[i]];
+        if (position < 0 || position >= num_classes) return 1;
+        const int64_t block = block_of[position];
+        if (block < 0 || block >= num_blocks || position < offsets[block] || position >= offsets[block + 1]) return 1;
+    }
     for (int64_t q = 0; q < num_queries; q++) {
         float square = 0;
 #pragma omp simd reduction(+ : square)
@@ -104,16 +115,15 @@ static int compare_blocks(const void *one, const void *other) {
 /* Samples for the queries from `first` to `end`. Returns 0, or 1 without sampling if the input is invalid or memory is
    missing. */
 int64_t two_level_draw(int64_t first, int64_t end, int64_t num_queries, int64_t dim, int64_t num_blocks,
-                       int64_t num_statistics, int64_t num, int64_t num_targets, int64_t is_log, int64_t is_excluding,
-                       double uniform_share, double temperature, double tolerance, const float *queries,
-                       const float *factors, const uint16_t *statistics, const uint16_t *embeddings,
-                       const int64_t *offsets, const int64_t *block_of, const int64_t *id_of,
-                       const int64_t *position_of, const int64_t *targets, const double *uniform, int64_t *ids,
-                       float *log_count, float *log_count_targets) {
-    const int64_t num_tiles = (num_blocks + LANES - 1) / LANES, num_classes = offsets[num_blocks];
-    const int64_t num_rows = end - first;
+                       int64_t num_statistics, int64_t num, int64_t num_targets, int64_t num_classes, int64_t is_log,
+                       int64_t is_excluding, double uniform_share, double temperature, double tolerance,
+                       const float *queries, const float *factors, const uint16_t *statistics,
+                       const uint16_t *embeddings, const int64_t *offsets, const int64_t *block_of,
+                       const int64_t *id_of, const int64_t *position_of, const int64_t *targets, const double *uniform,
+                       int64_t *ids, float *log_count, float *log_count_targets) {
+    const int64_t num_tiles = (num_blocks + LANES - 1) / LANES, num_rows = end - first;
     if (is_invalid(queries + first * dim, num_rows, dim, tolerance, targets + first * num_targets, num_targets,
-                   num_classes))
+                   num_classes, num_blocks, offsets, block_of, position_of))
         return 1;
     const double log_num = log((double)num);
     const int64_t num_chunks = num_classes / CHUNK + 1, num_padded = num_rows + LANES;

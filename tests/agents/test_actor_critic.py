@@ -51,6 +51,15 @@ def test_a_rollout_played_in_parts_is_the_whole(agent: ActorCritic, x: torch.Ten
         state = part.state
 
 
+def test_a_state_of_other_environments_is_refused(agent: ActorCritic, x: torch.Tensor) -> None:
+    """The reset of one environment's state would otherwise spread it over all."""
+    begins = torch.zeros(x.shape[:2], dtype=torch.bool)
+    state = agent(x, begins).state
+    for wrong in (tuple(each[:1] for each in state), tuple(each[..., :1] for each in state)):
+        with pytest.raises(ValueError, match="the state is"):
+            agent(x, begins, wrong)
+
+
 def test_segments_end_where_episodes_begin() -> None:
     indices, num_valid = episode_segments(begins_at((0, 3), (2, 0), (2, 5), (2, 6)))
     segments = [row[:n].tolist() for row, n in zip(indices, num_valid.tolist(), strict=True)]

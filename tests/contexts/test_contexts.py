@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -208,11 +209,47 @@ def test_use_before_connecting(build: Callable[[], Context]) -> None:
 def test_wrong_input(context: Context) -> None:
     with pytest.raises(ValueError, match="width 5, got width 7"):
         context(torch.zeros(2, 3, 7))
-    _, state = context(latents(3))
-    with pytest.raises(ValueError, match="3 sequences, the latents to 2"):
-        context(latents(2), state)
     with pytest.raises(ValueError, match="input_dim"):
         GRU(4).connect(0)
+
+
+@pytest.mark.usefixtures("unchecked_types")  # as users run: the type checker would speak first
+def test_a_state_of_something_else_is_refused(context: Context) -> None:
+    z = latents(2, 4)
+    _, state = context(z)
+    assert state is not None
+    wrong: list[Any] = [(), [*state], state[0], (*state, state[0]), state[:-1], "state", (None,) * len(state)]
+    wrong += [tuple(each[:1] for each in state), tuple(torch.cat([each, each]) for each in state)]
+    for i, tensor in enumerate(state):
+        others = [None, tensor.long(), tensor.to(torch.complex64), tensor.to("meta"), tensor[None], tensor[0]]
+        for axis, size in enumerate(tensor.shape):
+            others += [torch.cat([tensor, tensor], axis), tensor.narrow(axis, 0, size - 1)]
+        wrong += [(*state[:i], other, *state[i + 1 :]) for other in others]
+    if len(state) > 2 and context.window is not None:
+        wrong.append(tuple(torch.cat([each, each], 2) for each in state))  # longer than the window
+    for build in BUILD.values():
+        other = build()
+        other.connect(INPUT_DIM)
+        is_alike = type(other) is type(context) and other.num_layers == context.num_layers
+        if not is_alike or context.state_shapes[0][-1] != other.state_shapes[0][-1]:
+            wrong.append(other.double().eval()(z)[1])
+    for each in wrong:
+        for num_latents in (4, 0):
+            with pytest.raises(
+                ValueError, match=f"^the state is .* for 2 sequences this {type(context).__name__} takes"
+            ):
+                context(z[:, :num_latents], each)
+
+
+def test_a_state_is_widened_but_not_rounded(context: Context) -> None:
+    z = latents(2, 4)
+    _, state = context(z)
+    assert state is not None
+    rounded = tuple(each.bfloat16() for each in state)
+    assert torch.equal(context(z, rounded)[0], context(z, tuple(each.double() for each in rounded))[0])
+    context.float()
+    with pytest.raises(ValueError, match=r"float64 .* takes \(torch.float32 "):
+        context(z.float(), state)
 
 
 def test_identity_remembers_nothing() -> None:
@@ -222,7 +259,7 @@ def test_identity_remembers_nothing() -> None:
     assert context.dim == INPUT_DIM
     assert torch.equal(contexts, z)
     assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
-    with pytest.raises(ValueError, match="belongs to 3 sequences"):
+    with pytest.raises(ValueError, match="for 2 sequences this Identity takes"):
         context(z[:2], state)
     with pytest.raises(ValueError, match="connected to latents of width 5"):
         context.connect(4)

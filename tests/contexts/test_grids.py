@@ -246,7 +246,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="num_blocks=0"):
         PixelCNN(8, num_blocks=0)
     context = connected()
-    with pytest.raises(ValueError, match="leave state out"):
+    with pytest.raises(ValueError, match="takes no state"):
         context(torch.randn(B, H, W, D), (torch.zeros(B),))
     with pytest.raises(ValueError, match="width 6, got width 5"):
         context(torch.randn(B, H, W, 5))

@@ -12,14 +12,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.kernels import NORM_TOLERANCE
-from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass
+from cpc.candidates.samplers.block_mass import TILE, BlockMass, CentroidMass
 from cpc.candidates.samplers.blocks import BLOCKS, Members, assign_blocks, block_members
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
-from cpc.native.compiled import call_on_threads, compiled, source
+from cpc.native.compiled import CFunction, compiled, source
 
 SOURCE = source("two_level.c")
+DRAW = CFunction(
+    SOURCE,
+    "two_level_draw",
+    lambda num_queries, dim, num_blocks, num_statistics, num, num_targets, num_classes: {
+        "queries": (torch.float32, (num_queries, dim)),
+        "factors": (torch.float32, (num_queries, num_statistics)),
+        "statistics": (torch.bfloat16, (-(-num_blocks // TILE), (num_statistics + 1) // 2, TILE, 2)),
+        "embeddings": (torch.bfloat16, (num_classes, dim)),
+        "offsets": (torch.int64, (num_blocks + 1,)),
+        "block_of": (torch.int64, (num_classes,)),
+        "id_of": (torch.int64, (num_classes,)),
+        "position_of": (torch.int64, (num_classes,)),
+        "targets": (torch.int64, (num_queries, num_targets)),
+        "uniform": (torch.float64, (2, num_queries, num)),
+        "ids": (torch.int64, (num_queries, num)),
+        "log_count": (torch.float32, (num_queries, num)),
+        "log_count_targets": (torch.float32, (num_queries, num_targets)),
+    },
+    integers=("is_log", "is_excluding"),
+    floats=("uniform_share", "temperature", "tolerance"),
+    num_draws="num",
+)
 # The same constant is in two_level.c. The exp of a lower number is zero in float32, and a block whose largest weights
 # are excluded would have no weight left.
 LEAST_LOG_WEIGHT = -87
@@ -216,8 +238,7 @@ class TwoLevel(QuerySampler):
         Checks and temporaries are in C too: after other work has evicted torch's code from the caches, one torch
         operator costs as much as all arithmetic here.
         """
-        library = compiled(SOURCE)
-        if library is None:
+        if compiled(SOURCE) is None:
             return None
         num, statistics = request.num, self.mass.statistics
         queries, targets = queries.contiguous(), request.targets.contiguous()
@@ -227,9 +248,7 @@ class TwoLevel(QuerySampler):
         log_count_targets = torch.empty(targets.shape, dtype=torch.float32)
         tables = (statistics, self.embeddings, self.offsets, self.block_of, self.ids, self.places)
         tensors = (queries, factors, *tables, targets, uniform, ids, log_count, log_count_targets)
-        sizes = (*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1])
-        integers = (*sizes, self.mass.is_log, request.hits == "exclude")
+        sizes = (*queries.shape, self.num_blocks, factors.shape[1], num, targets.shape[1], self.num_classes)
         tolerance = NORM_TOLERANCE if self.needs_normalised else math.inf
-        floats = (self.uniform_share, self.temperature, tolerance)
-        is_valid = call_on_threads(library.two_level_draw, queries.shape[0], num, integers, floats, tensors)
-        return Draw(ids, log_count, log_count_targets) if is_valid else None
+        numbers = (self.mass.is_log, request.hits == "exclude", self.uniform_share, self.temperature, tolerance)
+        return Draw(ids, log_count, log_count_targets) if DRAW(sizes, numbers, tensors) else None

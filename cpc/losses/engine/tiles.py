@@ -6,7 +6,7 @@ M rows of the block, N of its candidates, R drawn negatives, D latent dim; m cou
 """
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections, loss_and_gradients
-from cpc.native.compiled import call, compiled, source
+from cpc.native.compiled import REAL, CFunction, compiled, source
 
 ROUNDINGS = ("float32", "tf32", "bf16")
 TILE_ROWS = 1024
@@ -27,6 +27,36 @@ GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB.
 DRAWN_BEYOND = 2  # products in C
 GATHER_BEYOND = 100  # products in torch, which gathers the vectors
 SOURCE = source("drawn.c")
+DRAWN_SCORES = CFunction(
+    SOURCE,
+    "drawn_scores",
+    lambda num_queries, num_drawn, num_candidates, dim: {
+        "queries": (REAL, (num_queries, dim)),
+        "candidates": (REAL, (num_candidates, dim)),
+        "drawn": (torch.int64, (num_queries, num_drawn)),
+        "scores": (REAL, (num_queries, num_drawn)),
+    },
+)
+DRAWN_BY_QUERIES = CFunction(
+    SOURCE,
+    "drawn_by_queries",
+    lambda num_queries, num_drawn, num_candidates, dim: {
+        "score_grads": (REAL, (num_queries, num_drawn)),
+        "candidates": (REAL, (num_candidates, dim)),
+        "drawn": (torch.int64, (num_queries, num_drawn)),
+        "queries_grad": (REAL, (num_queries, dim)),
+    },
+)
+DRAWN_BY_CANDIDATES = CFunction(
+    SOURCE,
+    "drawn_by_candidates",
+    lambda num_queries, num_drawn, num_candidates, dim: {
+        "score_grads": (REAL, (num_queries, num_drawn)),
+        "queries": (REAL, (num_queries, dim)),
+        "drawn": (torch.int64, (num_queries, num_drawn)),
+        "candidates_grad": (REAL, (num_candidates, dim)),
+    },
+)
 _products: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}  # type: ignore[attr-defined]
 
 
@@ -278,20 +308,21 @@ class DrawnTiles(PerRowTiles):
     def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
         self.index = self.drawn[tile].contiguous()
         scores = queries.new_empty(self.index.shape)
-        self._multiply("scores", self.index.shape, queries, self.candidates, scores)
+        self._multiply(DRAWN_SCORES, queries, self.candidates, scores)
         return scores if self.bias is None else scores.add_(self.bias[self.index])
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         gradient = score_grads.new_empty(len(score_grads), self.candidates.shape[1])
-        self._multiply("by_queries", self.index.shape, score_grads, self.candidates, gradient)
+        self._multiply(DRAWN_BY_QUERIES, score_grads, self.candidates, gradient)
         return gradient
 
     def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
-        self._multiply("by_candidates", (*self.index.shape, len(total)), score_grads, queries, total)
+        self._multiply(DRAWN_BY_CANDIDATES, score_grads, queries, total)
 
-    def _multiply(self, name: str, sizes: Sequence[int], left: Tensor, right: Tensor, out: Tensor) -> None:
+    def _multiply(self, function: CFunction, left: Tensor, right: Tensor, out: Tensor) -> None:
         tensors = (left.contiguous(), right.contiguous(), self.index, out)
-        call(SOURCE, f"drawn_{name}", (*sizes, self.candidates.shape[1]), tensors)
+        if not function((*self.index.shape, *self.candidates.shape), (), tensors):
+            raise ValueError(f"indices of drawn candidates must be from 0 to {len(self.candidates) - 1}")
 
 
 def slices(num_rows: int, size: int) -> Iterator[slice]:
