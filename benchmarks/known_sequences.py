@@ -1,7 +1,6 @@
 """A CPC model on sequences of known information, read by every estimator: vector AR(1) with a = 0.8.
 
 python -m benchmarks.known_sequences [--steps 600] [--batches 20] [--dim 4] [--num_negatives 16] [--seed 0]
-python -m benchmarks.known_sequences --anchor [WEIGHT]      (trained with the anchor)
 """
 
 import argparse
@@ -14,10 +13,8 @@ from cpc.bounds import VectorAR1
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
-from cpc.evaluation import HeldOutReadings
-from cpc.evaluation.readings import readable_from
+from cpc.evaluation import READABLE, HeldOutReadings
 from cpc.losses import Contrastive, EvalProtocol
-from cpc.losses.engine import DEFAULT_ANCHOR_WEIGHT
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -43,12 +40,11 @@ def trained(process: VectorAR1, loss: Contrastive, num_train_steps: int, seed: i
 @torch.no_grad()
 def readings(model: CPC, process: VectorAR1, num_batches: int, seed: int) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1000 * seed + 1)
-    estimators = readable_from(model.loss_part)
-    found = HeldOutReadings(model, estimators, {MEASURE: torch.Generator().manual_seed(2)})
+    found = HeldOutReadings(model, READABLE, {MEASURE: torch.Generator().manual_seed(2)})
     for _ in range(num_batches):
         x = process.sample(BATCH_SIZE, NUM_LATENTS, generator)
         found(MEASURE, model(x), Batch.of(x))
-    return [found.record(MEASURE, name, "test") for name in estimators]
+    return [found.record(MEASURE, name, "test") for name in READABLE]
 
 
 def main() -> None:
@@ -58,12 +54,9 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=4, help="of the process; the information is proportional to it")
     parser.add_argument("--num_negatives", type=int, help="drawn in training; all candidates if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the model and the samples")
-    parser.add_argument("--anchor", type=float, nargs="?", const=DEFAULT_ANCHOR_WEIGHT, metavar="WEIGHT")
     options = parser.parse_args()
     process = VectorAR1(COEFFICIENT, options.dim)
-    has_anchor = options.anchor is not None
-    weight = options.anchor if has_anchor else DEFAULT_ANCHOR_WEIGHT
-    loss = Contrastive(MEASURE.strategy, options.num_negatives, anchor=has_anchor, anchor_weight=weight)
+    loss = Contrastive(MEASURE.strategy, options.num_negatives)
     model = trained(process, loss, options.steps, options.seed)
     records = readings(model, process, options.batches, options.seed)
     truths = [process.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]

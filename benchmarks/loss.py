@@ -1,7 +1,6 @@
 """InfoNCE on M queries and M candidates of 256 channels, forward and backward: ours against materialised scores.
 
 python -m benchmarks.loss [--rounds N] [--sizes 1024 8192 ...]
-python -m benchmarks.loss --anchor     (a step with the anchor against one without, in turn in one process)
 python -m benchmarks.loss --rule       (from how many candidates per drawn negative on it pays to gather)
 
 Each figure is the median over rounds in which every variant starts once, in a process of its own. The reference is
@@ -12,13 +11,9 @@ oneDNN instead of MKL). Ours runs as `cpc` starts it.
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from benchmarks.machine import gemm_peak_gflops, machine_state, median_seconds, peak_extra_mib
 from benchmarks.processes import Variant, alternate
@@ -87,24 +82,6 @@ def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 
     return seconds
 
 
-def print_anchor(sizes: Sequence[int], num_pairs: int) -> None:
-    """Print the median ratio of processor times of a step with the anchor and the step before it without."""
-    keep_freed_memory()
-    prepare_processor()
-    for size in sizes:
-        queries, candidates = (F.normalize(torch.randn(size, DIM), dim=1).requires_grad_() for _ in range(2))
-
-        def seconds(anchor: bool, q: Tensor = queries, z: Tensor = candidates) -> float:
-            start = time.process_time()
-            loss = info_nce(q, z, torch.arange(len(q)), temperature=TEMPERATURE, anchor=anchor).loss
-            torch.autograd.grad(loss, (q, z))
-            return time.process_time() - start
-
-        pairs = [(seconds(False), seconds(True)) for _ in range(3 + num_pairs)][3:]
-        ratio = statistics.median(with_anchor / without for without, with_anchor in pairs)
-        print(f"{size:6} candidates: with the anchor {ratio:.3f} times the time of a step, {num_pairs} pairs")
-
-
 def print_rule() -> None:
     """Times from which `DRAWN_BEYOND` and `GATHER_BEYOND` of `cpc.losses.engine.tiles` follow."""
     keep_freed_memory()
@@ -126,12 +103,9 @@ def main() -> None:
     parser.add_argument("--method", choices=METHODS, help="measure this variant alone, in this process")
     parser.add_argument("--size", type=int)
     parser.add_argument("--rule", action="store_true")
-    parser.add_argument("--anchor", action="store_true")
     options = parser.parse_args()
     if options.rule:
         return print_rule()
-    if options.anchor:
-        return print_anchor(options.sizes, 20 * options.rounds)
     if options.method:
         print(json.dumps(measure(options.method, options.size)))
         return

@@ -1,4 +1,4 @@
-"""Ranks on this machine: throughput, bytes sent, and the loss's memory, by how latents are exchanged (Gloo).
+"""Ranks on this machine: throughput, bytes sent, and the loss's memory (Gloo).
 
 python -m benchmarks.ranks [--most 4] [--rounds 10] [--steps 6] [--negatives mixed] [--num_negatives R]
 
@@ -33,7 +33,6 @@ from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
 from cpc.losses import Contrastive
-from cpc.losses.contrastive import EXCHANGES
 from cpc.model import CPC
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
@@ -43,21 +42,20 @@ BATCH_SIZE, WINDOW_SAMPLES, DIM, NUM_STEPS, NUM_LATENTS = 8, 20480, 256, 12, 128
 LOSS_SEQUENCES, LOSS_LATENTS = 64, 256
 
 
-def step_bytes(num_ranks: int, exchange: str | None, num_parameters: int) -> int:
+def step_bytes(num_ranks: int, sends_latents: bool, num_parameters: int) -> int:
     """Return the bytes that all ranks send in a training step over Gloo (docs/scale.md), in float32, without ids."""
     latents = 4 * BATCH_SIZE * NUM_LATENTS * DIM
     others = num_ranks - 1
     gradients = 2 * 4 * num_parameters * others  # DDP's ring all-reduce
-    latents_per_rank = {None: 0, "gather": 2 * others, "ring": 2 * others + num_ranks}[exchange]
-    return gradients + num_ranks * latents_per_rank * latents
+    return gradients + sends_latents * num_ranks * 2 * others * latents
 
 
 class Training:
     """A model and its training step on one rank, or in an independent process."""
 
-    def __init__(self, rank: int, exchange: Any, negatives: Any) -> None:
+    def __init__(self, rank: int, negatives: Any) -> None:
         torch.manual_seed(rank)
-        self.loss = Contrastive(*negatives, exchange=exchange)
+        self.loss = Contrastive(*negatives)
         self.model = CPC(AudioEncoder(DIM), GRU(DIM), Bilinear(NUM_STEPS), self.loss)
         self.x = torch.randn(BATCH_SIZE, WINDOW_SAMPLES)
         self.model.initialise_from(self.x)
@@ -72,11 +70,9 @@ class Training:
         self.optimiser.step()
 
 
-def train(
-    rank: int, num_ranks: int, exchange: str | None, num_steps: int, negatives: Any, turns: Iterator[None]
-) -> dict[str, float]:
+def train(rank: int, num_ranks: int, num_steps: int, negatives: Any, turns: Iterator[None]) -> dict[str, float]:
     """Measure training; in each turn, one step warms up and `num_steps` steps are measured."""
-    training = Training(rank, exchange or "gather", negatives)
+    training = Training(rank, negatives)
     seconds, sent = [], []
     for _ in turns:
         training.step()
@@ -86,19 +82,19 @@ def train(
         seconds.append((time.perf_counter() - start) / num_steps)
         sent.append((_bytes_sent() - before) / num_steps / 1e6)
     num_parameters = sum(parameter.numel() for parameter in training.model.parameters())
-    exchanged = None if num_ranks == 1 or training.loss.negatives == "sequence_only" else exchange
+    sends_latents = dist.is_initialized() and training.loss.negatives != "sequence_only"
     return {
         "windows_per_second": BATCH_SIZE / statistics.median(seconds),
         "mb_sent": statistics.median(sent),
-        "mb_formula": step_bytes(num_ranks, exchanged, num_parameters) / 1e6,
+        "mb_formula": step_bytes(num_ranks, sends_latents, num_parameters) / 1e6,
     }
 
 
-def loss_memory(rank: int, num_ranks: int, exchange: str, turns: Iterator[None]) -> dict[str, float]:
+def loss_memory(rank: int, num_ranks: int, turns: Iterator[None]) -> dict[str, float]:
     torch.manual_seed(rank)
     latents = torch.randn(LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
     queries = torch.randn(1, LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
-    loss, batch = Contrastive(exchange=exchange), Batch.of(latents)  # type: ignore[arg-type]
+    loss, batch = Contrastive(), Batch.of(latents)
 
     def call() -> None:
         torch.autograd.grad(loss(Output(latents, latents, {"": queries}, None), batch).loss, [latents, queries])
@@ -134,13 +130,13 @@ class Turns:
         self.barrier.wait(timeout=600)
 
 
-def run_in_turns(num_ranks: int, tasks: dict[Any, bool], num_rounds: int) -> list[list[dict[str, float]]]:
+def run_in_turns(num_ranks: int, tasks: list[tuple[Any, bool]], num_rounds: int) -> list[list[dict[str, float]]]:
     """Run each task in `num_ranks` processes, in turns, and return their figures; True: the processes form a group."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(num_ranks * len(tasks))
     with tempfile.TemporaryDirectory() as folder:
         processes, folders = [], [Path(folder, str(index)) for index in range(len(tasks))]
-        for index, (task, is_group) in enumerate(tasks.items()):
+        for index, (task, is_group) in enumerate(tasks):
             folders[index].mkdir()
             turns = Turns(barrier, index, len(tasks), num_rounds)
             for rank in range(num_ranks):
@@ -171,27 +167,22 @@ def main() -> None:
     options = parser.parse_args()
     step = partial(train, num_steps=options.steps, negatives=(options.negatives, options.num_negatives))
     print("  ".join(f"{name} {value}" for name, value in machine_state(keep_freed_memory()).items()))
-    exchanges = EXCHANGES if options.num_negatives is None else ("gather",)  # a ring cannot sample negatives
     figures: list[dict[str, Any]] = []
     for num_ranks in range(1, options.most + 1):
-        tasks = {partial(step, exchange=None): False} | {partial(step, exchange=each): True for each in exchanges}
-        independent, *groups = run_in_turns(num_ranks, tasks, options.rounds)
-        independent_rate = sum(rank["windows_per_second"] for rank in independent)
-        for exchange, group in zip(exchanges, groups, strict=True):
-            (memory,) = run_in_turns(num_ranks, {partial(loss_memory, exchange=exchange): True}, 1)
-            rate = sum(rank["windows_per_second"] for rank in group)
-            figures.append(
-                {
-                    "ranks": num_ranks,
-                    "exchange": exchange,
-                    "windows_per_second": rate,
-                    "share_of_processes_alone": rate / independent_rate,
-                    "mb_sent_per_step": group[0]["mb_sent"],
-                    "mb_by_formula": group[0]["mb_formula"],
-                    "loss_extra_mib_per_rank": max(rank["extra_mib"] for rank in memory),
-                }
-            )
-            print("  ".join(f"{name} {_short(value)}" for name, value in figures[-1].items()), flush=True)
+        independent, group = run_in_turns(num_ranks, [(step, False), (step, True)], options.rounds)
+        (memory,) = run_in_turns(num_ranks, [(partial(loss_memory), True)], 1)
+        independent_rate, rate = (sum(rank["windows_per_second"] for rank in each) for each in (independent, group))
+        figures.append(
+            {
+                "ranks": num_ranks,
+                "windows_per_second": rate,
+                "share_of_processes_alone": rate / independent_rate,
+                "mb_sent_per_step": group[0]["mb_sent"],
+                "mb_by_formula": group[0]["mb_formula"],
+                "loss_extra_mib_per_rank": max(rank["extra_mib"] for rank in memory),
+            }
+        )
+        print("  ".join(f"{name} {_short(value)}" for name, value in figures[-1].items()), flush=True)
     print(json.dumps({"cores": os.cpu_count(), "of": figures}))
 
 

@@ -363,6 +363,23 @@ def test_a_tampered_config_is_refused(
     refused_model(tmp_path, message)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("exchange", "ring"), ("anchor", True), ("anchor_weight", 2.0), ("anchor", "gather")]
+)
+def test_options_that_losses_no_longer_have_may_only_be_what_every_loss_does(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    cpc.save_pretrained(small(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    options = config["architecture"]["init_args"]["loss"]["init_args"]
+    options |= {"exchange": "gather", "anchor": False, "anchor_weight": 0.3}  # what older versions wrote
+    rewrite(tmp_path, config=config)
+    assert cpc.load_pretrained(tmp_path).loss_part.negatives == "same_speaker"
+    options[name] = value
+    rewrite(tmp_path, config=config)
+    refused_model(tmp_path, rf"model\.loss\.init_args\.{name}={value!r} is no longer an option, .*: leave it out")
+
+
 def test_none_is_what_an_argument_may_be() -> None:
     arguments = {"in_dim": 8, "dim": 8, "bottleneck_dim": None, "stride": 1, "norm": "none", "branch_scale": 1.0}
     description = {"class_path": "cpc.encoders.resnet.ResidualBlock", "init_args": arguments}

@@ -81,14 +81,6 @@ class ReadingTally:
         Raises:
             ValueError: if no matrix was added.
         """
-        return weighted_sum([self], [1.0])
-
-    def influence(self) -> tuple[Tensor, Float[Tensor, " G"]]:
-        """Return the estimate, and by how much each of the G matrices moves it away from the mean over matrices.
-
-        Raises:
-            ValueError: if no matrix was added.
-        """
         if not self.num_rows:
             raise ValueError("no score matrix was added: there is nothing to read")
         joint, log_marginal = torch.stack(self.sums, 1)
@@ -108,28 +100,11 @@ class ReadingTally:
                 difference = nats.requires_grad_()
                 nats = self.curve(difference)
                 (slope,) = torch.autograd.grad(nats, difference)
+            nats = nats.detach()
             residuals = slope * residuals
-        return nats.detach(), residuals / total
-
-
-def weighted_sum(tallies: Sequence[ReadingTally], weights: Sequence[float]) -> tuple[float, float]:
-    """Return a weighted sum of estimates in nats, and its standard error; the error of a single matrix is NaN.
-
-    Matrix g of every tally belongs to the same batch. So the error of a difference leaves out what the batches do to
-    both estimates.
-
-    Raises:
-        ValueError: if the tallies have different numbers of matrices, or none.
-    """
-    num_matrices = {len(tally.num_rows) for tally in tallies}
-    if len(num_matrices) != 1:
-        raise ValueError(f"tallies of {sorted(num_matrices)} matrices have no common batches: add each batch to all")
-    nats, residuals = zip(*(tally.influence() for tally in tallies), strict=True)
-    total = sum(weight * each for weight, each in zip(weights, nats, strict=True))
-    moved = sum(weight * each for weight, each in zip(weights, residuals, strict=True))
-    (n,) = num_matrices
-    correction = n / (n - 1) if n > 1 else math.nan
-    return float(total), (correction * torch.as_tensor(moved).square().sum()).sqrt().item()
+        n = len(self.num_rows)
+        correction = n / (n - 1) if n > 1 else math.nan
+        return nats.item(), (correction * (residuals / total).square().sum()).sqrt().item()
 
 
 def log_mean_exp(values: Float[Tensor, " M"]) -> Float[Tensor, ""]:

@@ -30,7 +30,6 @@ DRAW = CFunction(
 )
 # torch has no unsigned arithmetic. Subtracting 2^64 from a constant gives the signed integer with the same bits.
 _SIGN = 2**64
-_GOLDEN = 2654435769  # 2^32 times the fraction of the golden ratio
 
 
 def draw_negatives(
@@ -113,20 +112,6 @@ class NegativePool(NamedTuple):
         if bool((num < 1).any()):
             raise ValueError(f"{int((num < 1).sum())} of {len(query_sequence)} rows have no negative to draw")
         return cls(first, num, behind, indices % pool.shape[1])
-
-    def spread(self, num_before: int = 0) -> Int[Tensor, " M"]:
-        """Return one negative of each row. The choice reads only the index of the row among the rows of all processes.
-
-        Row i has the negative at the share (i x golden ratio) mod 1 of its pool. These shares are spread evenly in any
-        stretch of rows (Knuth, The Art of Computer Programming, volume 3, section 6.4).
-
-        Args:
-            num_before: number of rows before these rows, in other processes.
-        """
-        rows = torch.arange(num_before, num_before + len(self.first), device=self.first.device)
-        positions = (rows * _GOLDEN % 2**32 * self.num) >> 32
-        positions += positions >= self.behind
-        return self.members[self.first + positions]
 
     @torch.compiler.disable
     def draw(

@@ -21,6 +21,12 @@ _PARTS = (
     "candidates",
     "data",
 )  # subpackages of cpc with parts of models
+# Arguments that losses no longer have: the value that means what every loss now does, and the reason.
+_REMOVED: dict[str, tuple[Any, str]] = {
+    "exchange": ("gather", "latents of all ranks are always gathered"),
+    "anchor": (False, "only critics of `cpc calibrate` are trained with InfoNCE-anchor"),
+    "anchor_weight": (0.3, "only critics of `cpc calibrate` are trained with InfoNCE-anchor"),
+}
 
 
 def describe(module: nn.Module) -> dict[str, Any]:
@@ -56,8 +62,10 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
         kind: required base class.
 
     Raises:
-        ValueError: if a class is unknown or outside the trusted packages, or does not accept the arguments.
+        ValueError: if a class is unknown or outside the trusted packages, or does not accept the arguments; the errors
+            of `without_removed`.
     """
+    description = without_removed(description)
     path = description.get("class_path")
     if not _is_description(description) or not isinstance(path, str) or not isinstance(description["init_args"], dict):
         raise ValueError(f"{str(description)[:80]} does not describe a part: it needs class_path and init_args")
@@ -76,6 +84,26 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
     except Exception as error:  # invalid arguments may raise any exception
         init_args, reason = str(description["init_args"])[:300], f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{path} does not take the arguments {init_args}: {reason}") from error
+
+
+def without_removed(config: Any) -> Any:
+    """Return a config or description without the arguments that losses of cpc no longer have.
+
+    Raises:
+        ValueError: if such an argument asks for more than what every loss now does.
+    """
+    if not isinstance(config, dict):
+        return config
+    config = {name: without_removed(value) for name, value in config.items()}
+    init_args = config.get("init_args")
+    if isinstance(init_args, dict) and str(config.get("class_path", "cpc.losses.")).startswith("cpc.losses."):
+        for name in _REMOVED.keys() & init_args.keys():
+            given, (kept, reason) = init_args.pop(name), _REMOVED[name]
+            if given != kept:
+                raise ValueError(
+                    f"model.loss.init_args.{name}={given!r} is no longer an option, since {reason}: leave it out"
+                )
+    return config
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:

@@ -10,13 +10,11 @@ from cpc.evaluation.readings import (
     readings_table,
 )
 from cpc.evaluation.recorded import data_class, recorded_data
-from cpc.evaluation.self_checks import SelfChecks, self_checks_table
 
 __all__ = [
     "READABLE",
     "HeldOutReadings",
     "OnBatch",
-    "SelfChecks",
     "check_readable",
     "data_class",
     "evaluate",
@@ -25,5 +23,4 @@ __all__ = [
     "measured_tallies",
     "readings_table",
     "recorded_data",
-    "self_checks_table",
 ]

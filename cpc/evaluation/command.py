@@ -7,24 +7,21 @@ from typing import Any
 import torch
 
 from cpc.bounds import Bound
-from cpc.bounds.self_consistency import STRATEGY as CHECKED_STRATEGY
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Seed, checked
-from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleModality
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import check_memory, held_out_bound, measured_tallies
-from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
+from cpc.evaluation.readings import INFO_NCE, HeldOutReadings, check_readable, readings_table
 from cpc.evaluation.recorded import recorded_data
-from cpc.evaluation.self_checks import INFO_NCE, SelfChecks, append_to_run, self_checks_table
 from cpc.losses import EvalProtocol
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
-from cpc.predictors import Output, Step
+from cpc.predictors import Step
 
 _NUM_BATCHES = 64
 _BANK_LATENTS = 1_000_000
@@ -42,7 +39,6 @@ def evaluate(
     num_batches: Count | None = None,
     bank: str | None = None,
     bank_latents: Count | None = None,
-    self_checks: bool = False,
     seed: Seed | None = None,
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
@@ -59,18 +55,14 @@ def evaluate(
         negatives: strategies of the negatives; the model's own strategy and mixed_excluding if not given.
         num_negatives: number R of negatives sampled per row (N = R + 1), or all (None in Python). Several numbers are
             evaluated one by one. If not given, the number of training.
-        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, js_kl, goodness_of_fit; anchor for a
-            model that was trained with the anchor); info_nce is always measured.
+        estimators: further estimators (nwj, tuba, interpolated, dv, js, smile, js_kl, goodness_of_fit); info_nce is
+            always measured.
         split: split of the data; if not given, the split that the run held out.
         num_batches: largest number of batches, at most one pass over the split; 64 if not given. Of text the whole
             split is read.
         bank: also measure the bound against a bank of latents of this split, which raises the ceiling. It costs a pass
             over the bank for every 1024 rows.
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
-        self_checks: also check with mixed_excluding whether info_nce and all `estimators` are self-consistent. Shuffled
-            pairs must read nothing, half of the channels or of each score must not read more than the whole, and two
-            independent parts must read the sum of both (anchor: only shuffled pairs). Without `out`, the verdicts are
-            also appended to self_checks.jsonl of the model's run, for `cpc monitor`.
         seed: seed of batches and negatives; 0 if not given.
         cache_dir: folder of packed data; next to the data if not given.
         skip_bad: leave out files that cannot be used, and print how many.
@@ -80,9 +72,8 @@ def evaluate(
             stay as in the run.
 
     Returns:
-        The report: the options of the batches; `bounds`, with a record of `Bound` for each N and strategy;
-        `estimates`, with a record for each other estimator; and `self_checks`, with a record for each check and
-        estimator (docs/records.md).
+        The report: the options of the batches; `bounds`, with a record of `Bound` for each N and strategy; and
+        `estimates`, with a record for each other estimator (docs/records.md).
 
     Raises:
         ValueError: if a strategy, estimator, split or speaker column is unknown (the message names it), the model's
@@ -111,7 +102,6 @@ def evaluate(
             num_batches=num_batches,
             bank=bank,
             bank_latents=bank_latents,
-            self_checks=self_checks or None,
             seed=seed,
         )
     loss = model.loss_part
@@ -123,12 +113,7 @@ def evaluate(
     if isinstance(modality, MapStyleModality) and data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, own):
             raise ValueError(error_message)
-    if self_checks and CHECKED_STRATEGY not in strategies:
-        raise ValueError(
-            f"self_checks reads {CHECKED_STRATEGY}, the only strategy that bounds information, but the bound is "
-            f"measured with {', '.join(strategies)}: add {CHECKED_STRATEGY} to `negatives`, or leave `self_checks` out"
-        )
-    check_readable(others, loss, strategies)
+    check_readable(others, strategies)
     corpus = modality.open(model.encoder)
     modality.check_split(corpus, modality.eval_split, strategies, own)
     held_out = modality.held_out(
@@ -148,23 +133,9 @@ def evaluate(
         EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in strategies
     }
     readings = HeldOutReadings(model, others, generators)
-    checks = SelfChecks(
-        model,
-        [INFO_NCE, *others],
-        generators if self_checks else (),
-        seed=held_out.seed,
-        keeps_groups=held_out.sampler_for(CHECKED_STRATEGY)[0] != "uniform",
-    )
-
-    def read(protocol: EvalProtocol, output: Output, batch: Batch) -> None:
-        if others:
-            readings(protocol, output, batch)
-        checks(protocol, output, batch)
-
-    tallies = measured_tallies(model, held_out, generators, on_protocol=read)
+    tallies = measured_tallies(model, held_out, generators, on_protocol=readings if others else None)
     bounds: list[dict[str, Any]] = []
     estimates: list[dict[str, Any]] = []
-    consistency: list[dict[str, Any]] = []
     for protocol, tally in tallies.items():
         bound = held_out_bound(tally, protocol, held_out)
         change = "batch_size" if protocol.num_negatives is None else "num_negatives"
@@ -172,9 +143,6 @@ def evaluate(
         records = [readings.record(protocol, name, held_out.split) for name in others]
         if records:
             print(readings_table(records))
-        if found := checks.records(protocol, held_out.split):
-            print(self_checks_table(found))
-            consistency += found
         bounds.append(
             bound.record(step)
             | {
@@ -212,11 +180,8 @@ def evaluate(
         **held_out.facts,
         "bounds": bounds,
         "estimates": estimates,
-        "self_checks": consistency,
     }
     write_json(report, path)
-    if out is None:
-        append_to_run(model_folder, step, consistency)
     print(f"written to {path}")
     return report
 

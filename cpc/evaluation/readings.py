@@ -16,28 +16,23 @@ from cpc.candidates import bounds_information
 from cpc.candidates import interpretation as strategy_interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
-from cpc.losses import EvalProtocol, Loss
+from cpc.losses import EvalProtocol
 from cpc.losses.contrastive import predictions
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
-READABLE = tuple(  # all but mine (the value of dv) and leave_one_out (needs p(z | c))
-    name for name, each in ESTIMATORS.items() if not each.needs_conditional and name != "mine"
+INFO_NCE = "info_nce"
+# All but mine (the value of dv), leave_one_out (needs p(z | c)), and anchor (needs a critic that it trained).
+READABLE = tuple(
+    name for name, each in ESTIMATORS.items() if not each.needs_conditional and name not in ("mine", "anchor")
 )
-ANCHOR = "anchor"  # reads only positives
 
 
-def readable_from(loss: Loss) -> tuple[str, ...]:
-    """Return the estimators that can read a model with this loss: `anchor` needs a loss with the anchor."""
-    return tuple(name for name in READABLE if loss.anchor or name != ANCHOR)
-
-
-def check_readable(estimators: Iterable[str], loss: Loss, strategies: Iterable[str] = ()) -> None:
+def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
     """Check that estimators work with the scores of a model and with the strategies.
 
     Args:
         estimators: names of estimators.
-        loss: the loss of the model.
         strategies: strategies of the negatives.
 
     Raises:
@@ -47,12 +42,6 @@ def check_readable(estimators: Iterable[str], loss: Loss, strategies: Iterable[s
     for name in estimators:
         if name not in READABLE:
             raise ValueError(f"estimators names {name!r}: choose from {', '.join(READABLE)}")
-        if name not in readable_from(loss):
-            raise ValueError(
-                f"estimators names {name!r}, the mean score of positives, but this model was trained without the "
-                "anchor, so that its scores have an arbitrary constant in each row: train with "
-                "model.loss.init_args.anchor=true, or leave the estimator out"
-            )
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(
                 f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "
@@ -65,8 +54,7 @@ class HeldOutReadings:
 
     Every estimator uses the model's scores. InfoNCE determines scores only up to a constant per row. TUBA and I_alpha
     estimate this constant from half of the sequences that negatives come from, and use the other half for the estimate.
-    All other estimators use the raw scores, so most of their estimates are too low, unless the model was trained with
-    the anchor.
+    All other estimators use the raw scores, so most of their estimates are too low.
 
     Args:
         model: the model whose queries score.
@@ -132,16 +120,8 @@ class HeldOutReadings:
             "num_candidates": [candidates / rows if rows else None for candidates, rows in counts],
             "estimate_nats": finite(nats),
             "standard_error_nats": finite(errors),
-            "reading": self._interpretation(protocol, name, is_grid),
+            "reading": interpretation(name, protocol.strategy, is_grid),
         }
-
-    def _interpretation(self, protocol: EvalProtocol, name: str, is_grid: bool) -> str:
-        if name != ANCHOR:
-            return interpretation(name, protocol.strategy, is_grid)
-        # The negatives of training, not of this protocol, decide which ratio the scores have learned.
-        trained = self.model.loss_part.training_strategies
-        text = interpretation(name, min(trained, key=bounds_information), is_grid)
-        return f"mean score of positives after training with negatives={', '.join(trained)}: {text}"
 
 
 def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:

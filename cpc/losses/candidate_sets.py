@@ -124,7 +124,6 @@ def plan(
     steps: tuple[int, ...],
     rank_slice: RankSlice | None = None,
     has_draws: bool = False,
-    has_anchor: bool = False,
 ) -> CandidateSet:
     """Return the candidate set of a batch, on the host. A row is a step k and a t with valid z_t and z_{t+k}.
 
@@ -139,8 +138,6 @@ def plan(
         steps: the K steps k, in increasing order.
         rank_slice: the sequences that are predicted; None: all.
         has_draws: whether to prepare the pools from which negatives are drawn.
-        has_anchor: whether to choose the negatives that a loss with the anchor leaves out. With draws the first draw of
-            each row is left out.
 
     Raises:
         ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them. If latents
@@ -148,7 +145,7 @@ def plan(
     """
     sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
     identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
-    return _plan(strategy, identities.cache_key(), num_latents, steps, rank_slice, has_draws, has_anchor)
+    return _plan(strategy, identities.cache_key(), num_latents, steps, rank_slice, has_draws)
 
 
 @functools.lru_cache(maxsize=8)
@@ -160,7 +157,6 @@ def _plan(
     steps: tuple[int, ...],
     rank_slice: RankSlice | None,
     has_draws: bool,
-    has_anchor: bool,
 ) -> CandidateSet:
     sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
     has_row = rows_mask(sequences.is_valid(num_latents), steps)  # [S, T, K]
@@ -182,9 +178,9 @@ def _plan(
     planned = assemble(query_index, step, sequence, positive_index, candidate_mask, blocks, size)
     if rank_slice is not None:
         planned = _count_all_ranks(planned, rank_slice, has_row)
-    if has_draws or has_anchor:
+    if has_draws:
         planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
-    return planned.leave_out() if has_anchor and not has_draws else planned
+    return planned
 
 
 def _count_all_ranks(planned: CandidateSet, rank_slice: RankSlice, has_row: Bool[Tensor, "S T K"]) -> CandidateSet:

@@ -18,14 +18,11 @@ from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
 from cpc.losses.candidate_sets import Sequences, copy_to_host, draw_row_negatives, plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import COMPUTE, DEFAULT_ANCHOR_WEIGHT, REFERENCE, RingState, check_anchor, info_nce_rows
+from cpc.losses.engine import COMPUTE, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
-from cpc.losses.ranks import GatheredBatch, gather_batch
+from cpc.losses.ranks import gather_batch
 from cpc.predictors import Output, check_steps
-
-EXCHANGES = ("gather", "ring")
-Key = tuple[str, str]  # a direction of time and a strategy
 
 
 class Predictions(NamedTuple):
@@ -47,7 +44,7 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
         num_observations: number of observations that have identities; None: the number of observations that have
             latents.
     """
-    targets = _targets(output)
+    targets = output.latents if output.targets is None else output.targets
     num = len(targets) if num_observations is None else num_observations
     num_valid, sequence_id, group_id = copy_to_host(batch.num_valid, batch.sequence_id, batch.group_id)
     is_known = None if batch.is_known is None else batch.is_known.cpu()
@@ -61,10 +58,6 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
             column_ids = (None if i is None else repeat(i, "b ... -> (b s) ...", s=num_columns) for i in ids)
             by_size[size] = Sequences.of(size, *column_ids)
         yield Predictions(queries, latents, by_size[size])
-
-
-def _targets(output: Output) -> Tensor:
-    return output.latents if output.targets is None else output.targets
 
 
 class Contrastive(Loss):
@@ -87,21 +80,10 @@ class Contrastive(Loss):
             `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
         skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
             the number of rows that overlap the context's row.
-        exchange: how latents get from rank to rank. `gather` holds the latents of all ranks at once. `ring` holds the
-            latents of two ranks at a time, so memory does not grow with the number of ranks. `ring` scores every
-            candidate twice, sends one and a half times as much as `gather`, and cannot draw negatives.
-        anchor: train with InfoNCE-anchor (Ryu et al. 2025, arXiv:2510.25983), whose optimum is
-            s = log p(z | c) / p(z), where InfoNCE adds any constant K(c). `.loss` is the anchored objective
-            (`cpc.losses.definition.anchored_rows`); all records stay those of InfoNCE. The mean score of positives then
-            estimates the information (`cpc evaluate --estimators anchor`), and has no ceiling.
-        anchor_weight: weight of the anchor's class for each negative: nu = anchor_weight n with n negatives. A low
-            weight learns the constant slowly; a high weight costs more of `log N - L`.
 
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
-            `skip_steps` is negative, `shared_across_steps` is given without `num_negatives`, `exchange="ring"` is
-            combined with `num_negatives` or `compute="reference"`, or `anchor_weight` is not positive or is given
-            without `anchor`.
+            `skip_steps` is negative, or `shared_across_steps` is given without `num_negatives`.
     """
 
     uses_all_ranks = True
@@ -114,17 +96,9 @@ class Contrastive(Loss):
         compute: Literal["float32", "bf16", "reference"] = "float32",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
-        exchange: Literal["gather", "ring"] = "gather",
-        anchor: bool = False,
-        anchor_weight: float = DEFAULT_ANCHOR_WEIGHT,
     ) -> None:
         super().__init__(skip_steps)
-        choices = {
-            "negatives": (negatives, STRATEGIES),
-            "compute": (compute, COMPUTE),
-            "exchange": (exchange, EXCHANGES),
-        }
-        for name, (value, known) in choices.items():
+        for name, value, known in (("negatives", negatives, STRATEGIES), ("compute", compute, COMPUTE)):
             if value not in known:
                 raise ValueError(f"model.loss.init_args.{name}={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
@@ -135,20 +109,6 @@ class Contrastive(Loss):
                 "model.loss.init_args.shared_across_steps applies only to drawn negatives: set num_negatives, or "
                 "leave it out"
             )
-        if exchange == "ring" and num_negatives is not None:
-            raise ValueError(
-                f"model.loss.init_args.exchange=ring scores every candidate and cannot draw "
-                f"num_negatives={num_negatives}: leave num_negatives out, or choose exchange=gather"
-            )
-        if exchange == "ring" and compute == REFERENCE:
-            raise ValueError(
-                "model.loss.init_args.compute=reference needs all candidates at once, and exchange=ring does not hold "
-                "them: choose exchange=gather"
-            )
-        check_anchor("model.loss.init_args.", anchor, anchor_weight)
-        self.anchor = anchor
-        self.anchor_weight = anchor_weight
-        self.exchange = exchange
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
@@ -176,82 +136,31 @@ class Contrastive(Loss):
         With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares. All other fields
         belong to the strategy `negatives`.
         """
-        gathered = gather_batch(output, batch, self._strategies(measure), self.exchange)
-        candidate_sets = self.candidate_sets(gathered, measure)  # on the host
-        candidate_sets = self.draw_negatives(candidate_sets, output.latents.device, generator, measure)
-        losses = self.row_losses(gathered.output, candidate_sets)  # on the device
-        return self.reduce(losses, candidate_sets, len(output.latents))
-
-    def candidate_sets(self, gathered: GatheredBatch, measure: EvalProtocol | None = None) -> dict[Key, CandidateSet]:
-        """Return the candidate set of each direction of time and strategy, on the host.
-
-        Only the shapes of the latents are read.
-        """
+        strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        sets, steps = {}, self.query_steps(gathered.output)
-        by_direction = predictions(gathered.output, gathered.batch, sum(gathered.nums))
-        for direction, (queries, latents, sequences) in zip(gathered.output.queries, by_direction, strict=True):
+        gathered = gather_batch(output, batch, strategies)
+        steps, device = self.query_steps(output), output.latents.device
+        by_direction = []
+        for queries, latents, sequences in predictions(gathered.output, gathered.batch, sum(gathered.nums)):
             _, num_sequences, num_latents, _ = queries.shape
             rank_slice = gathered.rank_slice(num_sequences)
-            for strategy in self._strategies(measure):
-                has_draws = num_negatives is not None
-                rows = plan(strategy, sequences, num_latents, steps, rank_slice, has_draws, self.anchor)
-                if rank_slice is not None and not rank_slice.is_apart and self.exchange == "ring":
-                    num_per_observation = latents.shape[:2].numel() // len(gathered.output.latents)
-                    nums = [num * num_per_observation for num in gathered.nums]
-                    is_valid = rank_slice.select(sequences).is_valid(num_latents)
-                    rows = rows._replace(ring=RingState.of(rows, nums, is_valid, latents.device))
-                sets[direction, strategy] = rows
-        return sets
-
-    def draw_negatives(
-        self,
-        candidate_sets: dict[Key, CandidateSet],
-        device: torch.device,
-        generator: torch.Generator | None = None,
-        measure: EvalProtocol | None = None,
-    ) -> dict[Key, CandidateSet]:
-        """Return the candidate sets on the device, with the negatives of each row if they are drawn."""
-        num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        sets = {}
-        for key, rows in candidate_sets.items():
-            negatives = excess = None
-            if num_negatives is not None:
-                excess = draw_excess_nats(num_negatives, rows.num_negatives)
-                negatives = draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device)
-            rows = rows._replace(draw_excess_nats=excess).on(device)._replace(negatives=negatives)
-            sets[key] = rows._replace(left_out=negatives[:, 0]) if self.anchor and negatives is not None else rows
-        return sets
-
-    def row_losses(self, output: Output, candidate_sets: dict[Key, CandidateSet]) -> dict[Key, RowLosses]:
-        """Return the losses of all rows; no shape depends on values of tensors, so the host waits for no GPU."""
-        targets = _targets(output)
-        vectors = {
-            direction: (
-                rearrange(queries, "k b t d -> (b t k) d"),
-                rearrange(columns(targets, direction), "b t d -> (b t) d"),
-            )
-            for direction, queries in output.queries.items()
-        }
-        return {key: self._score(*vectors[key[0]], rows) for key, rows in candidate_sets.items()}
-
-    def reduce(
-        self, losses: dict[Key, RowLosses], candidate_sets: dict[Key, CandidateSet], num_observations: int
-    ) -> ContrastiveOutput:
-        """Return the mean loss over directions, and the sums of each step and observation."""
-        by_direction: dict[str, list[ContrastiveOutput]] = {}
-        for (direction, strategy), rows in candidate_sets.items():
-            row_losses = losses[direction, strategy]
-            sums = sum_by_step(row_losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats)
-            by_direction.setdefault(direction, []).append(sums)
-        return concatenate_directions([self._mix(*sums) for sums in by_direction.values()], num_observations)
-
-    def _strategies(self, measure: EvalProtocol | None) -> tuple[str, ...]:
-        return self.training_strategies if measure is None else (measure.strategy,)
+            vectors = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
+            sums = []
+            for strategy in strategies:
+                rows = plan(strategy, sequences, num_latents, steps, rank_slice, num_negatives is not None)
+                if num_negatives is not None:
+                    rows = rows._replace(
+                        negatives=draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device),
+                        draw_excess_nats=draw_excess_nats(num_negatives, rows.num_negatives),
+                    )
+                rows = rows.on(device)  # from here on no shape depends on values, so the host waits for no GPU
+                losses = self._score(*vectors, rows)
+                sums.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats))
+            by_direction.append(self._mix(*sums))
+        return concatenate_directions(by_direction, len(output.latents))
 
     def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
-        anchor_weight = self.anchor_weight if self.anchor else None
-        return info_nce_rows(queries, candidates, rows, compute=self.compute, anchor_weight=anchor_weight)
+        return info_nce_rows(queries, candidates, rows, compute=self.compute)
 
     def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
         """Return the output of `negatives` with the weighted loss of all strategies."""
@@ -308,8 +217,7 @@ def contrast(
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
         steps: the step k of each of the K queries, in increasing order, to which `skip_steps` is added; None: 1..K.
         generator: source of the draws.
-        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`, `anchor`,
-            `anchor_weight`.
+        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
 
     Raises:
         ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `steps` are not K

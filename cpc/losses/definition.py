@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from cpc.losses.output import RowLosses
@@ -37,9 +37,6 @@ class CandidateSet(NamedTuple):
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
         blocks: parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
-        left_out: `[M]` the negative that the row leaves out of the positive's class, for a loss with the anchor; of
-            drawn negatives the first; None: no anchor.
-        ring: the engine's state of the ring exchange; None: this rank holds the candidates of all ranks.
         pool: the candidates from which each row's negatives are drawn, on the host
             (`cpc.candidates.draws.NegativePool`); None: not prepared.
         num_rows_before: number of rows of the ranks before this one. A row is counted from there for its draws, so that
@@ -59,19 +56,10 @@ class CandidateSet(NamedTuple):
     is_used: Tensor
     size: tuple[int, int, int]
     blocks: list[Any]
-    left_out: Tensor | None = None
     draw_excess_nats: Tensor | None = None
-    ring: Any = None
     pool: Any = None
     num_rows_before: int = 0
     num_times_before: int = 0
-
-    def leave_out(self) -> "CandidateSet":
-        """Return the same set for a loss with the anchor and without draws. The pool must be prepared."""
-        left_out = self.pool.spread(self.num_rows_before)
-        columns = rearrange(left_out, "m -> m 1")
-        blocks = [block._replace(left_out=block.columns_of(columns)) for block in self.blocks]
-        return self._replace(left_out=left_out, blocks=blocks)
 
     def on(self, device: torch.device) -> "CandidateSet":
         """Return the same set on a device; the host does not wait for the copies."""
@@ -89,12 +77,10 @@ def info_nce_rows(
     candidates: Float[Tensor, "N D"],
     candidate_set: CandidateSet,
     bias: Float[Tensor, " N"] | None = None,
-    anchor_weight: float | None = None,
 ) -> RowLosses:
     """Return the losses of all rows: L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ), s = q . z + bias.
 
-    With an `anchor_weight` the objective is that of `anchored_rows`, and L is still recorded. All scores exist at once,
-    in float64, and autograd finds the gradients.
+    All scores exist at once, in float64, and autograd finds the gradients.
     """
     rows = candidate_set
     negatives = _num_times_negative(rows)  # [M, N]
@@ -111,10 +97,7 @@ def info_nce_rows(
 
     log_sum = (scores + num_times.log()).logsumexp(1)
     loss_nats = log_sum - positive_scores[:, 0]
-    objective = loss_nats
-    if anchor_weight is not None:
-        objective = anchored_rows(scores, positive_scores, num_times, negatives, rows.left_out, anchor_weight)
-    loss = rows.weight.double() @ objective  # mean over the rows of a step, then over steps
+    loss = rows.weight.double() @ loss_nats  # mean over the rows of a step, then over steps
 
     width = _tie_width(queries.dtype, q, z[rows.positive_index], None if bias is None else bias[rows.positive_index])
     is_lower_or_ties = (negatives == 0) | (scores <= positive_scores + width)
@@ -124,44 +107,6 @@ def info_nce_rows(
     dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
     num_candidates = num_times.sum(1).long()
     return RowLosses(loss.to(dtype), loss_nats.detach().to(dtype), num_candidates, accuracy.detach().float())
-
-
-def anchored_rows(
-    scores: Float[Tensor, "M N"],
-    positive_scores: Float[Tensor, "M 1"],
-    num_times: Float[Tensor, "M N"],
-    negatives: Float[Tensor, "M N"],
-    left_out: Int[Tensor, " M"] | None,
-    anchor_weight: float,
-) -> Float[Tensor, " M"]:
-    """Return the objective of InfoNCE-anchor (Ryu et al. 2025, arXiv:2510.25983) of each row.
-
-    A row with n negatives is a choice among n + 1 classes: the positive is one of K = n candidates (weight 1 each), or
-    all K candidates are negatives, the anchor (weight nu = `anchor_weight` n). Its cross entropy is
-
-        (n L_p + nu L_a) / (n + nu),   L_p = log( sum of exp s over the positive and n - 1 negatives + nu ) - s+,
-                                       L_a = log( sum of exp s over the n negatives + nu ) - log nu.
-
-    Both classes have K candidates, so the positive's class leaves one negative out. The only optimum in expectation is
-    exp s = p(z | c) / p(z), for any n and nu.
-
-    Args:
-        scores: s of all candidates.
-        positive_scores: s of the positive.
-        num_times: how often each candidate is a candidate of the row.
-        negatives: how often each candidate is a negative of the row.
-        left_out: the negative that is left out of the positive's class.
-        anchor_weight: nu / n.
-    """
-    assert left_out is not None
-    log_nu = (anchor_weight * negatives.sum(1, keepdim=True)).log()
-    positive_class = num_times.scatter_add(1, rearrange(left_out, "m -> m 1"), -torch.ones_like(log_nu))
-    log_sum, log_sum_anchor = (
-        torch.cat([scores + each.log(), log_nu], 1).logsumexp(1) for each in (positive_class, negatives)
-    )
-    positive_loss = log_sum - positive_scores[:, 0]
-    anchor_loss = log_sum_anchor - log_nu[:, 0]
-    return (positive_loss + anchor_weight * anchor_loss) / (1 + anchor_weight)
 
 
 def _num_times_negative(rows: CandidateSet) -> Float[Tensor, "M N"]:

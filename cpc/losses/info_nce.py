@@ -8,18 +8,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import NegativePool
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
 from cpc.losses.candidate_sets import assemble, draw_row_negatives
-from cpc.losses.engine import (
-    DEFAULT_ANCHOR_WEIGHT,
-    Block,
-    check_anchor,
-    divide_by_temperature,
-    info_nce_rows,
-    score_dtype,
-    split_scores,
-)
+from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, score_dtype, split_scores
 from cpc.losses.output import RowLosses
 
 
@@ -38,8 +29,6 @@ def info_nce(
     negatives: Int[Tensor, "M R"] | None = None,
     temperature: float | Tensor = 1.0,
     compute: str = "float32",
-    anchor: bool = False,
-    anchor_weight: float = DEFAULT_ANCHOR_WEIGHT,
 ) -> RowLosses:
     """Return the InfoNCE loss of each query's positive: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
@@ -68,10 +57,6 @@ def info_nce(
             faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32. Products
             with few drawn negatives, whose vectors are gathered, stay float32 too (`cpc.losses.engine`). `reference`
             runs the definition, in float64 and with the whole score matrix in memory.
-        anchor: differentiate the objective of InfoNCE-anchor, which learns the constant of each row: `.loss` is its
-            mean, `.loss_nats` stays L (see `cpc.losses.Contrastive`). Of given `negatives` the first of each row is
-            left out of the positive's class, so their order must not depend on scores.
-        anchor_weight: weight of the anchor, for each negative of a row.
 
     Returns:
         `RowLosses`; `.loss` is the mean over rows.
@@ -85,7 +70,6 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    check_anchor("", anchor, anchor_weight)
     _check_kinds(queries, candidates, positives, negatives)
     _check_sequences(query_sequence, candidate_sequence, allowed, len(queries), len(candidates))
     _check_indices(len(candidates), positives, negatives)
@@ -126,14 +110,9 @@ def info_nce(
         )
     if num_negatives is not None and negatives is None:
         negatives = draw_row_negatives(rows, num_negatives, generator, device=queries.device)
-    elif anchor and negatives is None:
-        rows = rows._replace(pool=NegativePool.of(mask, sequence, positive_index)).leave_out()
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
     rows = rows.on(queries.device)._replace(negatives=negatives)
-    if anchor and negatives is not None:
-        rows = rows._replace(left_out=negatives[:, 0])
-    q, weight = divide_by_temperature(queries, temperature), anchor_weight if anchor else None
-    return info_nce_rows(q, candidates, rows, bias, compute, weight)
+    return info_nce_rows(divide_by_temperature(queries, temperature), candidates, rows, bias, compute)
 
 
 def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:

@@ -25,7 +25,7 @@ class LocalContrastive(Contrastive):
     one place, not to a frame.
 
     The encoder returns places from `latents_and_places`, as `cpc.encoders.FrameEncoder` does. The options are those of
-    `Contrastive` without the anchor.
+    `Contrastive`.
     """
 
     num_places: int
@@ -34,13 +34,8 @@ class LocalContrastive(Contrastive):
         """Return the width of the queries: the sum of the widths of all places.
 
         Raises:
-            ValueError: if the encoder has no places, or the loss has an anchor.
+            ValueError: if the encoder has no places.
         """
-        if self.anchor:
-            raise ValueError(
-                f"model.loss.init_args.anchor=true: {type(self).__name__} has a loss for every place, and no estimator "
-                "reads the scores of a place; set anchor=false, or choose cpc.losses.Contrastive"
-            )
         if not hasattr(encoder, "latents_and_places"):
             raise ValueError(
                 f"model.loss is {type(self).__name__}, which predicts places of frames, but {type(encoder).__name__} "

@@ -32,8 +32,6 @@ class Loss(nn.Module):
         predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
-        anchor: whether training learns the constant of each row, so that the mean score of positives estimates the
-            information.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
 
     Raises:
@@ -43,7 +41,6 @@ class Loss(nn.Module):
     num_negatives: int | None = None
     predicts: Literal["latents", "classes"] = "latents"
     uses_all_ranks: bool = False
-    anchor: bool = False
     has_sparse_gradients: bool = False
 
     def __init__(self, skip_steps: int = 0) -> None:

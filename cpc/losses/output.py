@@ -16,8 +16,7 @@ class RowLosses(NamedTuple):
     """The loss and accuracy of each row; only `loss` carries gradients.
 
     Attributes:
-        loss: scalar, nats: the weighted sum of `loss_nats`, by default their mean; with the anchor, that of the
-            anchored objective.
+        loss: scalar, nats: the weighted sum of `loss_nats`, by default their mean.
         loss_nats: `[M]`, minus the log probability of the positive among the row's candidates (or a logistic loss).
         num_candidates: `[M]`, N of each row, including the positive. With draws from a bank, N counts the whole bank.
         accuracy: `[M]`, [no negative scores higher] / (1 + ties), so that equal scores give exactly 1/N. With draws
@@ -72,8 +71,7 @@ class ContrastiveOutput(NamedTuple):
     """The loss of a batch, with sums over rows by step and sequence.
 
     Attributes:
-        loss: scalar, nats: the unweighted mean over steps of the mean over rows (with the anchor, of the anchored
-            objective); carries the gradients.
+        loss: scalar, nats: the unweighted mean over steps of the mean over rows; carries the gradients.
         num_rows: `[K, B]`, number of rows (b, t) whose z_t and z_{t+k} are both valid.
         loss_nats: `[K, B]`, sum over rows.
         log_num_candidates: `[K, B]`, sum over rows of log N_i.

@@ -57,13 +57,10 @@ class GatheredBatch(NamedTuple):
         return RankSlice(first, num_sequences, len(self.nums), self.is_apart)
 
 
-def gather_batch(
-    output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",), exchange: str = "gather"
-) -> GatheredBatch:
+def gather_batch(output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",)) -> GatheredBatch:
     """Gather targets and identities of all ranks, in the order of the ranks. With one rank nothing changes.
 
-    Only identities are gathered if these strategies need no latents of other ranks, or with `exchange="ring"`, where
-    latents are sent later (`cpc.losses.engine.ring`).
+    Only identities are gathered if these strategies need no latents of other ranks.
 
     Every rank of the default process group must call this at the same time. Ranks may have different numbers of
     observations. Observations without `sequence_id` are all distinct.
@@ -73,11 +70,10 @@ def gather_batch(
             the ranks differ in shape, only some ranks have a `sequence_id`, or a strategy needs speakers that are
             unknown.
     """
-    num = len(output.latents if output.targets is None else output.targets)
-    check_identities(num, batch.num_valid, batch.sequence_id, batch.group_id)
+    targets = output.latents if output.targets is None else output.targets
+    check_identities(len(targets), batch.num_valid, batch.sequence_id, batch.group_id)
     if not _has_other_ranks():
         return GatheredBatch(output, batch, 0, [len(output.latents)])
-    targets = output.latents if output.targets is None else output.targets
     shapes, is_given, all_ids = _exchange_identities(
         targets.shape, [getattr(batch, name) for name in _UNKNOWN], batch.is_known is not None
     )
@@ -90,7 +86,7 @@ def gather_batch(
     is_apart = not any(
         _needs_other_ranks(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies
     )
-    if exchange == "gather" and not is_apart:
+    if not is_apart:
         output = output._replace(targets=_remove_padding(_Gather.apply(_padded(targets, max(nums))), nums))
     return GatheredBatch(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
 

@@ -1,11 +1,11 @@
-"""Badges of runs: saturated, biased, stalled, stale, NaN, collapsed, self-checks, and how a run ended."""
+"""Badges of runs: saturated, biased, stalled, stale, NaN, collapsed, and how a run ended."""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from cpc.monitor.record_types import EVENT, HEALTH, SELF_CHECKS
+from cpc.monitor.record_types import EVENT, HEALTH
 from cpc.monitor.run import Run
 from cpc.monitor.table import Table
 
@@ -31,8 +31,6 @@ NAMES = (
     "stale",
     "NaN",
     "collapsed",
-    "inconsistent",
-    "self-consistent",
     "failed",
     "interrupted",
     "finished",
@@ -51,7 +49,6 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
     health.jsonl has fewer than two records, the interval is not known, and the limit is ten minutes.
     - stalled: see `why_stalled`.
     - saturated, biased: the last record flags some steps k.
-    - inconsistent, self-consistent: whether a self-check of the last `cpc evaluate --self_checks` failed.
 
     `now_seconds` is a time of `time.monotonic`.
     """
@@ -83,7 +80,6 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
         if flagged:
             advice = "raise the number of candidates (batch size, num_negatives)"
             found.append(Badge(name, f"{text}: {'; '.join(flagged)}: {advice}"))
-    found += _self_checks(run)
     if event in ("interrupted", "finished"):
         found.append(Badge(event, f"at step {run.tables(EVENT)[0].last_mean('step'):.0f}"))
     return found
@@ -143,30 +139,6 @@ def _non_finite_values(run: Run) -> list[str]:
         if table.last.get("gradient_norm", 0.0) is None:
             reasons.append(f"the gradient's norm is not finite at step {table.last_mean('step'):.0f}")
     return reasons
-
-
-def _self_checks(run: Run) -> list[Badge]:
-    """Return a badge for the self-checks of the newest model that was checked; [] if none passed or failed."""
-    tables = run.tables(SELF_CHECKS)
-    newest_step = max((table.last_mean("step") for table in tables), default=0.0)
-    reasons, verdicts_found = [], set[str]()
-    for table in tables:
-        if table.last_mean("step") < newest_step:
-            continue
-        labels_by_verdict: dict[str, list[str]] = {}
-        for label, verdict in zip(table.last.get("labels", []), table.last.get("verdict", []), strict=False):
-            labels_by_verdict.setdefault(verdict, []).append(label)
-        verdicts_found |= set(labels_by_verdict)
-        split, estimator, num_negatives, check = table.key.names
-        negatives = "" if num_negatives == "None" else f" with {num_negatives} negatives"
-        verdicts = "; ".join(f"{verdict} at {', '.join(labels)}" for verdict, labels in labels_by_verdict.items())
-        if len(labels_by_verdict) == 1:
-            (verdicts,) = labels_by_verdict
-        reasons.append(f"{check} of {estimator}{negatives} on {split}: {verdicts}")
-    if not verdicts_found & {"passed", "failed"}:
-        return []
-    name = "inconsistent" if "failed" in verdicts_found else "self-consistent"
-    return [Badge(name, f"step {newest_step:.0f}: {' | '.join(reasons)}")]
 
 
 def _flagged(table: Table, name: str) -> list[str]:

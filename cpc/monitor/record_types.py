@@ -75,10 +75,4 @@ RETURNS = RecordType(
     },
 )
 EVENT = RecordType("events.jsonl", (), {}, last={"event": (str, "one"), "message": (str, "one")})
-SELF_CHECKS = RecordType(
-    "self_checks.jsonl",
-    ("split", "estimator", "num_negatives", "check"),
-    {},
-    last={"labels": (str, "list"), "verdict": (str, "list")},
-)
-RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT, SELF_CHECKS)
+RECORD_TYPES = (BOUND, PROBE, HEALTH, RETURNS, EVENT)

@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from cpc.checkpoint import read_config
 from cpc.config.argument_rules import Count, Range, check_values
+from cpc.config.description import without_removed
 from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
@@ -231,7 +232,14 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
     configs.add_argument("-c", "--config", action="append", default=[])
     for config in configs.parse_known_args(arguments)[0].config if isinstance(arguments, list) else ():
         if Path(config).is_file():
-            read_yaml(Path(config))  # these errors name the file, unlike those of jsonargparse
+            without_removed(read_yaml(Path(config)))  # these errors are clearer than those of jsonargparse
+    if isinstance(arguments, dict):
+        arguments = without_removed(arguments)
+    else:
+        for option, following in zip(arguments, [*arguments[1:], ""], strict=True):
+            name, _, value = option.partition("=")
+            if name.startswith("--model.loss."):
+                without_removed({"init_args": {name.rpartition(".")[2]: value or following}})
     own_arguments, sys.argv = sys.argv, sys.argv[:1]  # LightningCLI warns about arguments in sys.argv
     try:
         with _known_warnings_ignored():
@@ -266,9 +274,9 @@ def typed_option(name: str) -> str:
 
 
 def _load_checked(text: str) -> Any:
-    """Check the YAML of a config or a value, and read it as jsonargparse does."""
+    """Check the YAML of a config or a value, and read it as jsonargparse does, without removed options."""
     check_yaml(text)
-    return get_loader("yaml")(text)
+    return without_removed(get_loader("yaml")(text))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import nonfinite_names
 from cpc.config.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
-from cpc.config.description import describe
+from cpc.config.description import describe, without_removed
 from cpc.data.batch import Batch
 from cpc.data.modality import HeldOutBatches, Modality
 from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
@@ -236,7 +236,7 @@ class Pretraining(pl.LightningModule):
         state = checkpoint.get("cpc")
         if state is None or "ranks" not in state:
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
-        mismatches = list(differences(state["architecture"], self._architecture))
+        mismatches = list(differences(without_removed(state["architecture"]), self._architecture))
         if mismatches:
             raise ValueError(
                 f"the models of checkpoint and config differ: {'; '.join(mismatches)}; continue with the config.yaml "

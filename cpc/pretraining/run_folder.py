@@ -136,7 +136,7 @@ class RunFolder(Checkpoint):
                     "the checkpoint",
                     file=sys.stderr,
                 )
-            for name in ("bound.jsonl", "probe.jsonl", "health.jsonl", "self_checks.jsonl"):
+            for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
         self._record_event(trainer, "resumed" if trainer.global_step else "started")
         for number in STOP_SIGNALS:  # replaces Lightning's handlers; `pretrain` restores the earlier ones at the end

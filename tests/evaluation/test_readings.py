@@ -5,14 +5,12 @@ import torch
 
 from cpc.bounds import BoundTally
 from cpc.candidates import STRATEGIES
-from cpc.candidates.class_table import ClassTable
-from cpc.contexts import Identity, PixelCNN
+from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
-from cpc.encoders import TinyTrunk, VectorEncoder
+from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
 from cpc.evaluation import READABLE, HeldOutReadings, check_readable, interpretation, readings_table
-from cpc.evaluation.readings import readable_from
-from cpc.losses import ClassTableLoss, Contrastive, EvalProtocol
+from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -47,7 +45,7 @@ def test_directions_of_a_grid_follow_one_another(generator: torch.Generator) -> 
 @pytest.mark.parametrize("name", READABLE)
 def test_only_bounds_are_called_bounds(name: str, strategy: str, on_grid: bool) -> None:
     words = interpretation(name, strategy, on_grid)
-    is_bound = name not in ("dv", "smile", "js_kl", "goodness_of_fit", "anchor")
+    is_bound = name not in ("dv", "smile", "js_kl", "goodness_of_fit")
     if strategy == "mixed_excluding":
         assert words.startswith("lower bound on I(z; c)" if is_bound else "estimate of I(z; c)")
         assert ("plus up to log(H / (H - k))" in words) == on_grid
@@ -64,42 +62,7 @@ def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:
     assert lines[3].split() == ["2", "n/a"]
 
 
-@pytest.mark.parametrize("name", ["mine", "leave_one_out", "knn"])
+@pytest.mark.parametrize("name", ["mine", "leave_one_out", "anchor", "knn"])
 def test_what_a_model_cannot_be_read_with(name: str) -> None:
     with pytest.raises(ValueError, match=f"estimators names '{name}': choose from info_nce"):
-        check_readable(["tuba", name], Contrastive(anchor=True))
-
-
-def test_the_mean_score_of_positives_needs_the_anchor() -> None:
-    assert set(READABLE) - {"anchor"} == set(readable_from(Contrastive()))
-    check_readable(READABLE, Contrastive(anchor=True))
-    for loss in (Contrastive(), ClassTableLoss(ClassTable(4, 2), "full_softmax")):
-        with pytest.raises(ValueError, match=r"'anchor', .* train with model\.loss\.init_args\.anchor=true, or leave"):
-            check_readable(["nwj", "anchor"], loss)
-
-
-@pytest.mark.parametrize(("auxiliary", "ending"), [({}, "estimate of I(z; c)"), ({"mixed": 0.5}, "in-sequence cand")])
-@pytest.mark.parametrize("protocol", [MEASURE, EvalProtocol("sequence_only", 2)])
-def test_the_anchored_reading_is_the_mean_score_of_positives(
-    protocol: EvalProtocol, auxiliary: dict[str, float], ending: str, generator: torch.Generator
-) -> None:
-    """Whatever the negatives of the protocol: those of training decide which ratio was learned."""
-    torch.manual_seed(0)
-    loss = Contrastive("mixed_excluding", auxiliary_negatives=auxiliary, anchor=True)
-    model = CPC(VectorEncoder(3, 4), Identity(), Bilinear(2), loss)
-    readings = HeldOutReadings(model, ["anchor"], {protocol: generator})
-    scores: list[list[float]] = [[], []]
-    for num in (3, 5):
-        x = torch.randn(num, 6, 3, generator=generator)
-        with torch.no_grad():
-            output = model(x)
-            readings(protocol, output, Batch.of(x))
-        for k, queries in enumerate(output.queries[""].double(), 1):
-            for b in range(num):
-                scores[k - 1] += [float(queries[b, t] @ output.latents[b, t + k].double()) for t in range(6 - k)]
-    record = readings.record(protocol, "anchor", "test")
-    assert record["estimate_nats"] == pytest.approx([sum(each) / len(each) for each in scores], abs=1e-6)
-    assert record["side"] == "neither"
-    negatives = ", ".join(["mixed_excluding", *auxiliary])
-    start = f"mean score of positives after training with negatives={negatives}: {ending}"
-    assert record["reading"].startswith(start)
+        check_readable(["tuba", name])

@@ -32,7 +32,6 @@ from cpc.contexts import GRU, PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
-from cpc.losses.contrastive import EXCHANGES
 from cpc.losses.loss import Loss
 from cpc.losses.ranks import gather_batch
 from cpc.model import CPC
@@ -77,10 +76,7 @@ def cases() -> dict[str, Case]:
         "ranks apart": Case(Contrastive("sequence_only"), known=("num_valid",)),
         "ranks apart, drawn": Case(Contrastive("sequence_only", 5), known=("group_id",)),
         "ranks apart, shared draws": Case(Contrastive("sequence_only", 5, shared_across_steps=True), known=()),
-        "ranks apart, ring": Case(Contrastive("sequence_only", exchange="ring"), known=()),
-        "one strategy apart": Case(
-            Contrastive("sequence_only", auxiliary_negatives={"mixed": 0.5}, exchange="ring"), known=()
-        ),
+        "one strategy apart": Case(Contrastive("sequence_only", auxiliary_negatives={"mixed": 0.5}), known=()),
         "images, ranks apart": Case(Contrastive("sequence_only", skip_steps=1), "images", known=()),
         "nothing known": Case(Contrastive("mixed_excluding"), known=()),
         "ranks without rows": Case(Contrastive("mixed", 5), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160),
@@ -91,8 +87,6 @@ def cases() -> dict[str, Case]:
                 ("apart", Contrastive("sequence_only")),
                 ("drawn", Contrastive("mixed", 5)),
                 ("shared draws", Contrastive("same_speaker", 5, shared_across_steps=True)),
-                ("ring", Contrastive("mixed", exchange="ring")),
-                ("anchor", Contrastive("mixed", exchange="ring", anchor=True)),
             )
         },
         "images": Case(Contrastive("mixed_excluding", skip_steps=1), "images", known=()),
@@ -106,30 +100,10 @@ def cases() -> dict[str, Case]:
             )
         },
         "places": Case(LocalContrastive("mixed"), "frames", known=()),
-        **{f"{strategy}, ring": Case(Contrastive(strategy, exchange="ring"), num_steps=20) for strategy in STRATEGIES},
-        **{
-            f"anchor, {name}": Case(Contrastive(negatives, num_negatives, exchange=exchange, anchor=True), known=known)
-            for name, negatives, num_negatives, exchange, known in (
-                ("all", "mixed_excluding", None, "gather", ALL_KNOWN[:3]),
-                ("drawn", "mixed", 5, "gather", ALL_KNOWN[:3]),
-                ("apart", "sequence_only", None, "gather", ALL_KNOWN[:1]),
-                ("ring", "mixed", None, "ring", ALL_KNOWN[:3]),
-                ("ring, excluding", "same_speaker_excluding", None, "ring", ALL_KNOWN[:3]),
-                ("ring, apart", "sequence_only", None, "ring", ()),
-            )
-        },
         "sharded weights": Case(Contrastive("mixed", 5), is_sharded=True),
-        "images, ring": Case(Contrastive("mixed_excluding", skip_steps=1, exchange="ring"), "images", known=()),
-        "places, ring": Case(LocalContrastive("mixed", exchange="ring"), "frames", known=()),
         "frozen encoder": Case(Contrastive("mixed_excluding"), frozen="encoder"),
-        "frozen encoder, ring": Case(Contrastive("mixed_excluding", exchange="ring"), frozen="encoder"),
-        "frozen encoder of places, ring": Case(
-            LocalContrastive("mixed", exchange="ring"), "frames", known=(), frozen="encoder"
-        ),
-        "frozen predictor, ring": Case(Contrastive("mixed", exchange="ring"), frozen="predictor"),
-        "ranks without rows, ring": Case(
-            Contrastive("mixed", exchange="ring"), num_valid=torch.tensor([0, 1, 1, 1, 10, 4, 1, 10]) * 160
-        ),
+        "frozen encoder of places": Case(LocalContrastive("mixed"), "frames", known=(), frozen="encoder"),
+        "frozen predictor": Case(Contrastive("mixed"), frozen="predictor"),
     }
 
 
@@ -265,13 +239,13 @@ def apart() -> list[bool]:
     ]
 
 
-def collapsed(exchange: str) -> bool:
+def collapsed() -> bool:
     """Whether equal latents on all ranks are right once in N, though ranks round their products differently."""
     rank, generator = dist.get_rank(), torch.Generator().manual_seed(0)
     for dim, num in ((48, 2 + rank), (300, 3), (513, 1 + 4 * rank)):
         latents = torch.randn(dim, generator=generator).expand(num, 5, dim).contiguous()
         output = Output(latents, latents, {"": torch.randn(2, num, 5, dim)}, None)
-        found = Contrastive("mixed", exchange=exchange)(output, Batch.of(latents))
+        found = Contrastive("mixed")(output, Batch.of(latents))
         num_each = found.num_candidates / found.num_rows
         if not torch.allclose(found.accuracy, found.num_rows / num_each, rtol=1e-6, atol=0):
             return False
@@ -289,7 +263,7 @@ def on_rank(rank: int, split: str, folder: Path, most_steps: int) -> None:
     made: dict[str, Any] = {name: gathered(train(case, own, most_steps)) for name, case in cases().items()}
     if len(sizes) > 1:
         made["refusals"], made["apart"] = of_all(refusals()), of_all(apart())
-        made["collapsed"] = [of_all(collapsed(exchange)) for exchange in EXCHANGES]
+        made["collapsed"] = of_all(collapsed())
     if rank == 0:
         torch.save(made, folder / f"{split}.pt")
     if len(sizes) > 1:

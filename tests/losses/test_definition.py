@@ -1,6 +1,6 @@
 """Every fast path computes what `cpc/losses/definition.py` says: losses, accuracies, counts and all gradients.
 
-`tests/losses/gloo_ranks.py` holds the exchanges between ranks to the definition: there, a single process runs it.
+`tests/losses/gloo_ranks.py` holds the losses of several ranks to the definition: there, a single process runs it.
 """
 
 import math
@@ -31,8 +31,6 @@ PATHS = st.sampled_from(
     ]
 )
 
-ANCHORS = st.sampled_from([{}, {"anchor": True}, {"anchor": True, "anchor_weight": 0.02}])
-
 
 def results(path: dict[str, int], loss: Any, inputs: dict[str, Tensor], **options: Any) -> list[Any]:
     """Return the fields of a loss and its gradients by the inputs, with other limits of tiles."""
@@ -53,14 +51,11 @@ def check(dtype: torch.dtype, path: dict[str, int], loss: Any, inputs: dict[str,
 
 
 @settings(max_examples=120, deadline=None)
-@given(
-    SEEDS, DTYPES, PATHS, ANCHORS, st.integers(1, 9), st.integers(3, 14), st.integers(1, 6), st.sampled_from([0, 1, 5])
-)
+@given(SEEDS, DTYPES, PATHS, st.integers(1, 9), st.integers(3, 14), st.integers(1, 6), st.sampled_from([0, 1, 5]))
 def test_info_nce(
     seed: int,
     dtype: torch.dtype,
     path: dict[str, int],
-    anchor: dict[str, Any],
     num_rows: int,
     num: int,
     dim: int,
@@ -96,7 +91,6 @@ def test_info_nce(
         "allowed": allowed,
         "valid": valid,
         "log_count": random(num) if seed % 2 else None,
-        **anchor,
     }
     if num_negatives:
         options |= {"num_negatives": num_negatives, "generator": torch.Generator()}
@@ -109,19 +103,18 @@ def test_info_nce(
         check(dtype, path, loss, inputs, **options)
         shift = torch.randint(1, num, (len(positives), num_negatives), generator=generator)
         negatives = (positives[:, None] + shift) % num
-        given_options = {"positives": positives, "negatives": negatives, **anchor}
+        given_options = {"positives": positives, "negatives": negatives}
         check(dtype, path, info_nce, inputs | {"candidates": candidates}, **given_options)
     else:
         check(dtype, path, info_nce, inputs, **options)
 
 
 @settings(max_examples=120, deadline=None)
-@given(SEEDS, DTYPES, PATHS, ANCHORS, st.sampled_from(STRATEGIES), st.sampled_from([None, 1, 5]), st.booleans())
+@given(SEEDS, DTYPES, PATHS, st.sampled_from(STRATEGIES), st.sampled_from([None, 1, 5]), st.booleans())
 def test_contrast(
     seed: int,
     dtype: torch.dtype,
     path: dict[str, int],
-    anchor: dict[str, Any],
     strategy: str,
     num_negatives: int | None,
     is_shared: bool,
@@ -146,7 +139,6 @@ def test_contrast(
         "num_negatives": num_negatives,
         "shared_across_steps": is_shared and num_negatives is not None,
         "skip_steps": seed % 3 // 2,
-        **anchor,
     }
     if strategy == "same_speaker_excluding":  # the first two sequences share a file, the others need two of a speaker
         options["group_id"] = torch.zeros(num_sequences, dtype=torch.long)
@@ -157,14 +149,13 @@ def test_contrast(
     check(dtype, path, loss, inputs, **options)
 
 
-@pytest.mark.parametrize("anchor", [False, True])
 @pytest.mark.parametrize("num_negatives", [None, 4])
-def test_several_strategies(num_negatives: int | None, anchor: bool) -> None:
+def test_several_strategies(num_negatives: int | None) -> None:
     generator = torch.Generator().manual_seed(0)
 
     def loss(queries: Tensor, latents: Tensor, compute: Any) -> Any:
         shares = {"sequence_only": 0.5}
-        part = Contrastive("mixed", num_negatives, compute=compute, auxiliary_negatives=shares, anchor=anchor)
+        part = Contrastive("mixed", num_negatives, compute=compute, auxiliary_negatives=shares)
         output = Output(latents, latents, {"": queries}, None)
         return part(output, Batch.of(latents), torch.Generator().manual_seed(1))
 
@@ -174,17 +165,15 @@ def test_several_strategies(num_negatives: int | None, anchor: bool) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(SEEDS, ANCHORS, st.integers(1, 40), st.integers(2, 30), st.sampled_from([8, 64, 300]))
-def test_bf16_is_the_definition_of_rounded_operands(
-    seed: int, anchor: dict[str, Any], num_rows: int, num: int, dim: int
-) -> None:
+@given(SEEDS, st.integers(1, 40), st.integers(2, 30), st.sampled_from([8, 64, 300]))
+def test_bf16_is_the_definition_of_rounded_operands(seed: int, num_rows: int, num: int, dim: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     shapes = {"queries": (num_rows, dim), "candidates": (num, dim)}
     inputs = {name: torch.randn(*shape, generator=generator) / dim**0.25 for name, shape in shapes.items()}
     positives = torch.randint(num, (num_rows,), generator=generator)
     rounded = {name: each.bfloat16().float() for name, each in inputs.items()}
-    expected = results({}, info_nce, rounded, positives=positives, compute="reference", **anchor)
-    found = results({}, info_nce, inputs, positives=positives, compute="bf16", **anchor)
+    expected = results({}, info_nce, rounded, positives=positives, compute="reference")
+    found = results({}, info_nce, inputs, positives=positives, compute="bf16")
     torch.testing.assert_close(found[:4], expected[:4], rtol=1e-4, atol=1e-5)
     for ours, exact in zip(found[4:], expected[4:], strict=True):
         torch.testing.assert_close(ours, exact, rtol=0.02, atol=0.02 * float(exact.abs().max()))
@@ -207,8 +196,3 @@ def test_what_is_not_a_number_is_never_right() -> None:
     latents = torch.tensor([[1.0], [math.nan], [2.0]])
     for compute in ("float32", "reference"):
         assert info_nce(torch.ones(1, 1), latents, torch.tensor([0]), compute=compute).accuracy.tolist() == [0]
-
-
-def test_the_reference_holds_all_candidates(unchecked_types: None) -> None:
-    with pytest.raises(ValueError, match="compute=reference needs all candidates at once, and exchange=ring does not"):
-        Contrastive(exchange="ring", compute="reference")

@@ -3,7 +3,6 @@
 The reference is torch's cross entropy of scores written out, in float64, differentiated by torch.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -61,15 +60,6 @@ def of_drawn(
     return in_front(scores[ROWS, ROWS], scores.gather(1, negatives(len(candidates))))
 
 
-def of_anchored(queries: Tensor, candidates: Tensor) -> Tensor:
-    """The first negative is left out of the class of the positive; nu is 0.4 R."""
-    scores, nu = queries @ candidates.T, 0.4 * R
-    positive, others = scores[ROWS, ROWS], scores.gather(1, negatives(N)).exp()
-    with_positive = positive.exp() + others[:, 1:].sum(1) + nu
-    loss = R * (with_positive.log() - positive) + nu * ((others.sum(1) + nu).log() - math.log(nu))
-    return loss.mean() / (R + nu)
-
-
 VECTORS = {"queries": random(M, D), "candidates": random(N, D, seed=1)}
 IN_FLOAT32 = {name: each.float() for name, each in VECTORS.items()}
 CLASSES = {"queries": random(M, D), "classes": random(N, D, seed=1), "bias": random(N, seed=2)} | TEMPERATURE
@@ -91,19 +81,6 @@ CASES = {
         lambda queries, candidates, temperature: info_nce(queries, candidates, ROWS, temperature=temperature).loss,
         VECTORS | TEMPERATURE,
         lambda queries, candidates, temperature: F.cross_entropy(queries @ candidates.T / temperature, ROWS),
-    ),
-    "anchor": Case(
-        lambda queries, candidates, temperature: (
-            info_nce(queries, candidates, ROWS, temperature=temperature, anchor=True).loss
-        ),
-        VECTORS | TEMPERATURE,
-    ),
-    "anchor, drawn": Case(
-        lambda queries, candidates: (
-            info_nce(queries, candidates, ROWS, negatives=negatives(N), anchor=True, anchor_weight=0.4).loss
-        ),
-        VECTORS,
-        of_anchored,
     ),
     "bf16": Case(lambda queries, candidates: info_nce(queries, candidates, ROWS, compute="bf16").loss, IN_FLOAT32),
     **{

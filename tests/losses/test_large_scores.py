@@ -22,10 +22,6 @@ def by_info_nce(queries: Tensor, vectors: Tensor) -> Tensor:
     return info_nce(queries, vectors, PLACES).loss_nats
 
 
-def by_the_anchor(queries: Tensor, vectors: Tensor) -> Tensor:
-    return info_nce(queries, vectors, PLACES, anchor=True).loss_nats
-
-
 def by_draws(queries: Tensor, vectors: Tensor) -> Tensor:
     negatives = torch.arange(N - 1).expand(3, -1)
     return info_nce(queries, vectors, PLACES, negatives=negatives + (negatives >= PLACES[:, None])).loss_nats
@@ -44,7 +40,7 @@ def by_full_softmax(queries: Tensor, vectors: Tensor) -> Tensor:
     return class_loss(queries, vectors, PLACES, objective="full_softmax").loss_nats
 
 
-LOSSES = [by_info_nce, by_the_anchor, by_draws, by_bank, by_draws_from_the_bank, by_full_softmax]
+LOSSES = [by_info_nce, by_draws, by_bank, by_draws_from_the_bank, by_full_softmax]
 
 
 @pytest.mark.parametrize(("entry", "dim"), [(100.0, 1), (12.0, 512)])

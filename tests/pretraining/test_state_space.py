@@ -22,7 +22,6 @@ OPTIONS = (
     "--model.context.init_args.num_layers=2",
     "--model.predictor.init_args.steps=[3, 9]",
     "--model.loss=cpc.losses.Contrastive",
-    "--model.loss.init_args.anchor=true",
     "--model.num_chunks=2",
     "--eval_every_steps=3",
     "--checkpoint_every_steps=3",

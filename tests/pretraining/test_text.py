@@ -306,7 +306,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is always read whole"):
         evaluate(run_dir, folder, negatives=["mixed"])
-    for name, value in (("seed", 0), ("bank_latents", 5), ("self_checks", True)):
+    for name, value in (("seed", 0), ("bank_latents", 5)):
         with pytest.raises(ValueError, match=rf"`{name}`: .* is a model of text, which is always read whole"):
             evaluate(run_dir, folder, **{name: value})
     for name in ("batch_size", "chunk_tokens"):

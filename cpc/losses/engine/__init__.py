@@ -1,4 +1,4 @@
-"""The definition of the loss, computed fast: in tiles, with gradients from the forward pass, at any number of ranks.
+"""The definition of the loss, computed fast: in tiles, with gradients from the forward pass.
 
 `info_nce_rows` has the signature of `cpc.losses.definition.info_nce_rows` and the same results. `tiled_loss` is the
 same arithmetic for class tables, and `partition_sums` for banks of any size. Code outside this folder imports only the
@@ -10,22 +10,17 @@ names in `__all__`.
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
 | `tiles.py` | the matrix products of a tile |
 | `score_gradients.py` | losses, accuracies and derivatives by the scores of a tile |
-| `anchor.py` | the loss with a class without a positive |
-| `ring.py` | the same sums while latents travel from rank to rank |
 | `partition.py` | the same sums over a bank, tiled over candidates too |
 """
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
-from cpc.losses.engine.anchor import DEFAULT_ANCHOR_WEIGHT, Anchor, check_anchor
 from cpc.losses.engine.blocks import Block, split_scores
 from cpc.losses.engine.partition import partition_sums
-from cpc.losses.engine.ring import RingState, ring_loss
 from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
 from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
 from cpc.losses.engine.tiles import ROUNDINGS
@@ -36,14 +31,10 @@ COMPUTE = (*ROUNDINGS, REFERENCE)
 
 __all__ = [
     "COMPUTE",
-    "DEFAULT_ANCHOR_WEIGHT",
-    "REFERENCE",
     "Block",
-    "RingState",
     "ScoreCorrections",
     "accuracy_of",
     "attach_gradients",
-    "check_anchor",
     "divide_by_temperature",
     "info_nce_rows",
     "loss_and_factor",
@@ -63,12 +54,10 @@ def info_nce_rows(
     candidate_set: CandidateSet,
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "float32",
-    anchor_weight: float | None = None,
 ) -> RowLosses:
     """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
 
-    No step depends on values of tensors or waits for a GPU. With the ring exchange, `candidates` are the latents of
-    this rank.
+    No step depends on values of tensors or waits for a GPU.
 
     Raises:
         ValueError: if `compute` is unknown, or would round float64 queries.
@@ -76,18 +65,13 @@ def info_nce_rows(
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     if compute == REFERENCE:
-        return info_nce_definition(queries, candidates, candidate_set, bias, anchor_weight)
+        return info_nce_definition(queries, candidates, candidate_set, bias)
     dtype = score_dtype(queries)
     if dtype == torch.float64 and compute != "float32":
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
     rows, negatives, num_negatives = candidate_set, candidate_set.negatives, candidate_set.num_negatives
     if negatives is not None:
         num_negatives = torch.full_like(num_negatives, negatives.shape[1])
-    anchor = None
-    if anchor_weight is not None:
-        anchor = Anchor(anchor_weight, rearrange(anchor_weight * num_negatives.to(dtype), "m -> m 1").log())
-    if rows.ring is not None:
-        return ring_loss(queries, candidates, rows, rows.ring, compute, anchor)
 
     def is_used() -> Tensor:
         if negatives is None:
@@ -103,6 +87,5 @@ def info_nce_rows(
         negatives=negatives,
         bias=bias,
         compute=compute,
-        anchor=anchor,
     )
     return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)

@@ -32,8 +32,6 @@ class Block(NamedTuple):
         sequence: `[m]` index in `candidate_mask` of the sequence of each row.
         column_index: `[N]` column of each candidate, with arbitrary values for candidates outside the block. None: the
             columns are all candidates, in order.
-        left_out: `[m, 1]` column of the negative that each row leaves out of the positive's class, -1 where the block
-            does not have it; None: no anchor, or drawn negatives.
     """
 
     rows: Tensor | None = None
@@ -42,7 +40,6 @@ class Block(NamedTuple):
     candidate_mask: Tensor | None = None
     sequence: Tensor | None = None
     column_index: Tensor | None = None
-    left_out: Tensor | None = None
 
     def columns_of(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
         """Return the columns of the negatives of this block's rows; `negatives` has candidate indices of all rows."""

@@ -52,18 +52,16 @@ class LossAndGradients(NamedTuple):
         factor: `[M, 1]`; multiply the derivatives of the row by it.
         score_grads: `[M, N]` derivatives by the scores of candidates.
         target_grads: `[M, T]` derivatives by the scores of targets.
-        objective: `[M, 1]`, the function that the derivatives belong to; None: the loss.
     """
 
     loss: Tensor
     factor: Tensor
     score_grads: Tensor
     target_grads: Tensor
-    objective: Tensor | None = None
 
 
 def loss_and_gradients(
-    form: "Form",
+    form: str,
     scores: Float[Tensor, "M N"],
     corrections: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
@@ -73,7 +71,7 @@ def loss_and_gradients(
     """Return accuracies, losses and score gradients of a tile. The scores are overwritten.
 
     Args:
-        form: a function in `FORMS`, or one with their arguments.
+        form: a name in `FORMS`.
         scores: scores of the candidates.
         corrections: corrections of these rows.
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
@@ -101,7 +99,7 @@ def loss_and_gradients(
         best = scores.amax(1, keepdim=True)
     if log_count_targets is not None:
         targets = targets - log_count_targets
-    found = form(scores, targets, best, weight)
+    found = FORMS[form](scores, targets, best, weight)
     if own is not None:
         found.score_grads.scatter_add_(1, own, found.target_grads)
     return accuracy, found
@@ -134,7 +132,7 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
 def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return the softmax loss of log P = log sigmoid(F), for scores F that are log odds log(P / (1 - P))."""
     log_p, log_p_targets, best = F.logsigmoid(scores), F.logsigmoid(targets), F.logsigmoid(best)
-    loss, factor, score_grads, target_grads, _ = softmax(log_p, log_p_targets, best, weight)
+    loss, factor, score_grads, target_grads = softmax(log_p, log_p_targets, best, weight)
     # d log P / dF = 1 - P
     return LossAndGradients(loss, factor, score_grads * torch.sigmoid(-scores), target_grads * torch.sigmoid(-targets))
 

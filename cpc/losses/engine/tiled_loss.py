@@ -7,7 +7,6 @@ only one tile of the M x N scores exists at a time.
 M rows, N candidates, T targets, R drawn negatives, D latent dim.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.engine.anchor import Anchor, anchored_softmax
 from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.score_gradients import FORMS, Form, ScoreCorrections, loss_and_gradients, tie_width
+from cpc.losses.engine.score_gradients import ScoreCorrections, loss_and_gradients, tie_width
 from cpc.losses.engine.tiles import choose_tiles
 
 
@@ -37,11 +35,8 @@ def tiled_loss(
     target_scores: Float[Tensor, "M T"] | None = None,
     corrections: ScoreCorrections | None = None,
     compute: str = "float32",
-    anchor: Anchor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
-
-    With an anchor the mean is that of the anchored objective.
 
     Args:
         queries: `[Q, D]`; their dtype may be shorter than that of the candidates. Scores and sums have the candidates'
@@ -56,7 +51,6 @@ def tiled_loss(
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
         compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
-        anchor: the anchor of each row, for rows with one target among the candidates; None: no anchor.
     """
     inputs = (queries, candidates, bias, target_scores)
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
@@ -67,7 +61,6 @@ def tiled_loss(
     ]
     corrections = ScoreCorrections() if corrections is None else corrections
     loss_nats = torch.empty_like(weight)
-    objective = loss_nats if anchor is None else torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
         for block in blocks:
@@ -89,7 +82,6 @@ def tiled_loss(
                 index = rows if query_index is None else query_index[rows]
                 tile_queries = queries[index].to(candidates.dtype)
                 mask = tile_own = None
-                tile_form: Form = FORMS[form]
                 tile_corrections = corrections.select(rows)
                 if own is not None:
                     columns_of_own = own[tile]
@@ -102,20 +94,12 @@ def tiled_loss(
                     own_bias = None if block_bias is None else block_bias[columns_of_own]
                     width = tie_width(tile_queries, own_lengths, own_bias)
                     tile_corrections = tile_corrections._replace(tie_width=width)
-                if anchor is not None:
-                    assert tile_own is not None
-                    # Of drawn negatives the first is left out. The positive stands before it.
-                    left_out = torch.ones_like(tile_own) if block.left_out is None else block.left_out[tile]
-                    part = Anchor(anchor.weight, anchor.log_nu[rows])
-                    tile_form = functools.partial(anchored_softmax, left_out=left_out, anchor=part)
                 if block.candidate_mask is not None and block.sequence is not None and drawn is None:
                     mask = block.candidate_mask[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], found = loss_and_gradients(tile_form, scores, tile_corrections, tile_own, targets, mask)
+                accuracy[rows], found = loss_and_gradients(form, scores, tile_corrections, tile_own, targets, mask)
                 loss_nats[rows] = found.loss[:, 0]
-                if found.objective is not None:
-                    objective[rows] = found.objective[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
                 row_weight = rearrange(weight[rows], "m -> m 1") * found.factor
@@ -130,7 +114,7 @@ def tiled_loss(
                     targets_grad[rows] = found.target_grads * row_weight
             if candidates_grad is not None and block_grad is not None and columns is not None:
                 candidates_grad.index_add_(0, columns, block_grad)
-        loss = torch.dot(weight, objective)
+        loss = torch.dot(weight, loss_nats)
     return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
 
 
