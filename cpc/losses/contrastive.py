@@ -44,7 +44,7 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
         num_observations: number of observations that have identities; None: the number of observations that have
             latents.
     """
-    targets = _targets(output)
+    targets = output.latents if output.targets is None else output.targets
     num = len(targets) if num_observations is None else num_observations
     num_valid, sequence_id, group_id = copy_to_host(batch.num_valid, batch.sequence_id, batch.group_id)
     is_known = None if batch.is_known is None else batch.is_known.cpu()
@@ -58,10 +58,6 @@ def predictions(output: Output, batch: Batch, num_observations: int | None = Non
             column_ids = (None if i is None else repeat(i, "b ... -> (b s) ...", s=num_columns) for i in ids)
             by_size[size] = Sequences.of(size, *column_ids)
         yield Predictions(queries, latents, by_size[size])
-
-
-def _targets(output: Output) -> Tensor:
-    return output.latents if output.targets is None else output.targets
 
 
 class Contrastive(Loss):

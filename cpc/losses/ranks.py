@@ -70,11 +70,10 @@ def gather_batch(output: Output, batch: Batch, strategies: tuple[str, ...] = ("m
             the ranks differ in shape, only some ranks have a `sequence_id`, or a strategy needs speakers that are
             unknown.
     """
-    num = len(output.latents if output.targets is None else output.targets)
-    check_identities(num, batch.num_valid, batch.sequence_id, batch.group_id)
+    targets = output.latents if output.targets is None else output.targets
+    check_identities(len(targets), batch.num_valid, batch.sequence_id, batch.group_id)
     if not _has_other_ranks():
         return GatheredBatch(output, batch, 0, [len(output.latents)])
-    targets = output.latents if output.targets is None else output.targets
     shapes, is_given, all_ids = _exchange_identities(
         targets.shape, [getattr(batch, name) for name in _UNKNOWN], batch.is_known is not None
     )

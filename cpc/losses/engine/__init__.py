@@ -31,7 +31,6 @@ COMPUTE = ("auto", *ROUNDINGS, REFERENCE)
 
 __all__ = [
     "COMPUTE",
-    "REFERENCE",
     "Block",
     "ScoreCorrections",
     "accuracy_of",
