@@ -136,10 +136,10 @@ def probe(
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
     plan.check_tasks(tasks)
-    trained_on = config["provenance"].get("trained_on") if probe_data.is_content_of_training else None
-    copies = {each.name: _count_copies(each, probe_data, trained_on) for each in tasks}
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
+    trained_on = config["provenance"].get("trained_on") if probe_data.is_content_of_training else None
+    copies = {each.name: _count_copies(each, probe_data, trained_on) for each in tasks}
     seconds = plan.measure(comparison, model, partial(build_untrained, config, probe_data, trusted_packages))
     provenance = config["provenance"]
     report: dict[str, Any] = finite(
