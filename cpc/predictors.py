@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.argument_rules import plain
 from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.contexts.transformer import TransformerLayer
 
@@ -66,6 +67,7 @@ def check_steps(name: str, steps: Any) -> tuple[int, ...]:
         ValueError: if they are not distinct whole numbers of at least 1 in increasing order, or there are none. The
             message names the argument.
     """
+    steps = plain(steps)
     is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
     if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
         raise ValueError(

@@ -12,6 +12,8 @@ from typing import Any, Union, get_args, get_origin
 
 from torch import nn
 
+from cpc.config.argument_rules import plain
+
 _PARTS = (
     "model",
     "encoders",
@@ -43,7 +45,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
                 "could not be built again: add the attribute, or wrap the module in a class that stores its arguments"
             )
         value = getattr(module, attribute)
-        init_args[name] = describe(value) if isinstance(value, nn.Module) else value
+        init_args[name] = describe(value) if isinstance(value, nn.Module) else plain(value)
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
+from cpc.data.store.contents import is_quiet
 from cpc.data.store.fingerprints import Content, fingerprint_record
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -317,7 +318,7 @@ class HeldOut:
                 require_distinct_files=require_distinct_files,
             )
             pass_batches = max(1, stream.num_slots // size)
-            if pass_batches < self.num_batches and self.rank == 0:
+            if pass_batches < self.num_batches and self.rank == 0 and not is_quiet():
                 print(
                     f"held-out log N - L, {strategy}: split {self.split!r} has only {pass_batches} batches of {size}, "
                     f"instead of {self.num_batches}",

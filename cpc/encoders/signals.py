@@ -89,7 +89,7 @@ class SignalEncoder(Encoder):
         units: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if len(kernels) != len(strides) or not kernels:
+        if len(kernels) != len(strides) or not len(kernels):
             raise ValueError(
                 f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
             )

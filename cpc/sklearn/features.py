@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from cpc.checkpoint import load_pretrained
 from cpc.data.features import Features
 from cpc.model import CPC
+from cpc.sklearn.recordings import on_cpu, real_numbers
 
 
 class CPCFeatures(TransformerMixin, BaseEstimator):
@@ -92,14 +93,15 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         return self._cached_reader
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the cached reader."""
+        """Return the state without the cached reader, and with a model on the CPU."""
         cached = ("_cached_reader", "_reader_key")
-        return {name: value for name, value in super().__getstate__().items() if name not in cached}
+        return {name: value for name, value in models_on_cpu(super().__getstate__()).items() if name not in cached}
 
 
 def _waves(X: Any, reader: Features) -> list[np.ndarray]:
     if issparse(X):
         raise TypeError("X is a sparse matrix, but waveforms must be dense: give X.toarray()")
+    X = on_cpu(X)
     rows = np.asarray(X) if hasattr(X, "__array__") else list(X)
     if isinstance(rows, np.ndarray) and rows.ndim < 2 and rows.dtype != object:
         raise ValueError(f"X has the shape {rows.shape}. Reshape your data: [1, S] if it is one waveform")
@@ -109,17 +111,11 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
 
 
 def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
-    try:
-        samples = np.asarray(wave)
-        if np.iscomplexobj(samples):
-            raise ValueError("Complex data not supported")
-        if np.issubdtype(samples.dtype, np.integer):
-            raise ValueError(
-                f"the dtype is {samples.dtype}, but amplitudes are floats from -1 to 1: divide int16 by 32768"
-            )
-        samples = samples.astype(np.float32)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"waveform {index} cannot be read as amplitudes: {error}") from error
+    samples = real_numbers(wave, f"waveform {index}")
+    if np.asarray(on_cpu(wave)).dtype.kind in "iu":
+        raise ValueError(
+            f"waveform {index} holds integers, but amplitudes are floats from -1 to 1: divide int16 by 32768"
+        )
     if samples.ndim != 1:
         raise ValueError(f"waveform {index} has the shape {samples.shape}: it must be [S]")
     if not np.isfinite(samples).all():

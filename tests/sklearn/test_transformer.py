@@ -35,7 +35,7 @@ def recordings() -> np.ndarray:
     "check",
     [
         pytest.param(check, id=getattr(check, "func", check).__name__)
-        for _, check in estimator_checks_generator(CPCTransformer(max_steps=2, dim=8))
+        for _, check in estimator_checks_generator(CPCTransformer(max_steps=2, dim=8, num_channels=1))
         # It passes -1 for every parameter, which this suite's check of annotations refuses before scikit-learn sees it.
         if getattr(check, "func", check).__name__ != "check_do_not_raise_errors_in_init_or_set_params"
     ],
@@ -43,7 +43,7 @@ def recordings() -> np.ndarray:
 def test_scikit_learns_own_check(check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(CPCTransformer(max_steps=2, dim=8))
+        check(CPCTransformer(max_steps=2, dim=8, num_channels=1))
 
 
 @pytest.mark.parametrize("pool", ["mean", "mean_std", "segments:3"])

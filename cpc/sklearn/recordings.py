@@ -1,0 +1,96 @@
+"""The recordings in an estimator's X: arrays, tensors, data frames, and lists of these. T samples, C channels."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+
+def on_cpu(values: Any) -> Any:
+    """Return a tensor as a tensor that numpy reads, and anything else unchanged."""
+    if not isinstance(values, torch.Tensor):
+        return values
+    values = values.detach().cpu()
+    return values.float() if values.dtype == torch.bfloat16 else values
+
+
+def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
+    """Return an array, a tensor or a data frame as float32.
+
+    Raises:
+        ValueError: if the values are no real numbers; the message has the name.
+    """
+    try:
+        array = np.asarray(on_cpu(values))
+        if array.dtype.kind == "c":
+            raise ValueError("Complex data not supported")
+        if array.dtype.kind in "mM":
+            raise ValueError(f"the dtype is {array.dtype}")
+        with np.errstate(over="ignore"):  # infinity is refused later, with its place
+            return array.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be read as real numbers: {error}") from error
+
+
+def list_recordings(X: Any) -> list[Any] | None:
+    """Return the recordings of `[n, T, C]`, or of a list or Series of recordings; None if X is a table `[n, T]`.
+
+    Lists of plain numbers are a table if they have one length.
+    """
+    num_dims = getattr(X, "ndim", None)
+    is_list = isinstance(X, list | tuple) or (num_dims == 1 and X.dtype.kind == "O")
+    if not is_list:
+        return list(X) if num_dims == 3 else None
+    parts = list(X)
+    is_ragged = len({len(part) for part in parts if isinstance(part, list | tuple)}) > 1
+    if parts and (is_ragged or all(getattr(part, "ndim", 0) > 0 for part in parts)):
+        return parts
+    return None
+
+
+def column_names(table: Any) -> list[str] | None:
+    """Return the names of a data frame's columns; None if the columns are numbered, or the table is an array."""
+    names = list(getattr(table, "columns", ()))
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def channels_named(recording: Any, name: str, channels: Sequence[str] | None) -> Any:
+    """Return a data frame with these columns, in this order. Arrays and numbered columns have no names: they stay.
+
+    Raises:
+        ValueError: if the frame has other columns, lacks one, or has two of one name; the message has both lists.
+    """
+    own = column_names(recording)
+    if own is None or channels is None:
+        return recording
+    if sorted(own) != sorted(channels) or len(set(own)) < len(own):
+        raise ValueError(
+            f"{name} has the columns {own}, but the channels are {list(channels)}: give each of these once, in any "
+            "order, and no other column"
+        )
+    return recording[list(channels)]
+
+
+def check_table(X: Any) -> None:
+    """Refuse a table that looks like one recording `[T, C]`, or like several recordings below each other.
+
+    Raises:
+        ValueError: if there are more rows than columns, or a column has a name without a digit, which is no time.
+    """
+    names, shape, groups = column_names(X), np.shape(X), ""
+    if names is not None and not all(re.search(r"\d", name) for name in names):
+        problem = f"X has the columns {names}, which look like channels"
+        groups = (
+            '. If a column `id` tells recordings apart, give [part.drop(columns="id") for _, part in X.groupby("id")]'
+        )
+    elif len(shape) == 2 and shape[0] > shape[1] > 0:
+        problem = f"X has the shape {list(shape)}, and more rows than columns look like [samples, channels]"
+    else:
+        return
+    raise ValueError(
+        f"{problem}, but each row would be a recording of one channel. For one recording give [X]{groups}. If each row "
+        "is a recording, set `num_channels` to 1"
+    )
