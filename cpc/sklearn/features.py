@@ -8,9 +8,10 @@ from jaxtyping import Float32
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from cpc.checkpoint import load_pretrained
+from cpc.checkpoint import load_pretrained, move_model
 from cpc.data.features import Features
 from cpc.model import CPC
+from cpc.sklearn.device import models_on_cpu
 from cpc.sklearn.recordings import on_cpu, real_numbers
 
 
@@ -81,13 +82,13 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         """Return the model's reader, which is cached until a parameter changes."""
         key = (self.model, self.features, self.device)
         if getattr(self, "_reader_key", None) != key:
-            model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model, device=self.device)
+            model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model)
             if model.encoder.modality != "audio":
                 raise ValueError(
                     f"the model encodes {model.encoder.modality}, but CPCFeatures needs waveforms: pass a model of "
                     "audio"
                 )
-            self._cached_reader = Features(self.features, model, device=self.device)
+            self._cached_reader = Features(self.features, move_model(model, self.device))
             self._reader_key = key
         self.n_features_out_, self.sample_rate_hz_ = self._cached_reader.dim, self._cached_reader.sample_rate_hz
         return self._cached_reader

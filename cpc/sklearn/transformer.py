@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from cpc.checkpoint import load_pretrained, read_config, save_pretrained
+from cpc.checkpoint import load_pretrained, move_model, read_config, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
@@ -29,6 +29,7 @@ from cpc.encoders import SignalEncoder
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
+from cpc.sklearn.device import models_on_cpu
 from cpc.sklearn.lengths import similar_lengths
 from cpc.sklearn.recordings import channels_named, check_table, column_names, list_recordings, on_cpu, real_numbers
 from cpc.sklearn.training import measure, train
@@ -202,7 +203,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             data.standardise(encoder, corpus)
             model.initialise_from(data.initialisation_batch(corpus))
         self.losses_ = train(
-            model.to(self.device),
+            move_model(model, self.device),
             data.training(corpus, model),
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
@@ -239,6 +240,10 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         check_is_fitted(self)
         held_out = [] if self.bound_ is None else [self.bound_.record(step=len(self.losses_))]
         save_pretrained(self.model_, folder, provenance={**self._provenance, "held_out": held_out})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the model on the CPU."""
+        return models_on_cpu(super().__getstate__())
 
     @property
     def _n_features_out(self) -> int:
@@ -410,7 +415,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        reader = Features(self.features, self.model_, device=self.device)  # type: ignore[arg-type]  # checked before
+        reader = Features(self.features, move_model(self.model_, self.device))  # type: ignore[arg-type]  # checked before
         return reader.encode_windows(x)
 
 
