@@ -16,11 +16,13 @@ class Encoder(nn.Module):
         dim: D.
         variable_axes: axes of observations that have variable length, and their names. An encoder that has them and a
             method `random_input` can be exported with `cpc export`.
+        from_data: arguments that may be None until training takes them from its data.
     """
 
     modality: str
     latents = "sequences"
     variable_axes: ClassVar[dict[int, str]] = {}
+    from_data: ClassVar[tuple[str, ...]] = ()
     dim: int
 
     @property

@@ -70,6 +70,7 @@ class SignalEncoder(Encoder):
     """
 
     modality = "signals"
+    from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
     def __init__(

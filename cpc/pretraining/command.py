@@ -20,14 +20,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from cpc.checkpoint import read_config
+from cpc.checkpoint import read_checkpoint, read_config
 from cpc.config.argument_rules import Count, Range, check_values
 from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, step_of
+from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
@@ -109,7 +109,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
-        checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path)
+        checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path, command.model)
         # Only rank 0 checks, since other ranks may already see the folder that rank 0 has just made.
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
@@ -203,10 +203,10 @@ def _holds_run(run_dir: Path) -> bool:
     return any((run_dir / name).exists() for name in ("bound.jsonl", "checkpoints"))
 
 
-def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
-    """Return the checkpoint of `--ckpt_path` and its step.
+def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None, module: Pretraining) -> tuple[Path | None, int]:
+    """Return the checkpoint of `--ckpt_path` and its step; give the module what the run took from its data.
 
-    The file is read here because Lightning gives no clear message for a damaged file.
+    The file is read here because Lightning gives no clear message for a damaged file, and opens the data before it.
     """
     if ckpt_path is None:
         return None, 0
@@ -216,7 +216,9 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path 
         advice = how_to_continue(run_dir) if _holds_run(run_dir) else "check --run_dir"
         raise ValueError(f"--ckpt_path {ckpt_path}: there is no {path}; {advice}")
     try:
-        return path, step_of(path)
+        checkpoint = read_checkpoint(path)
+        module.take_from_data(checkpoint["cpc"].get("from_data", {}))
+        return path, checkpoint["global_step"]
     except ValueError as error:
         others = [name for name, other in known.items() if other.exists() and other != path]
         advice = f"; {run_dir} has another: --ckpt_path {others[0]}" if others else ""

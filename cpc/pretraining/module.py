@@ -217,8 +217,10 @@ class Pretraining(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators and unfinished tally."""
+        encoder = self.model.encoder
         checkpoint["cpc"] = {
             "architecture": self._architecture,
+            "from_data": {name: getattr(encoder, name) for name in getattr(encoder, "from_data", ())},
             "settings": self._settings(),
             "num_workers": self.data.num_workers,
             "ranks": self.gather_from_ranks(
@@ -230,6 +232,12 @@ class Pretraining(pl.LightningModule):
                 }
             ),
         }
+
+    def take_from_data(self, settings: dict[str, Any]) -> None:
+        """Set what the encoder took from the data before a run stopped, unless the config says it."""
+        encoder = self.model.encoder
+        for name in getattr(encoder, "from_data", ()):
+            setattr(encoder, name, getattr(encoder, name) or settings.get(name))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the run can continue, print changed settings, and keep the state of this rank."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.folders import name_a_few
@@ -24,7 +24,7 @@ class PackedSignals(PackedRows):
     """Recordings in one float32 memory map, which `pack_signals` writes; row i is recording i.
 
     Attributes:
-        channels: names of the channels.
+        channels: names of the channels on disk.
         sample_rate_hz: rate of all recordings.
 
     Raises:
@@ -39,12 +39,24 @@ class PackedSignals(PackedRows):
         if num_samples is not None:
             stop = min(start + num_samples, stop)
         offset = int(self._offsets[row])
-        return self.elements[offset + start : offset + max(start, stop)]
+        samples = self.elements[offset + start : offset + max(start, stop)]
+        if self._view is None:
+            return samples
+        columns, factors = self._view
+        return (samples[:, columns] * factors).astype(np.float32)
+
+    def converted(self, columns: Sequence[int], factors: Float64[np.ndarray, " C"] | None) -> "PackedSignals":
+        """Return a view that reads these columns, multiplied by these factors (None: as they are)."""
+        view = self.subset(np.arange(len(self)))
+        view.shape = (len(columns),)
+        view._view = (list(columns), np.ones(len(columns)) if factors is None else factors)
+        return view
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
         self.channels: list[str] = [str(name) for name in index["channels"]]
         self.sample_rate_hz = float(index["sample_rate_hz"])
+        self._view: tuple[list[int], np.ndarray] | None = None
         if self.shape != (len(self.channels),):
             raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
 
@@ -59,9 +71,9 @@ def pack_signals(
 ) -> PackedSignals:
     """Decode all recordings to float32, or reuse what an earlier call decoded.
 
-    Values keep their units; missing samples are NaN. Labels, groups and splits are not in the pack, and can change
-    without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a hundred times
-    that of others. An interrupted call leaves no pack behind.
+    Values are in the recordings' `units`; missing samples are NaN. Labels, groups and splits are not in the pack, and
+    can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
+    hundred times that of others. An interrupted call leaves no pack behind.
 
     Args:
         recordings: the recordings, as `read_recordings` returns them.
