@@ -16,7 +16,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.store.contents import is_quiet
+from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content, fingerprint_record
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -177,20 +177,33 @@ class MapStyleModality(Modality):
         )
         corpus.check(split, needs_speakers=needs_speakers)
         needs_others = [name for name in strategies if name.endswith("_excluding")]
-        if needs_others and len(np.unique(corpus.windows(split).sequence_ids)) == 1:
-            share = (
-                "data.valid_share" if hasattr(self, "valid_share") else "--valid_share of `cpc data index` or `record`"
-            )
-            more = (
-                "add sequences"
-                if split == self.train_split
-                else f"add sequences, or hold out more with a larger {share}"
-            )
+        if needs_others and _is_one_sequence(corpus, split):
             raise ValueError(
                 f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
-                f"negatives from other sequences: {more}; or leave this strategy out, with --model.extra_strategies "
-                "[] of `cpc pretrain` or --negatives of `cpc evaluate`"
+                "negatives from other sequences: add sequences to this split; or choose other negatives, with "
+                "--model.loss.init_args.negatives of `cpc pretrain` or --negatives of `cpc evaluate`"
             )
+
+    def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
+        """Return the strategies without the extra ones that the split has no negatives for, and print these.
+
+        Args:
+            corpus: the opened corpus.
+            split: the held-out split.
+            strategies: the strategy of training, which stays, and extra strategies.
+
+        Raises:
+            ValueError: if the split cannot be used; the message names it.
+        """
+        corpus.check(split)
+        extra = [name for name in strategies[1:] if name.endswith("_excluding")]
+        if not extra or not _is_one_sequence(corpus, split):
+            return tuple(strategies)
+        say(
+            f"held-out log N - L: without {', '.join(extra)}, whose negatives come from other sequences, since split "
+            f"{split!r} has only one"
+        )
+        return tuple(name for name in strategies if name not in extra)
 
     def trained_on(self, corpus: MapStyleCorpus) -> dict[str, Any] | None:
         """Return the fingerprints of the observations of the training split; None if their content is not at hand."""
@@ -326,6 +339,10 @@ class HeldOut:
                 )
             self._indices[key] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
         return self._indices[key]
+
+
+def _is_one_sequence(corpus: MapStyleCorpus, split: str) -> bool:
+    return len(np.unique(corpus.windows(split).sequence_ids)) == 1
 
 
 def identities(

@@ -130,6 +130,8 @@ def evaluate(
         )
     check_readable(others, loss, strategies)
     corpus = modality.open(model.encoder)
+    if isinstance(modality, MapStyleModality) and not negatives and not self_checks:
+        strategies = modality.measurable(corpus, modality.eval_split, strategies)
     modality.check_split(corpus, modality.eval_split, strategies, own)
     held_out = modality.held_out(
         corpus,

@@ -76,6 +76,8 @@ class PretrainingData(pl.LightningDataModule):
                 say(re.sub(r"`(\w+)`", r"data.\1", message))
         corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, strategies, strategies[0])
+        if isinstance(modality, MapStyleModality):
+            module.strategies = modality.measurable(corpus, modality.eval_split, module.strategies)
         modality.check_split(corpus, modality.eval_split, module.strategies, strategies[0])
         self.corpus = corpus
         for probe in trainer.callbacks:

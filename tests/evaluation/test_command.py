@@ -279,17 +279,25 @@ def test_negatives_that_no_memory_holds_are_refused_before_any_draw(
     assert not (tmp_path / "bound.json").exists()
 
 
-def test_a_split_of_one_file_says_what_helps_and_that_helps(
-    model: cpc.CPC, tmp_path: Path, write_audio: Callable[..., Path]
+def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out(
+    model: cpc.CPC, tmp_path: Path, write_audio: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "corpus"
     for number in range(12):
         write_audio(folder / f"{number}.wav", seconds=0.25, seed=number)
     save_pretrained(model, tmp_path / "model", provenance={"data": DATA.saved_settings})
     index_folder(folder, progress=False)
-    assert read_manifest(folder).columns["split"].count("valid") == 1
-    with pytest.raises(ValueError, match=r"'valid' has only one sequence .* 'mixed_excluding' .* larger --valid_share"):
-        evaluate(tmp_path / "model", folder, split="valid")
-    evaluate(tmp_path / "model", folder, split="valid", negatives=["mixed"])
-    index_folder(folder, valid_share=0.3, overwrite=True, progress=False)
-    evaluate(tmp_path / "model", folder, split="valid")
+    assert read_manifest(folder).columns["split"].count("valid") == 2
+
+    def measured(**options: Any) -> set[str]:
+        return {bound["strategy"] for bound in evaluate(tmp_path / "model", folder, split="valid", **options)["bounds"]}
+
+    assert measured() == {model.loss_part.training_strategies[0], "mixed_excluding"}
+    for number in range(3, 12):
+        (folder / f"{number}.wav").unlink()
+    index_folder(folder, test_share=0.0, overwrite=True, progress=False)
+    assert measured() == {model.loss_part.training_strategies[0]}
+    assert "without mixed_excluding, whose negatives come from other sequences" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"'valid' has only one sequence .* 'mixed_excluding' .* or choose other"):
+        measured(negatives=["mixed_excluding"])
+    assert measured(negatives=["mixed"]) == {"mixed"}

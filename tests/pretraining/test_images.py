@@ -410,9 +410,13 @@ def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., 
         run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
 
 
-def test_one_held_out_image_has_no_other_images(refused: Callable[..., str], tmp_path: Path) -> None:
-    path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"])
-    assert "split 'valid' has only one sequence" in refused(f"--data.source={path}")
+def test_a_held_out_scene_has_no_negatives_of_other_scenes(
+    run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"] * 2)
+    np.savez(path, **np.load(path), sequence=[*range(9), 9, 9])
+    assert {r["strategy"] for r in records(run(f"--data.source={path}")) if r["split"] == "valid"} == {"mixed"}
+    assert "without mixed_excluding, whose negatives come from other sequences" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,11 @@ def _draw_valid(table: ImageTable, valid_share: float, valid_from: str | None, s
     drawn_from = valid_from or ("train" if "train" in table.splits else "unlabelled")
     rows = np.flatnonzero([split == drawn_from for split in table.splits])
     _, first, sequence = np.unique(table.sequences[rows], return_index=True, return_inverse=True)
-    units = [table.names[row] for row in rows[first[sequence]]]  # first image of the row's sequence
-    new_splits = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
+    units = [
+        table.names[row] for row in rows[first]
+    ]  # first image of each sequence, so that two sequences are held out
+    drawn = draw_splits(units, valid_share=valid_share, test_share=0.0, seed=seed) if units else []
     splits = list(table.splits)
-    for row, split in zip(rows.tolist(), new_splits, strict=True):
-        splits[row] = "valid" if split == "valid" else splits[row]
+    for row, index in zip(rows.tolist(), sequence.tolist(), strict=True):
+        splits[row] = "valid" if drawn[index] == "valid" else splits[row]
     return splits

@@ -1,11 +1,12 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
 The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
-file to another split. If a corpus is so small that a split would be empty, its splits depend on all files.
+file to another split. If a corpus is so small that a split would have fewer than two files, its splits depend on all files.
 """
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
@@ -61,6 +62,9 @@ def _splits_in(name: str) -> set[str]:
 def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, seed: int = 0) -> list[str]:
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
+    Every split has at least two files, since negatives come from other files than the positive. If there are too few
+    units for this, `test` gets one unit, and then `valid`.
+
     Args:
         units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
         valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
@@ -85,12 +89,14 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
         )
     ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")
+    fewest = 1 if min(Counter(units).values()) > 1 else 2  # units of a split, so that it has two files
     first, edge = 0, 0.0
     for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share
         num_below = sum(value < edge for value in hashes.values())
-        # This split gets at least one unit, and leaves at least one unit for every further split, `train` included.
-        last = min(max(num_below, first + 1), len(ordered) - num_remaining)
+        # This split gets at least one unit, and leaves `fewest` units for every further split, `train` included. If
+        # these are too many, it gets one unit.
+        last = max(min(max(num_below, first + fewest), len(ordered) - fewest * num_remaining), first + 1)
         split_of |= dict.fromkeys(ordered[first:last], name)
         first = last
     return [split_of[unit] for unit in units]

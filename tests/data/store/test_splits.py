@@ -45,12 +45,25 @@ def test_seeds_draw_differently_and_processes_alike() -> None:
     assert printed == draw_splits([*"abcdefghij"], valid_share=0.3, test_share=0.3)
 
 
-@pytest.mark.parametrize("num_units", [3, 4, 7])
-def test_no_split_of_a_small_corpus_is_empty(num_units: int) -> None:
+@pytest.mark.parametrize("num_units", [3, 4, 5, 6, 7, 12])
+def test_splits_of_a_small_corpus_have_two_files_or_at_least_one(num_units: int) -> None:
+    fewest = {3: (1, 1, 1), 4: (2, 1, 1), 5: (2, 2, 1)}.get(num_units, (2, 2, 2))
     for seed in range(50):
-        for shares in ((0.01, 0.01), (0.49, 0.5), (0.98, 0.01), (0.01, 0.98)):
-            splits = split_of(PATHS[:num_units], *shares, seed=seed)
-            assert set(splits.values()) == {"train", "valid", "test"}
+        for shares in ((0.01, 0.01), (0.1, 0.1), (0.49, 0.5), (0.98, 0.01), (0.01, 0.98)):
+            counts = Counter(split_of(PATHS[:num_units], *shares, seed=seed).values())
+            assert all(counts[name] >= num for name, num in zip(("train", "valid", "test"), fewest, strict=True))
+        assert Counter(split_of(PATHS[:num_units], 0.1, 0.0, seed=seed).values())["valid"] >= min(2, num_units - 2)
+
+
+def test_a_unit_of_two_files_is_enough_for_a_split() -> None:
+    """So corpora of a few speakers keep their splits."""
+    speakers = [f"speaker{number % 6}" for number in range(20)]
+    splits = dict(zip(speakers, draw_splits(speakers, valid_share=0.01, test_share=0.01), strict=True))
+    assert Counter(splits.values()) == {"train": 4, "valid": 1, "test": 1}
+    one = [*speakers, "speaker of one file"]
+    assert (
+        Counter(dict(zip(one, draw_splits(one, valid_share=0.01, test_share=0.0), strict=True)).values())["valid"] == 2
+    )
 
 
 def test_equal_units_stay_together() -> None:
