@@ -98,10 +98,10 @@ class Predictor(nn.Module):
     def __init__(self, num_steps: int | None = None, steps: Sequence[int] | None = None) -> None:
         super().__init__()
         if steps is not None:
-            steps = check_steps("model.predictor.init_args.steps", steps)
+            steps = check_steps("`predictor.steps`", steps)
             if num_steps not in (None, len(steps)):
                 raise ValueError(
-                    f"model.predictor.init_args.num_steps={num_steps} is not the number of steps={list(steps)}: leave "
+                    f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}: leave "
                     "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
                 )
             num_steps = len(steps)

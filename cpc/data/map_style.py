@@ -181,7 +181,7 @@ class MapStyleModality(Modality):
             raise ValueError(
                 f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
                 "negatives from other sequences: add sequences to this split; or choose other negatives, with "
-                "--model.loss.init_args.negatives of `cpc pretrain` or --negatives of `cpc evaluate`"
+                "`loss.negatives`"
             )
 
     def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def check_readable(estimators: Iterable[str], loss: Loss, strategies: Iterable[s
             raise ValueError(
                 f"estimators names {name!r}, the mean score of positives, but this model was trained without the "
                 "anchor, so that its scores have an arbitrary constant in each row: train with "
-                "model.loss.init_args.anchor=true, or leave the estimator out"
+                "`loss.anchor`=true, or leave the estimator out"
             )
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(

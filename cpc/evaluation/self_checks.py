@@ -56,7 +56,7 @@ _MEANINGS: dict[tuple[Check, Verdict], str] = {
     ): "N candidates cannot show the sum of both parts: raise N for estimates of this size",
 }
 _NOT_MEASURED = (
-    "no finite estimate, or too large an error: raise num_batches (two at least), or data.batch_size (pairs need four "
+    "no finite estimate, or too large an error: raise num_batches (two at least), or `batch_size` (pairs need four "
     "independent sequences in a batch)"
 )
 

@@ -126,26 +126,25 @@ class Contrastive(Loss):
         }
         for name, (value, known) in choices.items():
             if value not in known:
-                raise ValueError(f"model.loss.init_args.{name}={value!r} is not one of {', '.join(known)}")
+                raise ValueError(f"`loss.{name}`={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None:
-            check_count("model.loss.init_args.num_negatives", num_negatives, 1)
+            check_count("`loss.num_negatives`", num_negatives, 1)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
-                "model.loss.init_args.shared_across_steps applies only to drawn negatives: set num_negatives, or "
-                "leave it out"
+                "`loss.shared_across_steps` applies only to drawn negatives: set num_negatives, or leave it out"
             )
         if exchange == "ring" and num_negatives is not None:
             raise ValueError(
-                f"model.loss.init_args.exchange=ring scores every candidate and cannot draw "
+                f"`loss.exchange`=ring scores every candidate and cannot draw "
                 f"num_negatives={num_negatives}: leave num_negatives out, or choose exchange=gather"
             )
         if exchange == "ring" and compute == REFERENCE:
             raise ValueError(
-                "model.loss.init_args.compute=reference needs all candidates at once, and exchange=ring does not hold "
+                "`loss.compute`=reference needs all candidates at once, and exchange=ring does not hold "
                 "them: choose exchange=gather"
             )
-        check_anchor("model.loss.init_args.", anchor, anchor_weight)
+        check_anchor("loss.", anchor, anchor_weight)
         self.anchor = anchor
         self.anchor_weight = anchor_weight
         self.exchange = exchange
@@ -265,7 +264,7 @@ class Contrastive(Loss):
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
-    option = "model.loss.init_args.auxiliary_negatives"
+    option = "`loss.auxiliary_negatives`"
     for strategy, share in shares.items():
         if strategy not in STRATEGIES:
             raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")

@@ -38,7 +38,7 @@ class LocalContrastive(Contrastive):
         """
         if self.anchor:
             raise ValueError(
-                f"model.loss.init_args.anchor=true: {type(self).__name__} has a loss for every place, and no estimator "
+                f"`loss.anchor`=true: {type(self).__name__} has a loss for every place, and no estimator "
                 "reads the scores of a place; set anchor=false, or choose cpc.losses.Contrastive"
             )
         if not hasattr(encoder, "latents_and_places"):

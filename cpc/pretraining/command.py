@@ -164,8 +164,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
         traceback.clear_frames(error.__traceback__)
         if (worker_error := _worker_error(error)) is not None:
             error = OSError(
-                f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower data.num_workers or "
-                f"data.batch_size; {how_to_continue(run_dir)}"
+                f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower `num_workers` or "
+                f"`batch_size`; {how_to_continue(run_dir)}"
             )
         if (shared_error := folder.shared_error(error)) is not None:
             raise shared_error from error
@@ -261,7 +261,10 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
 
 
 def typed_option(name: str) -> str:
-    """Return the option of an argument that a message names; an argument without a section is one of `data`."""
+    """Return the option of an argument that a message names: `loss.compute`, or an argument of the data, `seed`."""
+    part, _, argument = name.partition(".")
+    if part in ("encoder", "context", "predictor", "loss"):
+        return f"--model.{part}.init_args.{argument}"
     if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
     return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"

@@ -117,7 +117,7 @@ class Pretraining(pl.LightningModule):
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
                 f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
-                "from batch to batch: lower data.batch_size instead"
+                "from batch to batch: lower `batch_size` instead"
             )
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
@@ -252,7 +252,7 @@ class Pretraining(pl.LightningModule):
             )
         if state["num_workers"] != self.data.num_workers:
             raise ValueError(
-                f"data.num_workers is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
+                f"`num_workers` is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
                 "saved. The position in the data can only be found with the same number: restore it"
             )
         # The model is converted before loading. Lightning converts it only afterwards, and float64 weights would be

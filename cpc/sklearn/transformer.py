@@ -1,7 +1,9 @@
 """An estimator that pretrains on arrays of signals. n recordings, T samples, C channels, F features."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,7 +151,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             y: ignored.
             groups: subject of each recording; a subject is trained on or held out as a whole.
         """
-        with quiet(not self.verbose):
+        with quiet(not self.verbose), self._own_arguments():
             return self._fit(X, groups)
 
     def _fit(self, X: Any, groups: Any) -> "CPCTransformer":
@@ -183,6 +185,12 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             sampler="same_speaker" if same_group else "uniform",
             seed=seed,
         )
+        num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
+        if num_latents <= furthest:
+            raise ValueError(
+                f"a window of {window_samples} samples gives {num_latents} latents, but the model predicts {furthest} "
+                "steps ahead: raise `window_samples`, use longer recordings, or choose another model for `init_from`"
+            )
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         corpus = SignalCorpus(
@@ -250,6 +258,22 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         width = {"z": self.model_.encoder.dim, "c": self.model_.context.dim}
         num_vectors = {"mean": 1, "mean_std": 2}.get(self.pool) or int(self.pool.removeprefix("segments:"))
         return num_vectors * sum(width[feature] for feature in self.features)
+
+    @contextmanager
+    def _own_arguments(self) -> Iterator[None]:
+        """Name arguments of this class in errors that name those of the data or of a part of the model."""
+        own = dict.fromkeys(self.get_params()) | {"window_seconds": "window_samples", "group": "groups"}
+        try:
+            yield
+        except ValueError as error:
+            message = re.sub(
+                r"`(?:\w+\.)?(\w+)`",
+                lambda found: f"`{own[found[1]] or found[1]}`" if found[1] in own else found[0],
+                str(error),
+            )
+            if message != str(error):
+                error.args = (message,)
+            raise
 
     def _check_options(self) -> None:
         check_pool(self.pool)

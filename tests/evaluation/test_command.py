@@ -212,7 +212,7 @@ def test_any_strategy_estimator_and_number_of_candidates(
 def test_a_model_trained_with_the_anchor_is_read_by_its_scores(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"estimators": ["anchor"], "num_batches": 2}
     save_pretrained(model, tmp_path / "without", provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match=r"train with model\.loss\.init_args\.anchor=true"):
+    with pytest.raises(ValueError, match=r"train with `loss.anchor`=true"):
         evaluate(tmp_path / "without", manifest, **options)
     anchored = deepcopy(model)
     anchored.loss_part = Contrastive("mixed_excluding", anchor=True, anchor_weight=0.7)
@@ -251,7 +251,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, num_negatives=[0])
     with pytest.raises(ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only there is only one"):
         evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
-    with pytest.raises(ValueError, match=r"takes half of the sequences .* only 1: raise data\.batch_size"):
+    with pytest.raises(ValueError, match=r"takes half of the sequences .* only 1: raise `batch_size`"):
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
 
 

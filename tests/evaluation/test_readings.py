@@ -74,7 +74,7 @@ def test_the_mean_score_of_positives_needs_the_anchor() -> None:
     assert set(READABLE) - {"anchor"} == set(readable_from(Contrastive()))
     check_readable(READABLE, Contrastive(anchor=True))
     for loss in (Contrastive(), ClassTableLoss(ClassTable(4, 2), "full_softmax")):
-        with pytest.raises(ValueError, match=r"'anchor', .* train with model\.loss\.init_args\.anchor=true, or leave"):
+        with pytest.raises(ValueError, match=r"'anchor', .* train with `loss.anchor`=true, or leave"):
             check_readable(["nwj", "anchor"], loss)
 
 

@@ -149,16 +149,16 @@ def test_the_negatives_that_are_left_out_are_spread_evenly(num_before: int) -> N
 
 @pytest.mark.parametrize("weight", [0, -1.0, math.nan, math.inf, "balanced", True, None])
 def test_weights_that_cannot_be(unchecked_types: None, weight: Any) -> None:
-    with pytest.raises(ValueError, match=r"model\.loss\.init_args\.anchor_weight=.* must be a positive, finite number"):
+    with pytest.raises(ValueError, match=r"`loss.anchor_weight`=.* must be a positive, finite number"):
         Contrastive(anchor=True, anchor_weight=weight)
 
 
 def test_combinations_that_cannot_be() -> None:
     with pytest.raises(
-        ValueError, match=r"anchor_weight=2\.0 has no effect .*: set model\.loss\.init_args\.anchor=true"
+        ValueError, match=r"anchor_weight`=2\.0 has no effect .*: set `loss.anchor`=true"
     ):
         Contrastive(anchor_weight=2.0)
-    with pytest.raises(ValueError, match=r"anchor_weight=2\.0 has no effect without the anchor: set anchor=true"):
+    with pytest.raises(ValueError, match=r"anchor_weight`=2\.0 has no effect without the anchor: set `anchor`=true"):
         info_nce(random(2, 3), random(2, 3), torch.arange(2), anchor_weight=2.0)
     encoder = FrameEncoder((16, 16), 6, widths=(4, 3), kernels=(4, 3), strides=(2, 2))
     with pytest.raises(ValueError, match="LocalContrastive has a loss for every place"):

@@ -1,6 +1,7 @@
 """The estimator of arrays: scikit-learn's own checks, and features against the model that it trained."""
 
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -359,3 +360,21 @@ def test_lines_about_the_data_are_printed_on_demand(recordings: np.ndarray, capf
         output = capfd.readouterr()
         assert ("instead of 16" in output.out, "pretrain" in output.err) == (verbose, verbose)
         assert verbose or output == ("", "")
+
+
+def test_errors_of_the_library_name_arguments_of_the_estimator(recordings: np.ndarray, tmp_path: Path) -> None:
+    CPCTransformer(**SMALL | {"max_steps": 0}).fit(recordings).save(tmp_path)
+    cases: list[tuple[dict[str, Any], np.ndarray, str]] = [
+        ({"negatives": "easy"}, recordings, "`negatives`='easy' is not one of"),
+        (
+            {"negatives": "mixed_excluding"},
+            recordings[:1],
+            "only one sequence .*choose other negatives, with `negatives`",
+        ),
+        ({"negatives": "same_speaker"}, recordings, "fill in `groups`, or choose other negatives .`negatives`."),
+        ({"init_from": tmp_path, "window_samples": 20}, recordings, "raise `window_samples`, use longer recordings"),
+    ]
+    for options, X, message in cases:
+        with pytest.raises(ValueError, match=message) as raised:
+            CPCTransformer(**SMALL, **options).fit(X)
+        assert not re.search(r"--\w|init_args|(data|model|loss)\.\w", str(raised.value))

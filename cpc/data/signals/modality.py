@@ -94,14 +94,14 @@ class Signals(MapStyleModality):
         num_latents = encoder.num_latents(self.window_samples(encoder))
         if num_latents <= furthest:
             raise ValueError(
-                f"a window of data.window_seconds={self.window_seconds} gives {num_latents} latents, but the model "
-                f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
-                "(or the last of model.predictor.init_args.steps) or model.loss.init_args.skip_steps"
+                f"a window of `window_seconds`={self.window_seconds} gives {num_latents} latents, but the model "
+                f"predicts {furthest} steps ahead: lengthen the window or lower `predictor.num_steps` "
+                "(or the last of `predictor.steps`) or `loss.skip_steps`"
             )
         skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
         if model.steps[0].k <= overlapping:
             warnings.warn(
-                f"model.loss.init_args.skip_steps={skipped}, but each of the next {overlapping} latents reads samples "
+                f"`loss.skip_steps`={skipped}, but each of the next {overlapping} latents reads samples "
                 "that the latest latent has read: contexts predict samples that they have seen, and the bound counts "
                 f"these; set skip_steps to {overlapping} to predict only unseen samples",
                 stacklevel=2,
@@ -112,12 +112,12 @@ class Signals(MapStyleModality):
         super().check_encoder(encoder)
         if self.missing == "mask" and not hasattr(encoder, "known_latents"):
             raise ValueError(
-                f"data.missing=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
-                "no method `known_latents` as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
+                f"`missing`=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
+                "no method known_latents as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
             )
         if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
             raise ValueError(
-                f"data.sample_rate_hz={self.sample_rate_hz:g}, but model.encoder.init_args.sample_rate_hz="
+                f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`="
                 f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"
             )
 
@@ -140,12 +140,12 @@ class Signals(MapStyleModality):
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
                 f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
-                f"model.encoder.init_args.channels={encoder.channels}: change it, or choose with data.channels"
+                f"`encoder.channels`={encoder.channels}: change it, or choose with `channels`"
             )
         if recordings.sample_rate_hz != encoder.sample_rate_hz:
             raise ValueError(
                 f"{self.source} has {recordings.sample_rate_hz:g} samples per second, but "
-                f"model.encoder.init_args.sample_rate_hz={encoder.sample_rate_hz:g}: set both to the same rate"
+                f"`encoder.sample_rate_hz`={encoder.sample_rate_hz:g}: set both to the same rate"
             )
         say_contents(
             recordings.source,
@@ -202,8 +202,8 @@ class Signals(MapStyleModality):
             return corpus.speakers
         if task != self.labels:
             raise ValueError(
-                f"an online probe of signals has the task 'group' or that of data.labels={self.labels!r}, not {task!r}:"
-                f" set data.labels to {task}, or leave the probe out with --trainer.callbacks null"
+                f"an online probe of signals has the task 'group' or that of `labels`={self.labels!r}, not {task!r}:"
+                f" set `labels` to {task}, or leave the probe out with --trainer.callbacks null"
             )
         return corpus.recordings.labels[task].classes
 
@@ -234,7 +234,7 @@ class Signals(MapStyleModality):
     def _check_task(labels: Any, task: str) -> None:
         if task not in labels:
             known = ", ".join(labels) or "none"
-            raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
+            raise ValueError(f"`labels`={task!r} is not among the labels of the source: {known}")
 
     @staticmethod
     def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
@@ -244,8 +244,8 @@ class Signals(MapStyleModality):
         if longest <= steps[-1]:
             raise ValueError(
                 f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
-                "steps ahead: lower model.predictor.init_args.num_steps (or the last of "
-                "model.predictor.init_args.steps), or the strides of the encoder"
+                "steps ahead: lower `predictor.num_steps` (or the last of "
+                "`predictor.steps`), or the strides of the encoder"
             )
         num_short = int((num_latents <= steps[0]).sum())
         if num_short:
@@ -265,6 +265,6 @@ class Signals(MapStyleModality):
                 f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"
             )
             if num_empty == len(num_usable):
-                raise ValueError(f"{problem}: lengthen data.window_seconds, or fill or cut out missing samples")
+                raise ValueError(f"{problem}: lengthen `window_seconds`, or fill or cut out missing samples")
             say(f"data: {problem}")
         return corpus

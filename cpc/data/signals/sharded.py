@@ -81,7 +81,7 @@ def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tup
         raise ValueError(f"{path} is not a table of signals; is it damaged? {error!r}") from error
     if missing == "refuse" and recordings.missing == "mask":
         raise ValueError(
-            f"{shards.source} may lack samples, because its shards were made with missing=mask: set data.missing to "
+            f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
             "mask, or shard the recordings again without it"
         )
     check_skipped(packed, "recording", skip_bad)

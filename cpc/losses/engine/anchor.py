@@ -40,12 +40,12 @@ def check_anchor(prefix: str, anchor: bool, anchor_weight: float) -> None:
     is_number = isinstance(anchor_weight, int | float) and not isinstance(anchor_weight, bool)
     if not (is_number and 0 < anchor_weight < math.inf):
         raise ValueError(
-            f"{prefix}anchor_weight={anchor_weight!r} must be a positive, finite number: the weight of the class "
+            f"`{prefix}anchor_weight`={anchor_weight!r} must be a positive, finite number: the weight of the class "
             "without a positive, for each negative of a row"
         )
     if not anchor and anchor_weight != DEFAULT_ANCHOR_WEIGHT:
         raise ValueError(
-            f"{prefix}anchor_weight={anchor_weight} has no effect without the anchor: set {prefix}anchor=true, or "
+            f"`{prefix}anchor_weight`={anchor_weight} has no effect without the anchor: set `{prefix}anchor`=true, or "
             "leave it out"
         )
 

@@ -122,7 +122,7 @@ def test_missing_samples_stay_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="channel 0 is missing"):
         shard_corpus(tmp_path / "gaps.npz", tmp_path / "out")
     shard_corpus(tmp_path / "gaps.npz", tmp_path / "out", missing="mask")
-    with pytest.raises(ValueError, match=r"made with missing=mask: set data\.missing to mask"):
+    with pytest.raises(ValueError, match=r"made with missing=mask: set `missing` to mask"):
         open_source(tmp_path / "out", labels=None)
     batch = open_source(tmp_path / "out", labels=None, missing="mask").windows(None).__getitems__([(0, 0)])
     np.testing.assert_array_equal(batch.x[0], x[0, :102].astype(np.float32))
