@@ -249,14 +249,21 @@ class SignalEncoder(Encoder):
             layer.initialise_from(blocks)  # type: ignore[operator]
             hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
 
-    def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
-        """Return the input of the first convolution, and a mask (1 or 0) of samples that are known in some channel."""
+    def standardised(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "n I"]:
+        """Return the standardised samples; NaN where missing."""
+        return rearrange(self._standardise(x), "b s i -> (b s) i")
+
+    def _standardise(self, x: Tensor) -> Float[Tensor, "B S I"]:
         if x.ndim != 3 or x.shape[2] != self.channels or x.shape[1] < 1:
             raise ValueError(
                 f"signals of shape {list(x.shape)} were given, but this encoder reads [batch, samples, "
                 f"{self.channels} channels]"
             )
-        x = (x - self.input_mean) / self.input_std
+        return (x - self.input_mean) / self.input_std
+
+    def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
+        """Return the input of the first convolution, and a mask (1 or 0) of samples that are known in some channel."""
+        x = self._standardise(x)
         is_known = ~x.isnan()
         x = torch.where(is_known, x, 0)
         is_any_known = is_known.any(2, keepdim=True).to(x.dtype)

@@ -35,28 +35,27 @@ class PackedSignals(PackedRows):
         """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
         if start < 0:
             raise ValueError(f"start={start}, but a recording's first sample is number 0")
+        if self._view is not None:
+            stored, columns, factors = self._view
+            return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)
         stop = int(self.lengths[row])
         if num_samples is not None:
             stop = min(start + num_samples, stop)
         offset = int(self._offsets[row])
-        samples = self.elements[offset + start : offset + max(start, stop)]
-        if self._view is None:
-            return samples
-        columns, factors = self._view
-        return (samples[:, columns] * factors).astype(np.float32)
+        return self.elements[offset + start : offset + max(start, stop)]
 
     def converted(self, columns: Sequence[int], factors: Float64[np.ndarray, " C"] | None) -> "PackedSignals":
         """Return a view that reads these columns, multiplied by these factors (None: as they are)."""
         view = self.subset(np.arange(len(self)))
         view.shape = (len(columns),)
-        view._view = (list(columns), np.ones(len(columns)) if factors is None else factors)
+        view._view = (self, list(columns), np.ones(len(columns)) if factors is None else factors)
         return view
 
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
         self.channels: list[str] = [str(name) for name in index["channels"]]
         self.sample_rate_hz = float(index["sample_rate_hz"])
-        self._view: tuple[list[int], np.ndarray] | None = None
+        self._view: tuple[PackedSignals, list[int], np.ndarray] | None = None
         if self.shape != (len(self.channels),):
             raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
 
