@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
+from cpc.data.signals.rates import find_channel, is_nameless
+
 
 def on_cpu(values: Any) -> Any:
     """Return a tensor as a tensor that numpy reads, and anything else unchanged."""
@@ -54,7 +56,7 @@ def list_recordings(X: Any) -> list[Any] | None:
 def column_names(table: Any) -> list[str] | None:
     """Return the names of a data frame's columns; None if the columns are numbered, or the table is an array."""
     names = list(getattr(table, "columns", ()))
-    return names if names and all(isinstance(name, str) for name in names) else None
+    return names if all(isinstance(name, str) for name in names) and not is_nameless(names) else None
 
 
 def channels_named(recording: Any, name: str, channels: Sequence[str] | None) -> Any:
@@ -66,12 +68,13 @@ def channels_named(recording: Any, name: str, channels: Sequence[str] | None) ->
     own = column_names(recording)
     if own is None or channels is None:
         return recording
-    if sorted(own) != sorted(channels) or len(set(own)) < len(own):
+    columns = [find_channel(channel, own) for channel in channels]
+    if -1 in columns or len(own) != len(channels):
         raise ValueError(
             f"{name} has the columns {own}, but the channels are {list(channels)}: give each of these once, in any "
             "order, and no other column"
         )
-    return recording[list(channels)]
+    return recording[[own[column] for column in columns]]
 
 
 def check_table(X: Any) -> None:

@@ -28,6 +28,7 @@ from cpc.data.store.contents import quiet
 from cpc.data.store.fingerprints import merged
 from cpc.data.store.splits import draw_splits
 from cpc.encoders import SignalEncoder
+from cpc.encoders.encoder import check_scale
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -207,9 +208,12 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
-        if not model.is_initialised:
+        windows = data.initialisation_batch(corpus)
+        if model.is_initialised:
+            check_scale(encoder, windows)
+        else:
             data.standardise(encoder, corpus)
-            model.initialise_from(data.initialisation_batch(corpus))
+            model.initialise_from(windows)
         self.losses_ = train(
             move_model(model, self.device),
             data.training(corpus, model),
@@ -232,6 +236,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         recordings = self._in_units_of(self.model_, self._recordings(X, is_fitting=False))
         lengths = np.array([len(recording) for recording in recordings])
         vectors = np.empty((len(recordings), self._n_features_out), np.float32)
+        self.model_.encoder.is_scale_checked = False  # these recordings may have another scale than those of `fit`
         for rows in similar_lengths(lengths):
             features = self._encode([recordings[row] for row in rows])
             for row, latents in zip(rows, features, strict=True):
@@ -359,8 +364,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         if self.units is None:
             return recordings
-        units, model_units = self._unit_list(), model.encoder.units
-        if model_units is None or len(units) != len(model_units):
+        units, model_units = self._unit_list(), getattr(model.encoder, "units", None)
+        if not any(model_units or ()) or len(units) != len(model_units):
             raise ValueError(
                 f"`units`={units} cannot be converted to those of the model, {model_units}: give one for each channel, "
                 "or None for X in the units that the model was trained on"

@@ -260,6 +260,8 @@ def test_data_frames_are_read_by_the_names_of_their_columns(recordings: np.ndarr
     again = CPCTransformer(**SMALL | {"max_steps": 0}, init_from=tmp_path).fit(turned)
     np.testing.assert_array_equal(again.transform(turned), expected)
     assert again.feature_names_in_.tolist() == ["gz", "gx", "gy"]
+    shouted = [frame.rename(columns=str.upper) for frame in turned]
+    np.testing.assert_array_equal(made.transform(shouted), expected)
     nameless = CPCTransformer(**SMALL).fit(recordings)
     assert not hasattr(nameless, "feature_names_in_")
     with pytest.raises(ValueError, match="in another order"):
@@ -279,9 +281,21 @@ def test_units_are_converted_to_those_of_the_model(recordings: np.ndarray, tmp_p
     for units, message in (("mV", "mV cannot be converted to g"), (["g"], "give one for each channel")):
         with pytest.raises(ValueError, match=message):
             CPCTransformer(**options, units=units).fit(recordings)
+    with pytest.warns(UserWarning, match="not about 0 and 1"):
+        same = CPCTransformer(**options).fit(1e5 * recordings)
+    with pytest.warns(UserWarning, match="not about 0 and 1"):
+        same.transform(1e5 * recordings)
     CPCTransformer(**SMALL).fit(recordings).save(tmp_path)
     with pytest.raises(ValueError, match=r"those of the model, None: .* or None for X in the units that"):
         CPCTransformer(**options, units="g").fit(recordings)
+
+
+def test_millivolts_are_what_microvolts_are_to_a_model_that_ships(recordings: np.ndarray) -> None:
+    ecg = 100 * recordings[:2, :, [0] * 12]
+    options = {"init_from": "ecg-small", "sample_rate_hz": 500, "max_steps": 0}
+    expected = CPCTransformer(**options).fit(ecg).transform(ecg)
+    found = CPCTransformer(**options, units="mV").fit(ecg / 1000).transform(ecg / 1000)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_numbers_and_arrays_of_numpy_are_options(
