@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float32
 
 from cpc.data.signals.rates import find_channel, is_nameless
@@ -51,6 +52,36 @@ def list_recordings(X: Any) -> list[Any] | None:
     if parts and (is_ragged or all(getattr(part, "ndim", 0) > 0 for part in parts)):
         return parts
     return None
+
+
+def read_recordings(
+    parts: Sequence[Any], channels: Sequence[str] | None, num_channels: int | None
+) -> list[Float32[np.ndarray, "_ C"]]:
+    """Return recordings as arrays of channels; an array `[T]` has one channel.
+
+    Args:
+        parts: the recordings.
+        channels: columns of data frames, in the order of the channels; None: all columns as they are.
+        num_channels: C; None: that of the first recording.
+
+    Raises:
+        ValueError: if samples are not finite real numbers, a shape is wrong, or a data frame has other columns.
+    """
+    recordings: list[np.ndarray] = []
+    for row, part in enumerate(parts):
+        array = real_numbers(channels_named(part, f"recording {row}", channels), f"recording {row}")
+        recording = rearrange(array, "t -> t 1") if array.ndim == 1 else array
+        num_channels = num_channels or recording.shape[-1]
+        if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
+            raise ValueError(
+                f"recording {row} has the shape {list(array.shape)}, but recordings are [samples, {num_channels} "
+                "channels]"
+            )
+        if not np.isfinite(recording).all():
+            sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
+            raise ValueError(f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it")
+        recordings.append(recording)
+    return recordings
 
 
 def column_names(table: Any) -> list[str] | None:

@@ -34,7 +34,7 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.sklearn.device import models_on_cpu
 from cpc.sklearn.lengths import similar_lengths
-from cpc.sklearn.recordings import channels_named, check_table, column_names, list_recordings, on_cpu, real_numbers
+from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings
 from cpc.sklearn.training import measure, train
 
 _LONGEST_WINDOW_LATENTS = 128
@@ -94,6 +94,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             no real numbers, units cannot be converted, or an option is out of range; in `transform`, if recordings have
             another number of channels or other names of columns than in `fit`.
     """
+
+    num_channels_: int
 
     def __init__(
         self,
@@ -160,8 +162,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = None if self.init_from is None else self._earlier_model()
-            self.channel_names_ = getattr(model.encoder, "channel_names", None) if model else None
+            model = None if self.init_from is None else self._earlier_model(self.init_from)
+            names = getattr(model.encoder, "channel_names", None) if model else None
+            self.channel_names_ = None if names is None else list(names)
             recordings = self._recordings(X, is_fitting=True)
             lengths = np.array([len(recording) for recording in recordings])
             model = model or self._new_model(lengths)
@@ -170,6 +173,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 f"init_from={str(self.init_from)!r} encodes signals of {model.encoder.channels} channels, X has "
                 f"{self.num_channels_}: choose another model"
             )
+        if names is None and self.channel_names_ is not None and hasattr(model.encoder, "set_channels"):
+            model.encoder.set_channels(self.channel_names_, model.encoder.units)
         recordings = self._in_units_of(model, recordings)
         encoder, longest = model.encoder, int(lengths.max())
         window_samples = min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
@@ -311,32 +316,18 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         channels = self.channel_names_ or (columns[0] if columns else None)
         if not is_fitting and self.channel_names_ is None and any(names != channels for names in columns):
             raise ValueError(f"data frames of X have other columns than {channels}, or in another order: sort them")
-        arrays = [
-            real_numbers(channels_named(part, f"recording {row}", channels), f"recording {row}")
-            for row, part in enumerate(parts)
-        ]
-        recordings = [rearrange(array, "t -> t 1") if array.ndim == 1 else array for array in arrays]
-        num_channels = recordings[0].shape[-1] if is_fitting else self.num_channels_
-        for row, recording in enumerate(recordings):
-            if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
-                raise ValueError(
-                    f"recording {row} has the shape {list(arrays[row].shape)}, but recordings are [samples, "
-                    f"{num_channels} channels]"
-                )
-            if not np.isfinite(recording).all():
-                sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
-                raise ValueError(
-                    f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it"
-                )
+        recordings = read_recordings(parts, channels, None if is_fitting else self.num_channels_)
         if is_fitting:
+            num_channels = recordings[0].shape[1]
             problem = transposed("X", max(map(len, recordings)), num_channels, "set `num_channels`")
             if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
                 raise ValueError(problem or f"X has {num_channels} channels, not `num_channels`={self.num_channels}")
             self.num_channels_ = self.n_features_in_ = num_channels
             self.channel_names_, self._rows_are_recordings = channels, False
-            vars(self).pop("feature_names_in_", None)
             if columns:
                 self.feature_names_in_ = np.array(columns[0], dtype=object)
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
         return recordings
 
     def _rows(self, X: Any, *, is_fitting: bool) -> Float32[np.ndarray, "n T"]:
@@ -364,11 +355,11 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """
         if self.units is None:
             return recordings
-        units, model_units = self._unit_list(), getattr(model.encoder, "units", None)
-        if not any(model_units or ()) or len(units) != len(model_units):
+        units, model_units = self._unit_list(), list(getattr(model.encoder, "units", None) or ())
+        if not any(model_units) or len(units) != len(model_units):
             raise ValueError(
-                f"`units`={units} cannot be converted to those of the model, {model_units}: give one for each channel, "
-                "or None for X in the units that the model was trained on"
+                f"`units`={units} cannot be converted to those of the model, {model_units or None}: give one for each "
+                "channel, or None for X in the units that the model was trained on"
             )
         factors = [conversion(own, wanted) for own, wanted in zip(units, model_units, strict=True)]
         if set(factors) == {1.0}:
@@ -378,8 +369,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _unit_list(self) -> list[str]:
         return [self.units] * self.num_channels_ if isinstance(self.units, str) else list(self.units or ())
 
-    def _earlier_model(self) -> CPC:
-        model = load_pretrained(self.init_from)
+    def _earlier_model(self, folder: str | Path) -> CPC:
+        model = load_pretrained(folder)
         encoder = model.encoder
         if encoder.modality != "signals":
             raise ValueError(
@@ -403,7 +394,6 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             front=self.front,
             level_seconds=self.level_seconds,
             baseline_seconds=self.baseline_seconds,
-            channel_names=self.channel_names_,
             units=None if self.units is None else self._unit_list(),
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))

@@ -154,9 +154,7 @@ def test_weights_that_cannot_be(unchecked_types: None, weight: Any) -> None:
 
 
 def test_combinations_that_cannot_be() -> None:
-    with pytest.raises(
-        ValueError, match=r"anchor_weight`=2\.0 has no effect .*: set `loss.anchor`=true"
-    ):
+    with pytest.raises(ValueError, match=r"anchor_weight`=2\.0 has no effect .*: set `loss.anchor`=true"):
         Contrastive(anchor_weight=2.0)
     with pytest.raises(ValueError, match=r"anchor_weight`=2\.0 has no effect without the anchor: set `anchor`=true"):
         info_nce(random(2, 3), random(2, 3), torch.arange(2), anchor_weight=2.0)
