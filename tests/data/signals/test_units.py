@@ -8,14 +8,12 @@ import pytest
 import torch
 
 import cpc
-from cpc.cli import main
 from cpc.data import Signals
 from cpc.data.sharding import shard_corpus
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 from cpc.data.signals.units import conversion
 from cpc.encoders import SignalEncoder
-from cpc.evaluation import evaluate
 from cpc.pretraining.transfer import start_from
 from cpc.probes.embed import embed
 
@@ -186,36 +184,14 @@ def test_training_takes_names_and_units(tmp_path: Path) -> None:
     assert (nameless.channel_names, nameless.units) == (None, None)
 
 
-def test_a_run_keeps_names_and_units_of_its_initial_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run from a model in rad/s and uV reads deg/s and mV in another order, also after it is continued."""
-    x, facts = np.cumsum(rng.normal(size=(8, 200, 3)), 1), {"sample_rate_hz": RATE_HZ, "group": np.arange(8)}
-    np.savez(tmp_path / "a.npz", x=x, channels=["a", "b", "c"], units=["deg/s", "mV", "deg/s"], **facts)
-    other = x[..., [2, 1, 0]] / (DEGREES, 1e-3, DEGREES)
-    np.savez(tmp_path / "b.npz", x=other, channels=["c", "b", "a"], units=["rad/s", "uV", "rad/s"], **facts)
-    model_of(tmp_path / "initial", ("c", "b"), ("rad/s", "uV"))
-    encoder = "{class_path: cpc.encoders.SignalEncoder, init_args: {channels: 2, dim: 4, sample_rate_hz: 20}}"
-    (tmp_path / "config.yaml").write_text(f"""
-model:
-  encoder: {encoder}
-  context: {{class_path: cpc.contexts.GRU, init_args: {{dim: 5}}}}
-  predictor: {{class_path: cpc.predictors.Bilinear, init_args: {{steps: [3]}}}}
-data:
-  class_path: cpc.data.Signals
-  init_args: {{window_seconds: 5, batch_size: 4, eval_batches: 1, valid_share: 0.3, source: {tmp_path / "a.npz"}}}
-trainer: {{max_steps: 2, accelerator: cpu, enable_progress_bar: false, logger: false}}
-run_dir: {tmp_path / "run"}
-""")
-    command = ["pretrain", "--config", str(tmp_path / "config.yaml")]
-    main([*command, f"--init_from={tmp_path / 'initial'}"])
-    assert "converted c from deg/s to rad/s (8 of 8 recordings), b from mV to uV" in capsys.readouterr().err
-    main([*command, "--ckpt_path=last", "--trainer.max_steps=4"])  # refuses other data, such as another order
-    encoder_now = cpc.load_pretrained(tmp_path / "run").encoder
-    assert (encoder_now.channel_names, encoder_now.units) == (("c", "b"), ("rad/s", "uV"))
-    bounds = [evaluate(tmp_path / "run", tmp_path / source)["bounds"] for source in ("a.npz", "b.npz")]
-    np.testing.assert_allclose(*(bound[0]["loss_nats"] for bound in bounds), rtol=1e-3)
-    degrees = SignalEncoder(2, 4, RATE_HZ, units=["deg/s", "uV"])
+def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -> None:
+    model_of(tmp_path / "initial", NAMES, ("rad/s", "uV"))
+    model = cpc.CPC(SignalEncoder(2, 4, RATE_HZ), cpc.contexts.GRU(5), cpc.predictors.Bilinear(1))
+    start_from(model, tmp_path / "initial")
+    assert (model.encoder.channel_names, model.encoder.units) == (NAMES, ("rad/s", "uV"))
+    model.encoder.set_channels(None, ["deg/s", "uV"])
     with pytest.raises(ValueError, match=r"does not fit model.encoder: units \('rad/s', 'uV'\) in the saved model"):
-        start_from(cpc.CPC(degrees, cpc.contexts.GRU(5), cpc.predictors.Bilinear(1)), tmp_path / "initial")
+        start_from(model, tmp_path / "initial")
 
 
 @pytest.mark.parametrize(
