@@ -17,7 +17,7 @@ from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
-from cpc.data.store.fingerprints import Content, fingerprint_record
+from cpc.data.store.fingerprints import Content
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -205,10 +205,8 @@ class MapStyleModality(Modality):
         )
         return tuple(name for name in strategies if name not in extra)
 
-    def trained_on(self, corpus: MapStyleCorpus) -> dict[str, Any] | None:
-        """Return the fingerprints of the observations of the training split; None if their content is not at hand."""
-        content = corpus.content(corpus.rows(self.train_split))
-        return None if content is None else fingerprint_record(content)
+    def content(self, corpus: MapStyleCorpus, split: str) -> Content | None:  # noqa: D102
+        return corpus.content(corpus.rows(split))
 
     def sampler_for(self, strategy: str, own: str) -> str:
         """Return the sampler of a strategy's batches. The strategy of training (`own`) has the sampler of training."""

@@ -1,7 +1,7 @@
 """The interface of a modality: training, evaluation and probes reach observations only through it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, check_fields, plain
 from cpc.data.batch import Batch
 from cpc.data.probe_data import ProbeData
+from cpc.data.store.fingerprints import Content, count_copies, fingerprint_record
 
 EVALUATION_SEED = 0
 
@@ -152,9 +153,18 @@ class Modality(ABC):
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return observations for the data-dependent initialisation; every rank gets the same."""
 
-    def trained_on(self, corpus: Any) -> dict[str, Any] | None:
-        """Return the record of the training observations (`cpc.data.store.fingerprints`); by default there is none."""
+    def content(self, corpus: Any, split: str) -> Content | None:
+        """Return numbers that depend on the content of each file of a split; None, the default, if not at hand."""
         return None
+
+    def trained_on(self, corpus: Any) -> dict[str, Any] | None:
+        """Return the record of the files of the training split (`cpc.data.store.fingerprints`), if `content` is."""
+        return fingerprint_record(self.content(corpus, self.train_split))
+
+    def held_out_copies(self, corpus: Any, trained_on: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """Return how many held-out files are in a record of training files (`count_copies`); None if unknown."""
+        content = self.content(corpus, self.eval_split)
+        return None if content is None else count_copies(content, trained_on, corpus.nouns[1])
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
         """Return the features, tasks and baselines for probes and embeddings; by default there are none.

@@ -128,6 +128,7 @@ class ProbeData(ABC):
     Attributes:
         unit: noun for an observation, such as `file` or `image`.
         source_unit: noun for what `content` describes: an observation, or the recording that it is cut from.
+        is_content_of_training: whether `content` describes the same units as that of a training split.
         features: a model's features, each with the suffix that follows `cpc` or `random` in the name of its result.
         hand_made: features that need no model.
         coarse: hand-made features that have no vector for each frame of an observation.
@@ -143,6 +144,7 @@ class ProbeData(ABC):
 
     unit: str = "observation"
     source_unit: str = "file"
+    is_content_of_training: bool = True
     features: Mapping[str, str] = {"c": "", "z": "_z"}
     hand_made: tuple[str, ...] = ()
     coarse: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleModality
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
+from cpc.data.store.fingerprints import describe_copies
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.held_out import check_memory, held_out_bound, measured_tallies
 from cpc.evaluation.readings import HeldOutReadings, check_readable, readings_table
@@ -200,6 +201,9 @@ def evaluate(
             }
         )
     _check_finite(bounds, model_folder)
+    pretrained_on = modality.held_out_copies(corpus, config["provenance"].get("trained_on"))
+    if pretrained_on is not None:
+        print(f"training has used {describe_copies(pretrained_on)} of split {held_out.split!r}")
     facts = [f"{name} {value:.6g}" for name, value in held_out.facts.items()]
     if facts:
         print(f"{held_out.split!r}: {', '.join(facts)}")
@@ -212,6 +216,7 @@ def evaluate(
         "num_negatives": loss.num_negatives,
         "seed": held_out.seed,
         **held_out.facts,
+        "pretrained_on": pretrained_on,
         "bounds": bounds,
         "estimates": estimates,
         "self_checks": consistency,

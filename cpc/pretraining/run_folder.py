@@ -32,7 +32,7 @@ from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.fingerprints import merged
+from cpc.data.store.fingerprints import describe_copies, merged
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.ranks import Failure, RankError, Ranks
@@ -90,6 +90,7 @@ class RunFolder(Checkpoint):
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
         self._trained_on: dict[str, Any] = {}
+        self._held_out_copies: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best bound so far and its held-out batches, the source of the initial weights, and the seeds."""
@@ -126,7 +127,15 @@ class RunFolder(Checkpoint):
             self.best_bound_nats = -math.inf  # because bounds on different batches cannot be compared
         self._held_out_protocol = held_out_protocol
         if trainer.is_global_zero:
-            self._trained_on = merged(pl_module.data.trained_on(trainer.datamodule.corpus), self.init_trained_on)
+            data, corpus = pl_module.data, trainer.datamodule.corpus
+            self._trained_on = merged(data.trained_on(corpus), self.init_trained_on)
+            self._held_out_copies = data.held_out_copies(corpus, self._trained_on)
+            if self._held_out_copies and self._held_out_copies["num_shared"]:
+                print(
+                    f"\n{describe_copies(self._held_out_copies)} of split {held_out.split!r} are copies of training "
+                    "data, so the held-out log N - L can exceed the truth: remove the copies",
+                    file=sys.stderr,
+                )
             self.folder.mkdir(parents=True, exist_ok=True)
             with write_atomically(self.folder / "config.yaml") as new:
                 new.write_text(self.config_yaml, encoding="utf-8")
@@ -256,7 +265,12 @@ class RunFolder(Checkpoint):
                 metrics[f"{prefix}{direction and direction + '/'}k={k:02}/{name}"] = value
         self._log(trainer, metrics, step)
         if trainer.is_global_zero:
-            append_record(self.folder / "bound.jsonl", bound.record(step))
+            append_record(self.folder / "bound.jsonl", self._bound_record(trainer, bound))
+
+    def _bound_record(self, trainer: pl.Trainer, bound: Bound) -> dict[str, Any]:
+        is_held_out = bound.split == trainer.datamodule.held_out.split
+        copies = {"pretrained_on": self._held_out_copies} if is_held_out else {}
+        return bound.record(trainer.global_step) | copies
 
     def _record_health(self, trainer: pl.Trainer, record: dict[str, Any]) -> None:
         names = [*_HEALTH_NAMES, *(f"{x}_{measure}" for x in "zc" for measure in ("variance", "effective_rank"))]
@@ -318,7 +332,7 @@ class RunFolder(Checkpoint):
             provenance = {
                 "step": trainer.global_step,
                 "data": module.data.of_all_ranks(trainer.world_size).saved_settings,
-                "held_out": [bound.record(trainer.global_step) for bound in bounds],
+                "held_out": [self._bound_record(trainer, bound) for bound in bounds],
             }
             if self.init_from is not None:
                 provenance["init_from"] = self.init_from

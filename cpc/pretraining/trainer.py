@@ -12,6 +12,9 @@ from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from cpc.data.store.contents import later_ranks, say
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # 16-bit weights make the loss and the bound inexact
 
@@ -65,8 +68,8 @@ def make_trainer(
         enable_progress_bar: show a progress bar with log N - L and speed.
 
     Raises:
-        ValueError: if a value is invalid, or WORLD_SIZE in the environment differs from the number of processes that
-            these options start.
+        ValueError: if a value is invalid, or the environment holds a WORLD_SIZE or a rank that does not fit the number
+            of processes that these options start.
     """
     if gradient_clip_val is not None and not gradient_clip_val >= 0:
         raise ValueError(f"trainer.gradient_clip_val={gradient_clip_val} must not be negative; null or 0 does not clip")
@@ -115,6 +118,15 @@ def make_trainer(
         raise ValueError(
             f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes, so "
             "that each process would train alone: give --trainer.devices (processes per machine), --trainer.num_nodes "
-            "and --trainer.strategy ddp, or start a single process"
+            "and --trainer.strategy ddp, or start a single process; unset WORLD_SIZE and RANK if another launcher has "
+            "left them"
         )
+    if left := ", ".join(later_ranks(is_launched=False)):
+        if trainer.world_size > 1:
+            raise ValueError(
+                f"{left} in the environment is a rank without WORLD_SIZE, but the options start {trainer.world_size} "
+                "processes: unset it"
+            )
+        rank_zero_only.rank = 0  # Lightning has read the variable, and would not log
+        say(f"{left} in the environment is ignored: no launcher of several processes has set it")
     return trainer

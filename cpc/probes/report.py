@@ -14,7 +14,7 @@ from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
-from cpc.data.store.fingerprints import num_shared
+from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import Comparison
 from cpc.probes.curve import plot_label_efficiency
@@ -136,8 +136,8 @@ def probe(
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
     plan.check_tasks(tasks)
-    trained_on = config["provenance"].get("trained_on")
-    pretrained_on = {each.name: _num_pretrained_on(each, probe_data, trained_on) for each in tasks}
+    trained_on = config["provenance"].get("trained_on") if probe_data.is_content_of_training else None
+    copies = {each.name: _count_copies(each, probe_data, trained_on) for each in tasks}
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
     seconds = plan.measure(comparison, model, partial(build_untrained, config, probe_data, trusted_packages))
@@ -146,7 +146,7 @@ def probe(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {each.name: _task_record(each, comparison, plan, pretrained_on[each.name]) for each in probed},
+            "tasks": {each.name: _task_record(each, comparison, plan, copies[each.name]) for each in probed},
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
             "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
@@ -169,24 +169,25 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
     return [task for task in dict.fromkeys(tasks) if task not in families], families
 
 
-def _num_pretrained_on(
-    task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None
-) -> dict[str, Any] | None:
-    """Count the test observations that the model was pretrained on, without their labels; None if this is unknown."""
-    content = None if trained_on is None else probe_data.content(task.test)
-    if content is None or trained_on is None:
-        return None
-    shared, compared = num_shared(content, trained_on)
-    counts = {"num_shared": shared, "num_compared": compared, "num_tested": len(content)}
-    return counts | {"unit": probe_data.source_unit}
+def _count_copies(task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Count the test files that the model was pretrained on, and those that are copies of training files.
+
+    With folds, a copy is in another fold. A count is None if it is unknown.
+    """
+    content, unit = probe_data.content, probe_data.source_unit
+    found = [count_copies(content(fold.test), fingerprint_record(content(fold.train)), unit) for fold in task.folds]
+    counts = [each for each in found if each is not None]
+    sums = {name: sum(each[name] for each in counts) for name in ("num_shared", "num_compared", "num_tested")}
+    return {
+        "pretrained_on": count_copies(content(task.test), trained_on, unit),
+        "copies_of_training": {**sums, "unit": unit} if counts else None,
+    }
 
 
-def _task_record(
-    task: Task, comparison: Comparison, plan: Plan, pretrained_on: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _task_record(task: Task, comparison: Comparison, plan: Plan, copies: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry of a task in `probe.json`."""
     return {
-        "pretrained_on": pretrained_on,
+        **copies,
         "protocol": task.record(),
         "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
         "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],

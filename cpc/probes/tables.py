@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpc.bounds.bound import record_table
+from cpc.data.store.fingerprints import describe_copies
 
 
 def format_report(report: Mapping[str, Any]) -> str:
@@ -27,6 +28,8 @@ def format_report(report: Mapping[str, Any]) -> str:
                 f"{result['num_unseen']} of them have a label that no training example has, and count as errors; "
                 f"intervals over {result['num_clusters']} {protocol['clusters']}s"
             )
+        if copies := task.get("copies_of_training"):
+            lines.append(f"  {describe_copies(copies)} of the test data are copies of training data")
         lines += [_pretrained_on(task.get("pretrained_on")), ""]
         if curve is not None:
             lines += ["accuracy in percent by number of labels", "  " + f"{'':14}" + _row(curve["num_labels"], "d")]
@@ -42,9 +45,7 @@ def _pretrained_on(record: Mapping[str, Any] | None) -> str:
     """Return the line that says whether pretraining has seen the test data."""
     if record is None:
         return "  not recorded: whether the model was pretrained on test data"
-    sample = "" if record["num_compared"] == record["num_tested"] else f" (a sample of {record['num_tested']})"
-    share = f"{record['num_shared'] or 'none'} of {record['num_compared']}{sample}"
-    return f"  pretraining, without labels, has used {share} {record['unit']}s of the test data"
+    return f"  pretraining, without labels, has used {describe_copies(record)} of the test data"
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -19,6 +19,7 @@ import pytest
 import soundfile
 import torch
 import yaml
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -36,6 +37,7 @@ from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.run_folder import step_of
 from cpc.pretraining.run_lock import lock_run
+from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
 
 SMALL = {
@@ -554,6 +556,22 @@ def test_torchrun_without_trainer_options_is_refused(
     assert "WORLD_SIZE=2 in the environment, but the options start 1 processes" in told
     assert all(f"--trainer.{name}" in told for name in ("devices", "num_nodes", "strategy"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_that_a_launcher_left_is_ignored_or_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lightning reads it when it is imported; a run then had no TensorBoard logs."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    options = {"max_steps": 1, "accelerator": "cpu"}
+    make_trainer(devices=1, **options)
+    assert rank_zero_only.rank == 0
+    assert "LOCAL_RANK=1 in the environment is ignored" in capsys.readouterr().err
+    with pytest.raises(
+        ValueError, match="LOCAL_RANK=1 in the environment is a rank without WORLD_SIZE, but the options"
+    ):
+        make_trainer(devices=2, strategy="ddp", **options)
 
 
 def test_torchrun_reports_the_message_as_the_cause(

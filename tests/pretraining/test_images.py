@@ -16,6 +16,7 @@ import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.images.dataset import ImageDataset
+from cpc.data.store.contents import say
 from cpc.evaluation import evaluate, recorded_data
 
 DIRECTIONS = ["down", "up", "right", "left"]
@@ -410,13 +411,21 @@ def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., 
         run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
 
 
-def test_a_held_out_scene_has_no_negatives_of_other_scenes(
+def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counted(
     run: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write_images(tmp_path / "one.npz", ["train"] * 9 + ["valid"] * 2)
-    np.savez(path, **np.load(path), sequence=[*range(9), 9, 9])
-    assert {r["strategy"] for r in records(run(f"--data.source={path}")) if r["split"] == "valid"} == {"mixed"}
-    assert "without mixed_excluding, whose negatives come from other sequences" in capsys.readouterr().err
+    arrays = dict(np.load(path))
+    arrays["images"][9] = arrays["images"][4]
+    np.savez(path, **arrays, sequence=[*range(9), 9, 9])
+    say.cache_clear()  # another test may have said the same
+    held_out = [r for r in records(run(f"--data.source={path}")) if r["split"] == "valid"]
+    assert {r["strategy"] for r in held_out} == {"mixed"}
+    copies = {"num_shared": 1, "num_compared": 2, "num_tested": 2, "unit": "image"}
+    assert held_out[0]["pretrained_on"] == copies
+    printed = capsys.readouterr().err
+    assert "without mixed_excluding, whose negatives come from other sequences" in printed
+    assert "1 of 2 images of split 'valid' are copies of training data" in printed
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ def test_probes_beside_their_baselines(
     out = tmp_path / "probe.json"
     command = ["probe", str(run_dir), "--data", str(folder / "sets"), "--out", str(out)]
     main([*command, "--task", "drinks", "--text", str(folder / "books")])
-    assert "drinks: 2 classes, split train (60 sentences) -> test (30)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "drinks: 2 classes, split train (60 sentences) -> test (30)" in printed
+    assert "not recorded: whether the model was pretrained on test data" in printed  # it read passages, not sentences
     report = json.loads(out.read_text())
     accuracy = {name: result["accuracy_percent"] for name, result in report["tasks"]["drinks"]["results"].items()}
     learnt = ["cpc", "cpc_c", "cpc_words", "cpc_bow", "cpc_expanded", "cpc_words_expanded"]
@@ -84,6 +86,9 @@ def test_probes_beside_their_baselines(
     assert accuracy["majority"] == 50
     assert min(accuracy[name] for name in ("cpc_bow", "bow", "tfidf")) > 95
     assert report["protocol"]["features"]["bow"]["dim"] == 2 * 12  # a column for each word of each set
+    train, test = ((folder / "sets" / f"drinks.{split}.txt").read_text().split("\n") for split in ("train", "test"))
+    num_copies = sum(line in set(train) for line in test)
+    assert f"{num_copies} of 30 sentences of the test data are copies of training data" in printed
 
 
 def test_a_set_without_a_split_is_read_by_folds(

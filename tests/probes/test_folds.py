@@ -15,6 +15,7 @@ from cpc.data import Audio
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.probes import Extraction, ProbeProtocol, Task, probe
 from cpc.probes.comparison import Comparison
+from cpc.probes.report import _count_copies
 from cpc.probes.store import FeatureStore
 
 ProbeData = Callable[..., AudioProbeData]
@@ -56,6 +57,11 @@ def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
     for fold in task.folds:
         assert not set(fold.train) & set(fold.test)
         assert len(fold.train) + len(fold.test) == 36
+    ids = np.arange(36)
+    ids[[1, 7, 9]] = 0, 4, 8  # copies in the same fold; in another fold; in the same fold
+    probe_data.content = lambda rows: np.stack([ids[rows] + 1, ids[rows]], 1)  # type: ignore[method-assign]
+    copies = _count_copies(task, probe_data, None)["copies_of_training"]
+    assert copies == {"num_shared": 2, "num_compared": 36, "num_tested": 36, "unit": "file"}
     of_some = task.trained_on(np.arange(8))
     assert [fold.train.tolist() for fold in of_some.folds] == [[2, 3, 6, 7], [0, 1, 4, 5]]
     assert [len(fold.test) for fold in of_some.folds] == [18, 18]

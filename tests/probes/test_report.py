@@ -251,7 +251,10 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
         cpc.save_pretrained(model, tmp_path / "model", provenance=provenance)
         report = probe(tmp_path / "model", corpus_folder, "first", **settings)
         assert report["tasks"]["first"]["pretrained_on"] == counts
-        assert line in capsys.readouterr().out
+        assert report["tasks"]["first"]["copies_of_training"]["num_shared"] == 0
+        printed = capsys.readouterr().out
+        assert line in printed
+        assert "none of 12 files of the test data are copies of training data" in printed
 
 
 def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:

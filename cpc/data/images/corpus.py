@@ -36,6 +36,7 @@ class ImageCorpus(MapStyleCorpus):
     options: Any
     encoder: Any
     table: ImageTable
+    nouns = ("speaker", "image")
     uniform = SpreadBatches
 
     def __post_init__(self) -> None:

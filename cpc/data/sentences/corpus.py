@@ -14,6 +14,7 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.windows import Passages, SentenceWindows
 from cpc.data.store.atomic import json_text, write_json
+from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.text.corpus import write_once, write_stream
 from cpc.data.text.vocabulary import Vocabulary
 
@@ -76,6 +77,9 @@ class SentenceCorpus(MapStyleCorpus):
         has_split = [split in (None, book_split) for book_split in self.books.splits]
         rows = np.flatnonzero(np.array(has_split)[self.passages.book])
         return SentenceWindows(self.passages, rows, self.options.window_sentences, self.options.max_tokens, split)
+
+    def content(self, rows: np.ndarray) -> Content:  # noqa: D102
+        return text_content(self.passages.texts(rows))
 
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Raise NotImplementedError, since tokens have no statistics."""

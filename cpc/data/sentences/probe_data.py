@@ -22,6 +22,7 @@ from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
 from cpc.data.sentences.splitting import read_sentences
 from cpc.data.sentences.windows import stacked
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
+from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files
 from cpc.data.store.text_files import Encoding
 from cpc.data.text.vocabulary import encoder_vocabulary
@@ -140,7 +141,8 @@ class SentenceProbeData(ProbeData):
         where: other arguments of `ProbeData`.
     """
 
-    unit = "sentence"
+    unit = source_unit = "sentence"
+    is_content_of_training = False  # models are trained on passages
     features: Mapping[str, str] = {
         "z": "",
         "c": "_c",
@@ -210,6 +212,9 @@ class SentenceProbeData(ProbeData):
     def untrained_names(self, learnt: Sequence[str]) -> Sequence[str]:
         """Return the latents and contexts among the probed features, or only the latents if there are none."""
         return [name for name in learnt if name in ("z", "c")] or ["z"]
+
+    def content(self, rows: np.ndarray) -> Content:  # noqa: D102
+        return text_content(self.labelled.sentences[row].encode() for row in rows.tolist())
 
     def initialise(self, model: Any, seed: int) -> None:
         """Initialise the convolution from labelled sentences; the vocabulary remains that of the trained model."""

@@ -1,7 +1,7 @@
 """Windows of consecutive sentences, cut from passages. B windows, T sentences, W tokens of the longest sentence."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,16 @@ class Passages:
     def digest(self, rows: Int[np.ndarray, " n"]) -> str:
         """Return a hash of the tokens of these passages and of the ends of their sentences."""
         sha256 = hashlib.sha256()
+        for text in self.texts(rows):
+            sha256.update(text)
+        return sha256.hexdigest()[:16]
+
+    def texts(self, rows: Int[np.ndarray, " n"]) -> Iterator[bytes]:
+        """Yield, for each of these passages, the ends of its sentences and its tokens as bytes."""
         for row in rows.tolist():
             ends = self.ends[self.first[row] : self.first[row] + self.num_sentences[row] + 1]
-            sha256.update(np.asarray(ends - ends[0], "<i8").tobytes())
-            sha256.update(np.asarray(self.tokens[ends[0] : ends[-1]], "<i4").tobytes())
-        return sha256.hexdigest()[:16]
+            tokens = self.tokens[ends[0] : ends[-1]]
+            yield np.asarray(ends - ends[0], "<i8").tobytes() + np.asarray(tokens, "<i4").tobytes()
 
     @staticmethod
     def build(

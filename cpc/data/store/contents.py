@@ -13,7 +13,8 @@ from cpc.data.store.splits import SPLITS
 
 NUM_NAMED = 4
 _IS_QUIET: ContextVar[bool] = ContextVar("is_quiet", default=False)
-_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # environment variables of torchrun, Lightning and Slurm
+# For each variable of torchrun, Lightning and Slurm that holds a rank, the variable of the number of processes.
+_SIZES = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}
 
 
 def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
@@ -59,5 +60,19 @@ def is_quiet() -> bool:
 
 @cache
 def _say_once(line: str) -> None:
-    if all(os.environ.get(rank, "0") == "0" for rank in _RANKS):
+    if not later_ranks(is_launched=True):
         print(line, file=sys.stderr, flush=True)
+
+
+def later_ranks(*, is_launched: bool) -> list[str]:
+    """Return the environment variables that name another rank than the first, such as `RANK=1`.
+
+    Args:
+        is_launched: True for those of a launcher of several processes; False for those without several processes, which
+            an earlier launcher has left behind.
+    """
+    return [
+        f"{rank}={os.environ[rank]}"
+        for rank, size in _SIZES.items()
+        if os.environ.get(rank, "0") != "0" and (os.environ.get(size, "1") != "1") == is_launched
+    ]

@@ -1,14 +1,14 @@
-"""Fingerprints of the observations that a model was trained on, so that a probe can find them among its test data.
+"""Fingerprints of training observations, so that copies of them are found among held-out and test data.
 
-A fingerprint is a hash of an observation's length and of the exact sums of its values (`PackedRows.content`). It does
-not depend on the name of a file. Of more than `MOST` observations a record keeps the smallest fingerprints. They are a
-random sample, because a hash is random, and two samples can be compared and merged ("bottom-k sketch", Cohen and Kaplan
-2007). n observations.
+A fingerprint is a hash of an observation's length and of the exact sums of its values (`PackedRows.content`), or of its
+text. It does not depend on the name of a file. Of more than `MOST` observations a record keeps the smallest
+fingerprints. They are a random sample, because a hash is random, and two samples can be compared and merged ("bottom-k
+sketch", Cohen and Kaplan 2007). n observations.
 """
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,13 @@ MOST = 2**16
 Content = Int64[np.ndarray, "n columns"]
 
 
-def fingerprint_record(content: Content) -> dict[str, Any]:
-    """Return the record that is saved with a model: the number of observations, and their fingerprints as text."""
+def fingerprint_record(content: Content | None) -> dict[str, Any] | None:
+    """Return the record that is saved with a model: the number of observations, and their fingerprints as text.
+
+    The result is None if the content is not at hand.
+    """
+    if content is None:
+        return None
     content = content[content[:, 0] > 0]  # skipped files have no values, so they would all look alike
     return _record(len(content), np.unique(_fingerprints(content)))
 
@@ -36,6 +41,37 @@ def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
     fingerprints = np.unique(np.concatenate([_kept(record) for record in records]))
     num_observations = sum(record["num_observations"] for record in records)
     return _record(num_observations, fingerprints[fingerprints <= min(map(_largest, records))])
+
+
+def text_content(texts: Iterable[bytes]) -> Content:
+    """Return the content of texts: the length of each, and a hash of it."""
+    rows = [
+        (len(text), int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True))
+        for text in texts
+    ]
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def count_copies(content: Content | None, record: Mapping[str, Any] | None, unit: str) -> dict[str, Any] | None:
+    """Return how many observations are in a record, for reports (`pretrained_on` in docs/records.md).
+
+    The result is None if content or record is not at hand.
+
+    Args:
+        content: the content of held-out or test observations.
+        record: the record of the training observations.
+        unit: noun for an observation.
+    """
+    if content is None or not record:
+        return None
+    shared, compared = num_shared(content, record)
+    return {"num_shared": shared, "num_compared": compared, "num_tested": len(content), "unit": unit}
+
+
+def describe_copies(counts: Mapping[str, Any]) -> str:
+    """Return the result of `count_copies` in words, such as `3 of 12 files`."""
+    sample = "" if counts["num_compared"] == counts["num_tested"] else f" (a sample of {counts['num_tested']})"
+    return f"{counts['num_shared'] or 'none'} of {counts['num_compared']}{sample} {counts['unit']}s"
 
 
 def num_shared(content: Content, record: Mapping[str, Any]) -> tuple[int, int]:

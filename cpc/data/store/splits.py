@@ -1,7 +1,8 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
 The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
-file to another split. If a corpus is so small that a split would have fewer than two files, its splits depend on all files.
+file to another split. If a corpus is so small that a split would have fewer than two files, its splits depend on all
+files.
 """
 
 import hashlib

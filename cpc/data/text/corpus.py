@@ -33,11 +33,14 @@ class TokenCorpus:
             Python then stay in memory, without a pack.
 
     Attributes:
+        nouns: as in `MapStyleCorpus`; a block has 20 lines.
         digest: hash of text and vocabulary; a resumed run compares it with the hash in its checkpoint.
 
     Raises:
         OSError: if `cache_dir` cannot be written.
     """
+
+    nouns = ("speaker", "block")
 
     def __init__(self, text: Text, vocabulary: Vocabulary, cache_dir: str | Path | None = None) -> None:
         self.text = text

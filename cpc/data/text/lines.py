@@ -3,9 +3,11 @@
 import hashlib
 from collections.abc import Collection, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from cpc.data.store.contents import say_contents
+from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import decode, marked_encoding, read_text
@@ -111,6 +113,15 @@ class Text:
         for name, lines in self._contents:
             splits = self._block_splits[name]
             yield from (line for i, line in enumerate(lines) if splits[i // BLOCK_LINES] == split)
+
+    def content(self, split: str) -> Content:
+        """Return the content of the blocks of a split (`cpc.data.store.fingerprints`)."""
+        blocks = (
+            (block_split, "\n".join(islice(lines, BLOCK_LINES)))
+            for name, lines in self._contents
+            for block_split in self._block_splits[name]
+        )
+        return text_content(block.encode() for block_split, block in blocks if block_split == split)
 
     def _count_blocks(self, skip_bad: bool) -> dict[str, int]:
         """Return the number of blocks of lines of each file, and remove unreadable files from `_files`."""

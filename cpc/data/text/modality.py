@@ -11,6 +11,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Share
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
+from cpc.data.store.fingerprints import Content
 from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
 from cpc.data.streams.resumable_index import ResumableIndex
 from cpc.data.streams.stream import naming
@@ -81,6 +82,10 @@ class Text(Modality):
     def initialisation_batch(self, corpus: TokenCorpus) -> Tensor:
         """Return the first batch of the training text."""
         return TrainingLanes(corpus.stream(self.train_split)[1:], self.batch_size, self.chunk_tokens)[0].x
+
+    def content(self, corpus: TokenCorpus, split: str) -> Content:
+        """Return the content of blocks of 20 lines."""
+        return corpus.text.content(split)
 
     def check_split(self, corpus: TokenCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Raise an error if the text does not have the split."""

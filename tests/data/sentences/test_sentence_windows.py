@@ -38,6 +38,13 @@ def test_passages_partition_the_books(source: Path) -> None:
     assert found == encoded
 
 
+def test_copies_of_passages_are_found_under_another_name(source: Path) -> None:
+    (source / "valid_again.txt").write_bytes((source / "train_a.txt").read_bytes())
+    corpus = opened(source, max_tokens=1000)
+    copies = corpus.options.held_out_copies(corpus, corpus.options.trained_on(corpus))
+    assert copies == {"num_shared": 3, "num_compared": 4, "num_tested": 4, "unit": "passage"}
+
+
 def test_a_long_sentence_is_cut_and_nothing_is_lost(source: Path) -> None:
     whole, cut = opened(source, max_tokens=1000).passages, opened(source, max_tokens=12).passages
     assert np.array_equal(whole.tokens, cut.tokens)

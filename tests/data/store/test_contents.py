@@ -1,6 +1,6 @@
 import pytest
 
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import say, say_contents
 
 
 def test_splits_are_counted_once_in_their_order(
@@ -18,5 +18,27 @@ def test_splits_are_counted_once_in_their_order(
     say_contents("HERE", "files", ["", ""])
     assert capsys.readouterr().err == "data: HERE: 2 files, no splits\n"
     monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     say_contents("THERE", "images", splits)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_first"),
+    [
+        ({"RANK": "1"}, True),  # left by a launcher that has ended
+        ({"LOCAL_RANK": "3", "WORLD_SIZE": "1"}, True),
+        ({"SLURM_PROCID": "2"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, False),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, True),
+    ],
+)
+def test_a_rank_without_several_processes_is_left_over(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_first: bool
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    say.cache_clear()
+    say("a line")
+    assert capsys.readouterr().err == ("a line\n" if is_first else "")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import BLOCK_LINES, Text
 
@@ -32,6 +33,20 @@ def test_files_and_folders_name_their_split(tmp_path: Path) -> None:
         "test": ["f"],
         "train": ["a b", "c", "e"],
         "valid": ["d"],
+    }
+
+
+def test_a_copied_file_is_found_block_by_block(tmp_path: Path) -> None:
+    write(tmp_path / "train.txt", *numbered(0, 50))
+    write(tmp_path / "valid_copy.txt", "", *numbered(0, 50))
+    write(tmp_path / "valid_own.txt", *numbered(50, 30))
+    text = Text(tmp_path)
+    record = fingerprint_record(text.content("train"))
+    assert count_copies(text.content("valid"), record, "block") == {
+        "num_shared": 3,
+        "num_compared": 5,
+        "num_tested": 5,
+        "unit": "block",
     }
 
 
