@@ -61,18 +61,16 @@ def check_scale(encoder: Any, x: Tensor) -> None:
         return
     values = standardised(x)
     if values is None:
-        encoder.is_scale_checked = True
         return
     values = values.double()
-    mean = values.nanmean(0)
-    std = (values - mean).square().nanmean(0).sqrt()
-    if not bool(std.nan_to_num().any()):
+    mean = values.nanmean(0).nan_to_num()
+    std = (values - mean).square().nanmean(0).sqrt().nan_to_num()
+    if not bool(std.any()):
         return
     encoder.is_scale_checked = True
-    far = torch.maximum(mean.abs(), std).nan_to_num()
-    is_small = bool(std.nan_to_num().max() < _SMALLEST)
-    if is_small or bool(far.max() > _FARTHEST):
-        channel = int((std.nan_to_num() if is_small else far).argmax())
+    far = torch.maximum(mean.abs(), std)
+    if bool(std.max() < _SMALLEST) or bool(far.max() > _FARTHEST):
+        channel = int(far.argmax())
         names = getattr(encoder, "channel_names", None) or range(len(mean))
         where = f" in channel {names[channel]}" if len(mean) > 1 else ""
         warnings.warn(

@@ -129,7 +129,10 @@ class FileRecordings:
 
     def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the columns of one file."""
-        return self._files[row].blocks([self._columns[row][column] for column in columns])
+        file, places = self._files[row], [self._columns[row][column] for column in columns]
+        if -1 in places:
+            raise ValueError(f"{file.path} has several channels of one name: {', '.join(file.channels)}; rename them")
+        return file.blocks(places)
 
     def loaded(self) -> AbstractContextManager[None]:
         """Files share nothing."""

@@ -124,6 +124,9 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     model_of(tmp_path / "other", ("x", "y", "v"), None)
     with pytest.raises(ValueError, match=message):
         embed(tmp_path / "other", [tmp_path / "a.parquet"], tmp_path / "out2", progress=False)
+    config = tmp_path / "other/config.json"
+    config.write_text(config.read_text().replace('"v"', '"w"'))  # the advice of the message
+    embed(tmp_path / "other", [tmp_path / "a.parquet"], tmp_path / "out2", progress=False)
     with pytest.raises(ValueError, match=r"by `channels`, the channels x, y, w, but the model reads x, y, z"):
         Signals(source=str(tmp_path / "a.parquet"), channels=[2, 0, 3], **options).open(encoder)
     np.save(tmp_path / "nameless.npy", np.stack([values[name] for name in "xyz"], 1))
