@@ -86,6 +86,7 @@ def test_a_pickle_holds_the_model_of_the_cpu(folder: Path, monkeypatch: pytest.M
     assert not any(weight.requires_grad for weight in pickle.loads(pickle.dumps(made)).model.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:the input, standardised as in training")  # it gives amplitudes of 100
 def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> None:
     """With a model whose latents are single samples, so that the short rows of the checks are waveforms."""
     torch.manual_seed(0)
