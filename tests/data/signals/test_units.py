@@ -96,6 +96,17 @@ def test_files_of_a_source_have_the_units_of_the_first(tmp_path: Path, capsys: p
         read_recordings(tmp_path, channels=["gyro_x"], model_units=["mV"])
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_channels_of_one_name_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    values = rng.normal(size=(100, 3))
+    for name, names in (("a", ["ECG", "ECH", "resp"]), ("b", ["ECG", "ECH"])):
+        write_wfdb(tmp_path, name, values[:, : len(names)], ["mV"] * len(names), names)
+        header = tmp_path / f"{name}.hea"
+        header.write_text(header.read_text().replace("ECH", "ECG"))
+    with pytest.raises(ValueError, match=r"b\.hea has several channels of one name: ECG, ECG"):
+        samples(tmp_path, channels=[0, 1])
+
+
 def model_of(path: Path, names: tuple[str, ...] | None, units: tuple[str, ...] | None, channels: Any = None) -> cpc.CPC:
     torch.manual_seed(0)
     num = len(names or units or "xy")
