@@ -25,11 +25,12 @@ from cpc.config.argument_rules import Writable
 from cpc.config.description import build, describe
 from cpc.contexts.context import time_constants
 from cpc.data.store.atomic import write_json
+from cpc.data.store.contents import say
 from cpc.data.store.torch_archive import read_torch_archive
 from cpc.data.store.untrusted import open_regular, read_json
-from cpc.interop.hub import fetch_model, is_hub_name
+from cpc.interop.hub import fetch_model, is_hub_name, looks_like_hub_name
 from cpc.model import CPC
-from cpc.pretrained import FOLDER, is_shipped
+from cpc.pretrained import FOLDER, is_shipped, shipped_names
 
 FORMAT_VERSION = 1
 _WEIGHTS, _NEW_WEIGHTS, _CONFIG = "model.safetensors", "model.safetensors.new", "config.json"
@@ -224,7 +225,8 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
         revision: branch, tag or commit on the Hub.
 
     Raises:
-        ValueError: if a revision is given for a folder; also the errors of `cpc.interop.hub.fetch_model`.
+        ValueError: if a revision is given for a folder, or a name on the Hub begins like a local folder and there is no
+            such folder; also the errors of `cpc.interop.hub.fetch_model`.
         ConnectionError: the errors of `cpc.interop.hub.fetch_model`.
     """
     if is_hub_name(model):
@@ -233,8 +235,16 @@ def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
         raise ValueError(f"revision={revision!r} is only for models on the Hub, and {model} is none: omit it")
     if is_shipped(model):
         return FOLDER / model
+    if str(model) in shipped_names():
+        say(f"{model} is the local folder, not the model that ships with cpc, which is in {FOLDER / model}")
     folder = Path(model)
-    return folder if (folder / _CONFIG).exists() else folder / "model"
+    if looks_like_hub_name(model) and not folder.exists():
+        raise ValueError(
+            f"there is no folder {model}, and it is not looked for on the Hub, since {folder.parts[0]} is a local "
+            "folder: name another folder, or start cpc elsewhere"
+        )
+    is_run = (folder / "model" / _CONFIG).exists() and not (folder / _CONFIG).exists()
+    return folder / "model" if is_run else folder
 
 
 def is_named(model: str | Path) -> bool:

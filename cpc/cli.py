@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _run(name, arguments[num_words:], typed)
     except (ValueError, OSError, FloatingPointError) as error:
-        message = in_options(_message(error))
+        message = _deny_absent_options(in_options(_message(error)), name)
         print(f"cpc: error: {message}", file=sys.stderr)
         _report_to_torchrun(message)
         raise SystemExit(2) from error
@@ -112,6 +112,20 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def _deny_absent_options(message: str, command: str) -> str:
+    """Add which settings of data in a message are no options of the command, since the model or the source fixes them.
+
+    Names that are options have lost their backticks.
+    """
+    modality = sys.modules.get("cpc.data.modality")
+    kinds = [] if modality is None else [modality.Modality]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    settings = {name for kind in kinds for name in kind.__dataclass_fields__}
+    absent = dict.fromkeys(marked for marked in re.findall(r"`\w+`", message) if marked.strip("`") in settings)
+    return f"{message}; but cpc {command} has no option for {' and '.join(absent)}" if absent else message
 
 
 def _report_to_torchrun(message: str) -> None:

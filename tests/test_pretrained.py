@@ -44,15 +44,20 @@ def test_files_of_a_model(name: str) -> None:
             assert str(SHARED.parent) not in file.read_text(), file
 
 
-def test_a_name_stands_for_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A local folder of the same name comes first."""
+def test_a_name_stands_for_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A local folder of the same name comes first, and a line says so."""
     monkeypatch.chdir(tmp_path)
     shipped = cpc.load_pretrained("speech-small").state_dict()
     by_path = cpc.load_pretrained(FOLDER / "speech-small").state_dict()
     assert all(torch.equal(shipped[name], by_path[name]) for name in by_path)
+    assert read_config(Path("speech-small")) == read_config("speech-small")
+    assert capsys.readouterr().err == ""
     (tmp_path / "speech-small").mkdir()
     with pytest.raises(ValueError, match=r"speech-small.* holds no model"):
         cpc.load_pretrained("speech-small")
+    assert "speech-small is the local folder, not the model that ships with cpc" in capsys.readouterr().err
 
 
 def test_commands_take_names(
@@ -93,7 +98,7 @@ def test_training_starts_from_a_name(tmp_path: Path) -> None:
     assert records[0] == records[1]
     transformer.set_params(max_steps=1).fit(x).save(tmp_path / "more")
     num_trained = read_config(tmp_path / "more")["provenance"]["trained_on"]["num_observations"]
-    assert num_trained == records[0]["num_observations"] + 5  # a tenth of six recordings, one, is held out
+    assert num_trained == records[0]["num_observations"] + 4  # two of six recordings are held out
     assert transformer.transform(x).shape == (6, len(transformer.get_feature_names_out()))
 
 

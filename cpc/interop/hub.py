@@ -13,7 +13,12 @@ _NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<
 
 def is_hub_name(model: str | Path) -> bool:
     """Return True if a model is named `ORG/NAME` or `ORG/NAME@REVISION`, and no local folder is called `ORG`."""
-    return isinstance(model, str) and _NAME.fullmatch(model) is not None and not Path(model.partition("/")[0]).exists()
+    return looks_like_hub_name(model) and not Path(str(model).partition("/")[0]).exists()
+
+
+def looks_like_hub_name(model: str | Path) -> bool:
+    """Return True if a model is named `ORG/NAME` or `ORG/NAME@REVISION`, whether or not there is such a folder."""
+    return _NAME.fullmatch(str(model)) is not None
 
 
 def fetch_model(model: str, revision: str | None = None) -> Path:
@@ -51,6 +56,14 @@ def hub() -> Any:
     return huggingface_hub
 
 
+def why_unreachable(error: Exception) -> str:
+    """Return why the Hub's client has raised an error without reaching the Hub."""
+    if hub().constants.HF_HUB_OFFLINE:
+        return "the Hub is not used because of HF_HUB_OFFLINE=1"
+    cause = error.__cause__ or error
+    return f"the Hub cannot be reached, {type(cause).__name__}: {cause}".splitlines()[0] + "; check the network"
+
+
 @cache  # cached, because a command fetches a model several times, and must get the same files each time
 def _fetch(repository: str, revision: str | None) -> Path:
     try:
@@ -73,9 +86,7 @@ def _fetch(repository: str, revision: str | None) -> Path:
     except errors.RevisionNotFoundError as error:
         raise ValueError(f"{repository} has no revision {revision!r}: name a branch, tag or commit") from error
     except errors.LocalEntryNotFoundError as error:
-        raise ConnectionError(
-            f"{no_folder} is not in the Hub's cache, and the Hub is not used because of HF_HUB_OFFLINE=1"
-        ) from error
+        raise ConnectionError(f"{no_folder} is not in the Hub's cache, and {why_unreachable(error)}") from error
     except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(f"{no_folder} cannot be fetched: {reason}; try again") from error

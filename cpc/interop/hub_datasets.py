@@ -21,6 +21,7 @@ from cpc.data.images.folder import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import read_json
+from cpc.interop.hub import why_unreachable
 from cpc.interop.tars import LABELS_NAME, write_labels
 
 _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
@@ -122,7 +123,9 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
     with _explain_errors(source):
         try:
             splits = dict(library.load_dataset(source, config, revision=revision, streaming=True))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ConnectionError) as error:
+            if isinstance(error, ConnectionError) or "LocalEntryNotFoundError" in str(error):
+                raise ConnectionError(f"{source!r} is not a folder, and {why_unreachable(error)}") from error
             raise ValueError(f"{source!r} is neither a folder nor a dataset of the Hub: {error}") from error
         except ValueError as error:
             available = re.search(r"[Aa]vailable[^[]*(\[.*\])", str(error))

@@ -21,7 +21,7 @@ def shipped_names() -> list[str]:
 
 def is_shipped(model: str | Path) -> bool:
     """Return whether this is the name of a shipped model; a local folder or file of the same name takes precedence."""
-    return isinstance(model, str) and model in shipped_names() and not Path(model).exists()
+    return str(model) in shipped_names() and not Path(model).exists()
 
 
 def models(*, card: str | None = None) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from cpc.interop.hub import is_hub_name
 from cpc.interop.share import share
 from cpc.probes.abx.protocol import ABXProtocol
 
-pytest.importorskip("huggingface_hub")
+huggingface_hub: Any = pytest.importorskip("huggingface_hub.errors") and pytest.importorskip("huggingface_hub")
 
 DATA = {"class_path": "cpc.data.Audio", "init_args": {"manifest": "/data/somebody/birds", "window_samples": 20480}}
 RECORD = {
@@ -192,19 +193,44 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
     assert "dev.item: 16 items, context any, max_size_group 10, max_x_across 5, seed 0\n" in card
 
 
+@pytest.mark.parametrize(
+    ("is_offline", "reason"),
+    [
+        (True, "not used because of HF_HUB_OFFLINE=1"),
+        (False, "cannot be reached, OSError: no route; check the network"),
+    ],
+)
+def test_a_hub_that_is_not_reached_is_not_called_offline(
+    monkeypatch: pytest.MonkeyPatch, is_offline: bool, reason: str
+) -> None:
+    def download(*_: Any, **__: Any) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("check your connection") from OSError("no route\nat all")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", is_offline)
+    with pytest.raises(ConnectionError, match=f"me/flowers is not in the Hub's cache, and the Hub (is )?{reason}$"):
+        cpc.load_pretrained("me/flowers")
+
+
 def test_a_folder_comes_before_a_name(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert is_hub_name("me/birds")
     assert is_hub_name("me/birds@v1.0")
     assert not any(
-        map(is_hub_name, ["birds", "a/b/c", "/me/birds", "../birds", "me/..", "me/birds@", Path("me/birds")])
+        map(is_hub_name, ["birds", "a/b/c", "/me/birds", "../birds", "me/..", "me/birds@", Path("/me/birds")])
     )
+    assert is_hub_name(Path("me/birds"))
     for name in ("me/bi--rds", "me/birds.git", f"me/{'b' * 97}"):
         with pytest.raises(ValueError, match=f"there is no folder {name}, and it is not a name of the Hub: "):
             cpc.load_pretrained(name)
     (tmp_path / "me").mkdir()
     assert not is_hub_name("me/birds")
-    with pytest.raises(ValueError, match=r"me/birds.* holds no model"):
+    with pytest.raises(
+        ValueError, match=r"no folder me/birds, .* not looked for on the Hub, since me is a local folder"
+    ):
+        cpc.load_pretrained("me/birds")
+    (tmp_path / "me" / "birds").mkdir()
+    with pytest.raises(ValueError, match=r"me/birds holds no model"):
         cpc.load_pretrained("me/birds")
     with pytest.raises(ValueError, match=r"revision='v1' is only for models on the Hub, and .* is none"):
         cpc.load_pretrained(run, revision="v1")

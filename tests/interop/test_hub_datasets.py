@@ -233,6 +233,24 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
         download_dataset(str(source), out=out)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Couldn't reach 'me/birds' on the Hub"),
+        FileNotFoundError("Couldn't find any data file: LocalEntryNotFoundError: check your connection"),
+    ],
+)
+def test_a_hub_that_is_not_reached_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(library, "load_dataset", load)
+    with pytest.raises(ConnectionError, match=r"'me/birds' is not a folder, and the Hub cannot be reached, .* network"):
+        download_dataset("me/birds", out=tmp_path / "out")
+
+
 @pytest.mark.slow
 def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     """A named commit, images in folders and in a zip are read; missing datasets and code are refused."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import cpc
+from cpc.cli import main
 from cpc.data import Signals
 from cpc.encoders import SignalEncoder
 from cpc.probes.embed import embed
@@ -54,6 +55,23 @@ def test_channels_are_those_of_the_run(
     assert (rounded - latents).abs().max() > 1e-4
     embed(folder, [file], tmp_path / "rounded", "z", precision="bfloat16", progress=False)
     np.testing.assert_allclose(np.load(tmp_path / "rounded" / "walk.npy"), rounded[0], atol=1e-6)
+
+
+def test_advice_that_names_no_option_of_the_command_says_so(
+    model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The advice is right for `cpc.data.Signals`, where the message comes from."""
+    folder = folder_of(model, tmp_path, ("x", "z"))
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(folder), "--data", str(file)])
+    assert "give it by `sample_rate_hz`; but cpc evaluate has no option for `sample_rate_hz`" in capsys.readouterr().err
+    doubled = np.stack([np.arange(100) / 10, *np.ones((2, 100))], 1)  # seconds at half the model's rate
+    np.savetxt(file, doubled, "%.9g", ",", header="time,x,z", comments="")
+    with pytest.raises(SystemExit):
+        main(["embed", str(folder), str(file), "--out", str(tmp_path / "out")])
+    told = capsys.readouterr().err
+    assert "set --skip_bad" in told
+    assert "; but cpc embed has no option for `sample_rate_hz`" in told
 
 
 def test_other_channels_are_refused(model: cpc.CPC, file: Path, tmp_path: Path) -> None:
