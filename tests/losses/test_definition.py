@@ -210,5 +210,5 @@ def test_what_is_not_a_number_is_never_right() -> None:
 
 
 def test_the_reference_holds_all_candidates(unchecked_types: None) -> None:
-    with pytest.raises(ValueError, match="compute=reference needs all candidates at once, and exchange=ring does not"):
+    with pytest.raises(ValueError, match="compute`=reference needs all candidates at once, and exchange=ring does not"):
         Contrastive(exchange="ring", compute="reference")

@@ -72,10 +72,10 @@ def test_a_single_process_gathers_nothing() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"exchange": "broadcast"}, "exchange='broadcast' is not one of gather, ring"),
+        ({"exchange": "broadcast"}, "exchange`='broadcast' is not one of gather, ring"),
         (
             {"exchange": "ring", "num_negatives": 5},
-            "exchange=ring scores every candidate and cannot draw num_negatives=5",
+            "exchange`=ring scores every candidate and cannot draw num_negatives=5",
         ),
     ],
 )
