@@ -19,7 +19,7 @@ from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
-from cpc.data.store.contents import say
+from cpc.data.store.contents import _say_once
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import Contrastive, EvalProtocol
 
@@ -299,7 +299,7 @@ def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out
     for number in range(3, 12):
         (folder / f"{number}.wav").unlink()
     index_folder(folder, test_share=0.0, overwrite=True, progress=False)
-    say.cache_clear()  # another test may have said the same
+    _say_once.cache_clear()  # another test may have said the same
     assert measured() == {model.loss_part.training_strategies[0]}
     printed = capsys.readouterr()
     assert "without mixed_excluding, whose negatives come from other sequences" in printed.err
