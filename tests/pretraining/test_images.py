@@ -16,7 +16,7 @@ import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
 from cpc.data.images.dataset import ImageDataset
-from cpc.data.store.contents import say
+from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
 
 DIRECTIONS = ["down", "up", "right", "left"]
@@ -414,7 +414,7 @@ def test_a_held_out_scene_has_no_negatives_of_other_scenes_and_copies_are_counte
     arrays = dict(np.load(path))
     arrays["images"][9] = arrays["images"][4]
     np.savez(path, **arrays, sequence=[*range(9), 9, 9])
-    say.cache_clear()  # another test may have said the same
+    _say_once.cache_clear()  # another test may have said the same
     held_out = [r for r in records(run(f"--data.source={path}")) if r["split"] == "valid"]
     assert {r["strategy"] for r in held_out} == {"mixed"}
     copies = {"num_shared": 1, "num_compared": 2, "num_tested": 2, "unit": "image"}
