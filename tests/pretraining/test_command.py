@@ -246,7 +246,7 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
         (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
-        (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
+        (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps must be given"),
         (["--trainer.gradient_clip_algorithm=norm"], "has no effect without trainer.gradient_clip_val"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1 must not be negative"),
@@ -560,7 +560,7 @@ def test_a_run_that_has_its_steps_says_so(
         ),
         (
             ["--model.loss.num_negatives=10000000"],
-            "negatives of model.loss.init_args.num_negatives=10000000 34.6), but this machine has 9:",
+            "negatives of --model.loss.init_args.num_negatives=10000000 34.6), but this machine has 9:",
         ),
     ],
 )
@@ -784,7 +784,7 @@ main(sys.argv[1:])
     ("fault", "told"),
     [
         ('raise OSError(5, "Input/output error", "train/x.wav")', "train/x.wav"),
-        ("os.kill(os.getpid(), 9)", "was it killed, or is memory short? Lower data.num_workers or data.batch_size"),
+        ("os.kill(os.getpid(), 9)", "was it killed, or is memory short? Lower --data.num_workers or --data.batch_size"),
     ],
 )
 def test_what_befalls_a_loader_process_ends_training(tmp_path: Path, manifest: Path, fault: str, told: str) -> None:

@@ -71,7 +71,7 @@ class SignalCorpus(MapStyleCorpus):
             if needs_speakers and nameless:
                 raise ValueError(
                     f"{len(nameless)} of the {len(rows)} recordings of split {split!r} have no group (subject):\n"
-                    f"{name_a_few(nameless)}\nfill the column `group`, or choose another strategy of negatives"
+                    f"{name_a_few(nameless)}\nfill in `group`, or choose other negatives (`loss.negatives`)"
                 )
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
@@ -88,7 +88,7 @@ class SignalCorpus(MapStyleCorpus):
         if not len(rows):
             raise ValueError(
                 f"there are no recordings of split {split!r}, only of {', '.join(sorted(set(splits)))}: name one of "
-                "these, or hold recordings out with data.valid_share and data.test_share"
+                "these, or hold recordings out with `valid_share` and `test_share`"
             )
         return rows
 

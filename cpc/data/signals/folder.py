@@ -16,7 +16,7 @@ from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions
 from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile
-from cpc.data.signals.rates import choose_channels, common_channels, common_rate
+from cpc.data.signals.rates import common_channels, common_rate, find_channel
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.splits import split_called
 from cpc.data.store.tables import read_table
@@ -32,6 +32,7 @@ class SignalFile(Protocol):
     Attributes:
         path: the file.
         channels: names of its channels.
+        units: unit of each channel; "" if the file does not say.
         sample_rate_hz: None if the file does not say.
         num_samples: upper bound.
         parts: all files that the samples depend on.
@@ -44,6 +45,11 @@ class SignalFile(Protocol):
     channels: list[str]
     num_samples: int
     intervals: dict[str, list[Interval]]
+
+    @property
+    def units(self) -> Sequence[str]:
+        """Units of the channels."""
+        ...
 
     @property
     def sample_labels(self) -> Sequence[str]:
@@ -78,6 +84,7 @@ class ArrayFile:
                 "the source, or write one file per recording"
             )
         self.path, self.channels, self.num_samples = path, listing.channels, listing.num_samples[0]
+        self.units = [""] * len(self.channels)
         self.parts = [path]
         self.intervals: dict[str, list[Interval]] = {}
         self._recording = ArrayRecordings(path, "", np.array([[0, self.num_samples]]))
@@ -111,18 +118,30 @@ class FileRecordings:
     """
 
     def __init__(self, files: Sequence[SignalFile], channels: Sequence[str]) -> None:
-        self._files, self._channels = files, channels
+        self._files = files
+        self._columns = [
+            [
+                column if file.channels == list(channels) else find_channel(name, file.channels)
+                for column, name in enumerate(channels)
+            ]
+            for file in files
+        ]
 
     def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the columns of one file."""
-        file = self._files[row]
-        if file.channels == list(self._channels):
-            return file.blocks(columns)
-        return file.blocks([file.channels.index(self._channels[column]) for column in columns])
+        file, places = self._files[row], [self._columns[row][column] for column in columns]
+        if -1 in places:
+            raise ValueError(f"{file.path} has several channels of one name: {', '.join(file.channels)}; rename them")
+        return file.blocks(places)
 
     def loaded(self) -> AbstractContextManager[None]:
         """Files share nothing."""
         return nullcontext()
+
+    def units(self) -> list[list[str]]:
+        """Return the unit of each channel of the listing in each file; "" for a channel that a file lacks."""
+        rows = zip(self._files, self._columns, strict=True)
+        return [["" if column < 0 else file.units[column] for column in columns] for file, columns in rows]
 
 
 def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
@@ -143,27 +162,30 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         if opener is None:
             raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
         files.append(opener(path, options))
-    if options.channels is None:
+    if options.channels is None and options.model_channels is None:
         shared = common_channels([file.channels for file in files], names, root)
     else:
-        chosen = [choose_channels(options.channels, file.channels, file.path)[0] for file in files]
+        chosen = [options.choose(file.channels, file.path)[0] for file in files]
         common_channels(chosen, names, root)
         shared = files[0].channels
     problems = [transposed(file.path, file.num_samples, len(file.channels)) for file in files]
     tasks = sorted({task for file in files for task in file.intervals})
     labelled = sorted({task for file in files for task in file.sample_labels})
     parts = [(part.name, part.stat()) for file in files for part in file.parts]
+    rate = common_rate([file.sample_rate_hz for file in files], names, root)
+    reader = FileRecordings(files, shared)
     return Listing(
         names=list(names),
         channels=shared,
-        sample_rate_hz=common_rate([file.sample_rate_hz for file in files], names, root),
+        sample_rate_hz=rate,
         num_samples=[file.num_samples for file in files],
-        reader=FileRecordings(files, shared),
+        reader=reader,
         version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
         splits=[""] * len(files),
         groups=[""] * len(files),
         labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
         intervals={task: [file.intervals.get(task, []) for file in files] for task in tasks},
+        units=reader.units(),
         layout_problem=next(filter(None, problems), ""),
     )
 

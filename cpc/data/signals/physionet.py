@@ -42,6 +42,7 @@ class WfdbRecord:
                 raise ValueError("it has no signals")
         names = list(header.sig_name or [None] * header.n_sig)
         self.channels = [name or str(number) for number, name in enumerate(names)]
+        self.units = [unit or "" for unit in header.units or [None] * header.n_sig]
         self.sample_rate_hz: float | None = float(header.fs)
         data = [path.parent / name for name in dict.fromkeys(header.file_name)]
         absent = [str(file) for file in data if not file.is_file()]

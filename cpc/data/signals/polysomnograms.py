@@ -9,7 +9,6 @@ import numpy as np
 from cpc.config.extras import install_hint
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
-from cpc.data.signals.rates import choose_channels
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
@@ -44,7 +43,8 @@ class EdfFile:
             raise ValueError(f"{path} has gaps in time (EDF+D); a recording has none: write each part to its own file")
         self.channels = _distinct([signal.label for signal in signals])
         rates = [float(signal.sampling_frequency) for signal in signals]
-        _, chosen = choose_channels(options.channels, self.channels, path)
+        self.units = [signal.physical_dimension.strip() for signal in signals]
+        _, chosen = options.choose(self.channels, path)
         if len({rates[column] for column in chosen}) > 1:
             listed = ", ".join(f"{self.channels[column]} {rates[column]:g} Hz" for column in chosen)
             raise ValueError(f"{path}: channels have different rates: {listed}; choose those of one rate by `channels`")

@@ -52,6 +52,11 @@ class SignalTable(ABC):
             raise ValueError(f"{path} has no channels, only the columns {', '.join(self.names)}")
 
     @property
+    def units(self) -> list[str]:
+        """The units of the channels, which a table does not say."""
+        return [""] * len(self.channels)
+
+    @property
     def sample_rate_hz(self) -> float | None:
         """The rate by the column of time; None without it."""
         return self._clock.sample_rate_hz if self._clock else None

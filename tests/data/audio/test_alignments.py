@@ -168,7 +168,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
 def test_a_tier_of_what_has_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`tier`=words: .*a\.phn is not a TextGrid"):
         read_alignments(write(tmp_path / "a.phn", "0 100 x\n"), tier="words")
-    with pytest.raises(ValueError, match=r"data\.tier=words needs the TextGrids of data\.alignments"):
+    with pytest.raises(ValueError, match=r"`tier`=words needs the TextGrids of `alignments`"):
         Audio(manifest=str(tmp_path), tier="words").open(None, to_train=True)
 
 
