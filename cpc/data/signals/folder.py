@@ -164,6 +164,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         groups=[""] * len(files),
         labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
         intervals={task: [file.intervals.get(task, []) for file in files] for task in tasks},
+        own_rates_hz=[file.sample_rate_hz for file in files],
         layout_problem=next(filter(None, problems), ""),
     )
 

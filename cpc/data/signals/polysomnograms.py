@@ -9,19 +9,20 @@ import numpy as np
 from cpc.config.extras import install_hint
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
-from cpc.data.signals.rates import choose_channels
+from cpc.data.signals.rates import channels_rate, choose_channels
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
 _DAMAGE = "cannot be read as an EDF or BDF file"
+_RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 
 
 class EdfFile:
     """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), or the chosen channels have
-            different rates.
+        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), the chosen channels have
+            different rates, or the minimum or maximum of a chosen channel is no number, or both are equal.
     """
 
     sample_labels: Sequence[str] = ()
@@ -45,10 +46,9 @@ class EdfFile:
         self.channels = _distinct([signal.label for signal in signals])
         rates = [float(signal.sampling_frequency) for signal in signals]
         _, chosen = choose_channels(options.channels, self.channels, path)
-        if len({rates[column] for column in chosen}) > 1:
-            listed = ", ".join(f"{self.channels[column]} {rates[column]:g} Hz" for column in chosen)
-            raise ValueError(f"{path}: channels have different rates: {listed}; choose those of one rate by `channels`")
-        self.sample_rate_hz: float | None = rates[chosen[0]]
+        for column in chosen:
+            _check_ranges(path, self.channels[column], signals[column])
+        self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
         self._per_record = signals[chosen[0]].samples_per_data_record
         self._num_records, self._record_seconds = num_records, float(record_seconds)
         self.num_samples = self._per_record * num_records
@@ -84,8 +84,36 @@ class EdfFile:
         except ImportError as error:
             raise ValueError(f"{self.path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
         if self.path.suffix.lower() == ".bdf":
-            return edfio.read_bdf(self.path)  # into memory, since 24 bits cannot be mapped
-        return edfio.read_edf(self.path, lazy_load_data=True)
+            edf = edfio.read_bdf(self.path)  # into memory, since 24 bits cannot be mapped
+        else:
+            edf = edfio.read_edf(self.path, lazy_load_data=True)
+        for signal in edf.signals:
+            for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
+                setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))
+        return edf
+
+
+def _check_ranges(path: Path, channel: str, signal: Any) -> None:
+    """Raise an error on a channel without a scale, of which edfio returns digital values."""
+    for name in _RANGES:
+        try:
+            getattr(signal, name)
+        except ValueError:
+            text = getattr(signal, f"_{name}").decode("ascii", "replace").strip()
+            raise ValueError(
+                f"{path}: the {_title(name)} of channel {channel} is {text!r}, no number: correct the header, or choose "
+                "other channels by `channels`"
+            ) from None
+    for lowest, highest in (_RANGES[:2], _RANGES[2:]):
+        if getattr(signal, lowest) == getattr(signal, highest):
+            raise ValueError(
+                f"{path}: the {_title(lowest)} and {_title(highest)} of channel {channel} are both "
+                f"{getattr(signal, lowest):g}: correct the header, or choose other channels by `channels`"
+            )
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ") + "imum"
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from cpc.data.signals.rates import RATE_TOLERANCE
+from cpc.data.signals.rates import RATE_ROUNDING, RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _NAME = re.compile(r"(?:time|timestamps?|datetime|t|epoch)(?:[ _.\[(]*(s|sec|seconds|ms|us|ns)[\])]?)?|(seconds)")
 _ZONE = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
 _LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
-_ROUNDING = 1e-3  # of a rate: nearer whole numbers are meant
 
 
 def find_time_column(names: Sequence[str]) -> str | None:
@@ -69,7 +68,7 @@ class Clock:
         unit = 1.0 if is_dates else self._unit(head, expected_hz)
         rate = 1 / (self._mean_step * unit)
         whole = float(max(1, round(rate)))
-        self.sample_rate_hz = whole if abs(rate / whole - 1) < _ROUNDING else float(f"{rate:.6g}")
+        self.sample_rate_hz = whole if abs(rate / whole - 1) < RATE_ROUNDING else float(f"{rate:.6g}")
         if expected_hz is not None and abs(rate / expected_hz - 1) > RATE_TOLERANCE:
             raise ValueError(
                 f"{path}: the column {name!r} has a step of {self._mean_step:.6g}, a rate of {rate:.6g} Hz if it is in "
