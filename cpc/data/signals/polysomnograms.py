@@ -31,14 +31,14 @@ class EdfFile:
         self.path = path
         self.parts = [path]
         with reading(path, _DAMAGE):
-            edf = self._open()
+            edf = _open(path)
             signals = edf.signals
             is_continuous, num_records, record_seconds = (
                 edf.is_continuous,
                 edf.num_data_records,
                 edf.data_record_duration,
             )
-            annotations = edf.annotations
+            intervals = _intervals(edf)
         if not signals:
             raise ValueError(f"{path} holds no signals, only annotations")
         if not is_continuous:
@@ -52,23 +52,13 @@ class EdfFile:
         self._per_record = signals[chosen[0]].samples_per_data_record
         self._num_records, self._record_seconds = num_records, float(record_seconds)
         self.num_samples = self._per_record * num_records
-        self.intervals = (
-            {
-                "annotation": [
-                    Interval(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
-                    for each in annotations
-                    if each.text.strip() and each.onset >= 0
-                ]
-            }
-            if annotations
-            else {}
-        )
+        self.intervals = {"annotation": intervals} if intervals else {}
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels, in the header's units."""
         step = max(1, _BLOCK_SAMPLES // self._per_record)
         with reading(self.path, _DAMAGE):
-            signals = self._open().signals
+            signals = _open(self.path).signals
             for first in range(0, self._num_records, step):
                 end = min(first + step, self._num_records)
                 seconds = (first * self._record_seconds, end * self._record_seconds)
@@ -78,19 +68,38 @@ class EdfFile:
         """Raise, since an EDF file has no labels per sample."""
         raise ValueError(f"{self.path} holds no labels {name!r}")
 
-    def _open(self) -> Any:
-        try:
-            import edfio
-        except ImportError as error:
-            raise ValueError(f"{self.path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
-        if self.path.suffix.lower() == ".bdf":
-            edf = edfio.read_bdf(self.path)  # into memory, since 24 bits cannot be mapped
-        else:
-            edf = edfio.read_edf(self.path, lazy_load_data=True)
-        for signal in edf.signals:
-            for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
-                setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))
-        return edf
+
+def read_annotations(path: Path) -> list[Interval]:
+    """Return the annotations of an EDF file, which may hold no signals.
+
+    Raises:
+        ValueError: naming the file, if it is damaged.
+    """
+    with reading(path, _DAMAGE):
+        return _intervals(_open(path))
+
+
+def _open(path: Path) -> Any:
+    try:
+        import edfio
+    except ImportError as error:
+        raise ValueError(f"{path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
+    if path.suffix.lower() == ".bdf":
+        edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped
+    else:
+        edf = edfio.read_edf(path, lazy_load_data=True)
+    for signal in edf.signals:
+        for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
+            setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))
+    return edf
+
+
+def _intervals(edf: Any) -> list[Interval]:
+    return [
+        Interval(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
+        for each in edf.annotations
+        if each.text.strip() and each.onset >= 0
+    ]
 
 
 def _check_ranges(path: Path, channel: str, signal: Any) -> None:
@@ -101,8 +110,8 @@ def _check_ranges(path: Path, channel: str, signal: Any) -> None:
         except ValueError:
             text = getattr(signal, f"_{name}").decode("ascii", "replace").strip()
             raise ValueError(
-                f"{path}: the {_title(name)} of channel {channel} is {text!r}, no number: correct the header, or choose "
-                "other channels by `channels`"
+                f"{path}: the {_title(name)} of channel {channel} is {text!r}, no number: correct the header, or "
+                "choose other channels by `channels`"
             ) from None
     for lowest, highest in (_RANGES[:2], _RANGES[2:]):
         if getattr(signal, lowest) == getattr(signal, highest):

@@ -15,7 +15,7 @@ from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor
-from cpc.data.signals.index import find_recordings
+from cpc.data.signals.folder import find_recordings
 from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.windows import SignalWindows
 from cpc.data.store.fingerprints import Content

@@ -14,7 +14,7 @@ MOST_SECONDS_AFTER_END = 0.05
 # Labels at half the rate, or in another unit, end in the first half of the recording. Unlabelled silence at the end of
 # a file rarely lasts that long.
 LEAST_SHARE_LABELLED = 0.55
-_LEAST_COVERED = 0.5  # of the time up to the last label; sparse marks may end anywhere
+_LEAST_COVERED = 2 / 3  # of the time up to the last label, by words without pauses; sparse marks may end anywhere
 
 
 def check_label_ends(
@@ -42,8 +42,8 @@ def check_label_ends(
         ValueError: if the labels of a recording end more than 50 ms after it; the message has both times.
 
     Warns:
-        UserWarning: if labels cover half of the time up to the last one, but end before 55 % of the recording (medians
-            of the labelled recordings). Sparse marks do not cover as much.
+        UserWarning: if labels cover two thirds of the time up to the last one, but end before 55 % of the recording
+            (medians of the labelled recordings).
     """
     late = np.flatnonzero(ends > lengths * (1 + rate_error) + MOST_SECONDS_AFTER_END).tolist()
     if late:
