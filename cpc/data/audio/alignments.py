@@ -48,7 +48,7 @@ class Alignments:
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
         self._tracks = dict(tracks)
-        self._source = source
+        self.source = source
         self._names_of_bare: dict[str, list[str]] = defaultdict(list)
         self._names_of_stem: dict[str, list[str]] = defaultdict(list)
         for name in self._tracks:
@@ -88,7 +88,7 @@ class Alignments:
         names = self._candidates(path)
         if len(names) > 1:
             raise ValueError(
-                f"{path}: {len(names)} alignments in {self._source} have this name:\n{name_a_few(names)}\n"
+                f"{path}: {len(names)} alignments in {self.source} have this name:\n{name_a_few(names)}\n"
                 "put the labels into the same folders as the audio, so that their paths differ"
             )
         return names[0] if names else None
@@ -111,7 +111,7 @@ class Alignments:
         name = self.name_of(path)
         if name is None:
             raise ValueError(
-                f"{path}: {self._source} holds no alignment of this name (it has, for example, "
+                f"{path}: {self.source} holds no alignment of this name (it has, for example, "
                 f"{', '.join(self.names[:3])})"
             )
         return self._track(name)
@@ -253,6 +253,7 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
     if not ends.any():
         raise ValueError(f"the alignments of {len(files)} audio files hold no label:\n{name_a_few(files.paths)}")
     check_label_ends(
+        alignments.source,
         files.paths,
         ends,
         covered,

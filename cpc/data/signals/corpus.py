@@ -187,7 +187,8 @@ class SignalCorpus(MapStyleCorpus):
         """
         labels = self.recordings.labels[task]
         if task not in self._checked_tasks:
-            labels.check(self.recordings.names, self.signals.lengths)
+            title = f"{self.recordings.source}, labels {task!r}"
+            labels.check(title, self.recordings.names, self.signals.lengths)
             self._checked_tasks.add(task)
         return labels
 

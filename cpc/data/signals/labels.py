@@ -29,10 +29,11 @@ class Labels(ABC):
     def codes(self, row: int, start_sample: int, num_samples: int) -> Int64[np.ndarray, " num_samples"]:
         """Return the code of each of `num_samples` samples of a recording; -1 where there is no label."""
 
-    def check(self, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: B027 - codes have no times
+    def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: B027 - no times
         """Raise an error on times that do not fit the recordings (see `cpc.data.store.label_times`).
 
         Args:
+            title: name of the labels, for messages.
             names: names of the recordings.
             num_samples: length of each recording; 0 if it was left out.
         """
@@ -101,10 +102,11 @@ class IntervalLabels(Labels):
             codes[max(0, first[index] - start_sample) : end[index] - start_sample] = self._codes[row][index]
         return codes
 
-    def check(self, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: D102
+    def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: D102
         rows = [row for row, length in enumerate(num_samples) if length and self.intervals[row]]
         times = [np.array([(each.start_seconds, each.end_seconds) for each in self.intervals[row]]) for row in rows]
         check_label_ends(
+            title,
             [names[row] for row in rows],
             np.array([each[:, 1].max() for each in times]),
             np.array([np.ptp(each, axis=1).sum() for each in times]),

@@ -1,6 +1,7 @@
 """Recordings of PhysioNet: WFDB headers (`.hea`) with their signals and annotations, read by wfdb."""
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,9 @@ from cpc.data.signals.rates import channels_rate, choose_channels
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
+_DEFINITIONS = re.compile(
+    rb"## annotation type definitions.*?## end of definitions|## time resolution: \d(?!.*## time)", re.DOTALL
+)
 _KNOWN_ANNOTATIONS = ("atr", "ann", "ecg", "qrs", "qrsc", "rhy", "ari", "apn", "st")
 _OTHER_FILES = "hea dat txt csv tsv json xml xws html pdf png jpg svg edf bdf npy npz mat parquet md zip gz"
 
@@ -43,9 +47,9 @@ class WfdbRecord:
                 raise ValueError("it has several segments; name the segments' headers instead, in a manifest.csv")
             if not header.n_sig:
                 raise ValueError("it has no signals")
-        names = list(header.sig_name or [None] * header.n_sig)
-        self.channels = [name or str(number) for number, name in enumerate(names)]
-        rates = [float(header.fs) * number for number in header.samps_per_frame]
+            names = list(header.sig_name or [None] * header.n_sig)
+            self.channels = [name or str(number) for number, name in enumerate(names)]
+            rates = [float(header.fs) * number for number in header.samps_per_frame]
         _, chosen = choose_channels(options.channels, self.channels, path)
         self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
         self._per_frame = int(header.samps_per_frame[chosen[0]])
@@ -88,7 +92,11 @@ class WfdbRecord:
         annotator = file.suffix[1:]
         try:
             with reading(file, "cannot be read as WFDB annotations"):
+                if b"## " in _DEFINITIONS.sub(b"", file.read_bytes()):
+                    raise ValueError("it has a note that begins with '## ' and defines nothing")  # wfdb would hang
                 found = wfdb.rdann(self._record, annotator)
+                if not all(isinstance(symbol, str) for symbol in found.symbol):
+                    raise ValueError("it has symbols that WFDB does not define")
                 samples = np.asarray(found.sample)
                 if samples.size and (np.diff(samples).min(initial=0) < 0 or samples[0] < 0):
                     raise ValueError("its times are not in order")

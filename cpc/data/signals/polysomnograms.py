@@ -1,5 +1,6 @@
 """Recordings in EDF and BDF files, read by edfio; their annotations are intervals."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,17 @@ from cpc.config.extras import install_hint
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
 from cpc.data.signals.rates import channels_rate, choose_channels
+from cpc.data.store.tables import number_or_nan
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
 _DAMAGE = "cannot be read as an EDF or BDF file"
+_SIZES = {  # first byte of each field, and the byte after it
+    "size of the header": (184, 192),
+    "number of records": (236, 244),
+    "duration of a record": (244, 252),
+    "number of signals": (252, 256),
+}
 _RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 
 
@@ -50,6 +58,8 @@ class EdfFile:
             _check_ranges(path, self.channels[column], signals[column])
         self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
         self._per_record = signals[chosen[0]].samples_per_data_record
+        if self._per_record < 1:
+            raise ValueError(f"{path}: channel {self.channels[chosen[0]]} has {self._per_record} samples per record")
         self._num_records, self._record_seconds = num_records, float(record_seconds)
         self.num_samples = self._per_record * num_records
         self.intervals = {"annotation": intervals} if intervals else {}
@@ -84,6 +94,7 @@ def _open(path: Path) -> Any:
         import edfio
     except ImportError as error:
         raise ValueError(f"{path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
+    _check_sizes(path)
     if path.suffix.lower() == ".bdf":
         edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped
     else:
@@ -102,27 +113,33 @@ def _intervals(edf: Any) -> list[Interval]:
     ]
 
 
+def _check_sizes(path: Path) -> None:
+    """Raise an error on a header whose sizes are no numbers, or do not fit each other."""
+    with path.open("rb") as stream:
+        header = stream.read(256).decode("ascii", "replace")
+    size, num_records, seconds, num_signals = (number_or_nan(header[slice(*field)]) for field in _SIZES.values())
+    for (title, field), value in zip(_SIZES.items(), (size, num_records, seconds, num_signals), strict=True):
+        if not math.isfinite(value):
+            raise ValueError(f"{path}: the {title} is {header[slice(*field)].strip()!r}, no number: correct the header")
+    if size != 256 * (1 + num_signals) or seconds < 0:
+        raise ValueError(
+            f"{path}: the header says that it has {size:g} bytes and {num_signals:g} signals, and that a record lasts "
+            f"{seconds:g} s: it is damaged"
+        )
+
+
 def _check_ranges(path: Path, channel: str, signal: Any) -> None:
     """Raise an error on a channel without a scale, of which edfio returns digital values."""
-    for name in _RANGES:
-        try:
-            getattr(signal, name)
-        except ValueError:
-            text = getattr(signal, f"_{name}").decode("ascii", "replace").strip()
-            raise ValueError(
-                f"{path}: the {_title(name)} of channel {channel} is {text!r}, no number: correct the header, or "
-                "choose other channels by `channels`"
-            ) from None
-    for lowest, highest in (_RANGES[:2], _RANGES[2:]):
-        if getattr(signal, lowest) == getattr(signal, highest):
-            raise ValueError(
-                f"{path}: the {_title(lowest)} and {_title(highest)} of channel {channel} are both "
-                f"{getattr(signal, lowest):g}: correct the header, or choose other channels by `channels`"
-            )
-
-
-def _title(name: str) -> str:
-    return name.replace("_", " ") + "imum"
+    texts = [getattr(signal, f"_{name}").decode("ascii", "replace").strip() for name in _RANGES]
+    values = [number_or_nan(text) for text in texts]
+    advice = "correct the header, or choose other channels by `channels`"
+    for name, text, value in zip(_RANGES, texts, values, strict=True):
+        if not math.isfinite(value) or (name.startswith("digital") and value % 1):
+            raise ValueError(f"{path}: {name} of channel {channel} is {text!r}, not a finite number: {advice}")
+    for lowest, highest in ((0, 1), (2, 3)):
+        if values[lowest] == values[highest]:
+            names = f"{_RANGES[lowest]} and {_RANGES[highest]}"
+            raise ValueError(f"{path}: {names} of channel {channel} are both {texts[lowest]}: {advice}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ _LEAST_COVERED = 2 / 3  # of the time up to the last label, by words without pau
 
 
 def check_label_ends(
+    source: str,
     names: Sequence[str],
     ends: Float[np.ndarray, " n"],
     covered: Float[np.ndarray, " n"],
@@ -30,6 +31,7 @@ def check_label_ends(
     """Raise an error if labels end after their recordings.
 
     Args:
+        source: source of the labels, for messages.
         names: names of the recordings.
         ends: end of the last label of each recording in seconds; 0 without labels.
         covered: seconds of each recording that have a label.
@@ -49,8 +51,8 @@ def check_label_ends(
     if late:
         lines = [f"{names[row]}: labels until {ends[row]:g} s, {noun} until {lengths[row]:g} s" for row in late]
         raise ValueError(
-            f"{len(late)} of {len(names)} labelled files have labels that end after the {noun}:\n{name_a_few(lines)}\n"
-            f"{advice}"
+            f"{source}: {len(late)} of {len(names)} labelled files have labels that end after the {noun}:\n"
+            f"{name_a_few(lines)}\n{advice}"
         )
     is_labelled = (ends > 0) & np.isfinite(lengths)
     ends, covered, lengths = ends[is_labelled], covered[is_labelled], lengths[is_labelled]
@@ -58,7 +60,7 @@ def check_label_ends(
         return
     if (share := float(np.median(ends / lengths))) < LEAST_SHARE_LABELLED:
         warnings.warn(
-            f"the last label of a file ends at {share:.2g} of its {noun} (median of {len(ends)} files): "
+            f"{source}: the last label of a file ends at {share:.2g} of its {noun} (median of {len(ends)} files): "
             f"if whole files are labelled, the times are in another unit; {advice}",
             stacklevel=4,
         )

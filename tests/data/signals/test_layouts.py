@@ -150,7 +150,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
             r"the column 'time' steps by 2 before sample 51, on average by 1.01",
         ),
         (
-            {"a.csv": "time,x\n" + "".join(f"{i - (i > 6000)},{i}\n" for i in range(9000))},
+            {"a.csv": "time,x\n" + "".join(f"{i - (i > 6000)},{i % 7}\n" for i in range(9000))},
             {"sample_rate_hz": None},
             r"the column 'time' steps by 0 before sample 6001",
         ),
