@@ -30,6 +30,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.item_files import read_items
+from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio
 from cpc.data.images.pack import PackedImages

@@ -232,8 +232,8 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
         raise ValueError(f"no recordings below {root}, only tables of labels, such as {found[0]}")
     if sidecars:
         say(
-            f"data: {root}: left out {len(sidecars)} files about recordings, such as {sidecars[0]} (to read them as "
-            f"recordings, name them in {MANIFEST_NAME})"
+            f"data: {root}: left out {len(sidecars)} tables and hypnograms beside recordings, such as {sidecars[0]} (a "
+            f"table that is a recording must be named in {MANIFEST_NAME})"
         )
     return names
 

@@ -97,15 +97,14 @@ class WfdbRecord:
                 found = wfdb.rdann(self._record, annotator)
                 if not all(isinstance(symbol, str) for symbol in found.symbol):
                     raise ValueError("it has symbols that WFDB does not define")
-                samples = np.asarray(found.sample)
-                if samples.size and (np.diff(samples).min(initial=0) < 0 or samples[0] < 0):
+                if np.diff(found.sample, prepend=0).min(initial=0) < 0:
                     raise ValueError("its times are not in order")
+                rate = float(found.fs or header_rate)
+                marks, rhythms = annotation_intervals(found.sample.tolist(), found.symbol, found.aux_note, rate)
         except ValueError:
             if annotator in _KNOWN_ANNOTATIONS:
                 raise
             return  # a file of another kind beside the record
-        rate = float(found.fs or header_rate)
-        marks, rhythms = annotation_intervals(samples.tolist(), found.symbol, found.aux_note, rate)
         if rhythms:
             last = rhythms[-1]
             rhythms[-1] = replace(last, end_seconds=max(self._num_frames / header_rate, last.start_seconds))

@@ -58,8 +58,6 @@ class EdfFile:
             _check_ranges(path, self.channels[column], signals[column])
         self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
         self._per_record = signals[chosen[0]].samples_per_data_record
-        if self._per_record < 1:
-            raise ValueError(f"{path}: channel {self.channels[chosen[0]]} has {self._per_record} samples per record")
         self._num_records, self._record_seconds = num_records, float(record_seconds)
         self.num_samples = self._per_record * num_records
         self.intervals = {"annotation": intervals} if intervals else {}

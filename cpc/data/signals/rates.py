@@ -1,5 +1,6 @@
 """Rates and channels that the files of one source must share."""
 
+import math
 from collections.abc import Sequence
 
 RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
@@ -32,11 +33,14 @@ def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Seque
         source: the file, for the message.
 
     Raises:
-        ValueError: if two chosen channels have different rates; the message lists the rates.
+        ValueError: if two chosen channels have different rates, of which the message lists all, or the rate is not
+            positive.
     """
     if len({rates[column] for column in chosen}) > 1:
         listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
         raise ValueError(f"{source}: channels have different rates: {listed}; choose those of one rate by `channels`")
+    if not 0 < rates[chosen[0]] < math.inf:
+        raise ValueError(f"{source}: channel {channels[chosen[0]]} has {rates[chosen[0]]:g} Hz: correct the header")
     return rates[chosen[0]]
 
 
