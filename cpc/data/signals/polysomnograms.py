@@ -115,10 +115,12 @@ def _check_sizes(path: Path) -> None:
     """Raise an error on a header whose sizes are no numbers, or do not fit each other."""
     with path.open("rb") as stream:
         header = stream.read(256).decode("ascii", "replace")
-    size, num_records, seconds, num_signals = (number_or_nan(header[slice(*field)]) for field in _SIZES.values())
-    for (title, field), value in zip(_SIZES.items(), (size, num_records, seconds, num_signals), strict=True):
+    texts = {title: header[first:end].strip() for title, (first, end) in _SIZES.items()}
+    values = [number_or_nan(text) for text in texts.values()]
+    for (title, text), value in zip(texts.items(), values, strict=True):
         if not math.isfinite(value):
-            raise ValueError(f"{path}: the {title} is {header[slice(*field)].strip()!r}, no number: correct the header")
+            raise ValueError(f"{path}: the {title} is {text!r}, no number: correct the header")
+    size, _, seconds, num_signals = values
     if size != 256 * (1 + num_signals) or seconds < 0:
         raise ValueError(
             f"{path}: the header says that it has {size:g} bytes and {num_signals:g} signals, and that a record lasts "

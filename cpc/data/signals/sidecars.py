@@ -37,7 +37,7 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
     found: dict[str, list[Interval]] = {}
     start, _, _ = path.stem.rpartition("_")
     events = path.with_name(f"{start}_events.tsv")
-    if start and events.is_file():
+    if start and path.suffix.lower() in RECORDING_SUFFIXES and events.is_file():
         found["trial_type"] = _read_events(events)
     if path.name.lower().endswith(_PSG):
         start = path.name[: -len(_PSG) - 1]
@@ -50,14 +50,14 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
             raise ValueError(f"{path}: several hypnograms fit: {', '.join(file.name for file in fitting)}; keep one")
         if fitting:
             found["hypnogram"] = read_annotations(fitting[0])
-    return {task: [each for each in rows if each.label not in _UNKNOWN] for task, rows in found.items()}
+    known = {task: [each for each in rows if each.label not in _UNKNOWN] for task, rows in found.items()}
+    return {task: rows for task, rows in known.items() if rows}
 
 
 def _read_events(path: Path) -> list[Interval]:
     names, rows = read_table(path)
-    absent = [name for name in ("onset", "duration", "trial_type") if name not in names]
-    if absent:
-        raise ValueError(f"{path} has no column {absent[0]!r}, only {', '.join(names)}")
+    if not {"onset", "duration", "trial_type"} <= set(names):
+        return []  # events without types, which BIDS allows
     columns = [names.index(name) for name in ("onset", "duration", "trial_type")]
     intervals = []
     for line, cells in rows:

@@ -216,12 +216,13 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
         "packet": 7 + 3 * rows,
         "x": RNG.normal(size=40),
         "clock": np.round(rows / 60, 3),
+        "tesla": 1e-13 * np.sort(RNG.normal(size=40)),
         "steps": np.cumsum(RNG.integers(0, 2, 40)),
     }
     frame = pandas.DataFrame(columns)
     frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
     recordings = read_recordings(tmp_path, sample_rate_hz=60)
-    assert recordings.channels == ["x", "steps"]
+    assert recordings.channels == ["x", "tesla", "steps"]
     assert "the columns Unnamed: 0, clock, packet, seconds_elapsed are times or counters" in capsys.readouterr().err
     np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60)[0][:, 0], columns["x"].astype(np.float32))
     for channels in (["x", "packet"], ["index", "clock"], ["timestamp_ms"]):
