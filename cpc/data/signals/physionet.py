@@ -16,9 +16,8 @@ from cpc.data.signals.rates import channels_rate, choose_channels
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
-_DEFINITIONS = re.compile(
-    rb"## annotation type definitions.*?## end of definitions|## time resolution: \d(?!.*## time)", re.DOTALL
-)
+_NOTE = re.compile(rb"(.)[\xfc-\xff](?=## )", re.DOTALL)  # length, mark and content of a note
+_NOTES = {b"## annotation type definitions": "d", b"## end of definitions": "e"}
 _KNOWN_ANNOTATIONS = ("atr", "ann", "ecg", "qrs", "qrsc", "rhy", "ari", "apn", "st")
 _OTHER_FILES = "hea dat txt csv tsv json xml xws html pdf png jpg svg edf bdf npy npz mat parquet md zip gz"
 
@@ -92,8 +91,7 @@ class WfdbRecord:
         annotator = file.suffix[1:]
         try:
             with reading(file, "cannot be read as WFDB annotations"):
-                if b"## " in _DEFINITIONS.sub(b"", file.read_bytes()):
-                    raise ValueError("it has a note that begins with '## ' and defines nothing")  # wfdb would hang
+                _check_notes(file.read_bytes())
                 found = wfdb.rdann(self._record, annotator)
                 if not all(isinstance(symbol, str) for symbol in found.symbol):
                     raise ValueError("it has symbols that WFDB does not define")
@@ -109,6 +107,14 @@ class WfdbRecord:
             last = rhythms[-1]
             rhythms[-1] = replace(last, end_seconds=max(self._num_frames / header_rate, last.start_seconds))
         self.intervals |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", rhythms)) if each}
+
+
+def _check_notes(content: bytes) -> None:
+    """Raise an error on notes that begin with "## " and define nothing, on which wfdb would hang."""
+    notes = [content[match.end() : match.end() + match[1][0]] for match in _NOTE.finditer(content)]
+    kinds = ["t" if re.match(rb"## time resolution: \d", note) else _NOTES.get(note, "?") for note in notes]
+    if not re.fullmatch("(de)*t?(de)*", "".join(kinds)):
+        raise ValueError("it has a note that begins with '## ' and defines nothing")
 
 
 def annotation_intervals(

@@ -182,6 +182,9 @@ def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
     )
     assert np.flatnonzero(recordings.labels["qrs"].codes(0, 0, 90_000) == 0).tolist() == [0, 300, 89_997]
     np.testing.assert_allclose(decode(read_recordings(tmp_path, channels=["BP"])), slow / 50, atol=1e-6)
+    wfdb.wrann("p", "qrs", np.array([0, 9]), ['"', "N"], aux_note=["## by hand", ""], write_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"p.qrs: cannot .* note that begins with '## ' and defines nothing"):
+        read_recordings(tmp_path, channels=["BP"])  # wfdb would hang
 
 
 def write_ts(path: Path, values: np.ndarray, labels: list[str], header: str = "@equalLength true\n") -> None:
