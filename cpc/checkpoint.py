@@ -154,8 +154,17 @@ def load_pretrained(
     broken = nonfinite_names(model)
     if broken:
         raise ValueError(f"{weights} holds values that are not finite, in {', '.join(broken[:5])}: export again")
+    return move_model(model, device).eval()
+
+
+def move_model(model: CPC, device: str) -> CPC:
+    """Move a model to a device in the notation of torch.
+
+    Raises:
+        ValueError: if the device cannot be used; the message has the reason.
+    """
     try:
-        return model.to(device).eval()
+        return model.to(device)
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={device!r} cannot be used: {reason}; `cpc doctor` lists the devices") from error

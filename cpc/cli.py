@@ -7,7 +7,9 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,14 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may not be UTF-8
     keep_freed_memory()
-    warnings.formatwarning = _format_warning
     typed: dict[str, str] = {}
     num_words = 2 if arguments[:1] == ["data"] else 1
     name = " ".join(arguments[:num_words])
+
+    def in_options(message: str) -> str:
+        return re.sub(r"`([\w.]+)`", lambda marked: _option(name, marked[1], typed) or marked[0], message)
+
+    warnings.formatwarning = partial(_format_warning, in_options)
     try:
         if not COMMANDS.get(name, ("",))[0]:
             _overview().parse_args(arguments)
@@ -83,18 +89,22 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _run(name, arguments[num_words:], typed)
     except (ValueError, OSError, FloatingPointError) as error:
-        message = re.sub(r"`([\w.]+)`", lambda marked: typed.get(marked[1], marked[0]), _message(error))
-        if name == "pretrain":
-            from cpc.pretraining.command import typed_option
-
-            message = re.sub(r"`([\w.]+)`", lambda marked: typed_option(marked[1]), message)
-        message = _deny_absent_options(message, name)
+        message = _deny_absent_options(in_options(_message(error)), name)
         print(f"cpc: error: {message}", file=sys.stderr)
         _report_to_torchrun(message)
         raise SystemExit(2) from error
     except KeyboardInterrupt:
         print("cpc: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _option(command: str, argument: str, typed: dict[str, str]) -> str | None:
+    """Return the option for an argument such as `seed` or `loss.negatives`; None if the command has none."""
+    if command == "pretrain":
+        from cpc.pretraining.command import typed_option
+
+        return typed_option(argument)
+    return typed.get(argument) or typed.get(argument.rpartition(".")[2])
 
 
 def _message(error: Exception) -> str:
@@ -130,10 +140,21 @@ def _report_to_torchrun(message: str) -> None:
             Path(file).write_text(json_text({"message": f"cpc: error: {message}", "timestamp": int(time.time())}))
 
 
-def _format_warning(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+def _format_warning(
+    in_options: Callable[[str], str],
+    message: Any,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
     """Format a warning; warnings of cpc come without their line of code."""
     is_own = Path(filename).is_relative_to(Path(__file__).parent)
-    return f"cpc: warning: {message}\n" if is_own else f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    return (
+        f"cpc: warning: {in_options(str(message))}\n"
+        if is_own
+        else f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    )
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cpc.contexts.context import check_latents
 from cpc.data.batch import Batch
+from cpc.encoders.encoder import check_scale
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput
@@ -63,6 +64,8 @@ class CPC(nn.Module):
 
     def encode(self, x: Num[Tensor, "B ..."], state: Any = None) -> tuple[Tensor, Tensor, Any]:
         """Return latents, contexts, and the state with which the next chunk continues. Probes call only this method."""
+        if not self.training:
+            check_scale(self.encoder, x)
         latents = self.encoder(x)  # z: [B, T, D]
         contexts, state = self.context(latents, state)  # c: [B, T, C]
         return latents, contexts, state

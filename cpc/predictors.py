@@ -15,6 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.argument_rules import plain
 from cpc.config.network_arguments import check_dropout, check_sizes
 from cpc.contexts.transformer import TransformerLayer
 
@@ -66,6 +67,7 @@ def check_steps(name: str, steps: Any) -> tuple[int, ...]:
         ValueError: if they are not distinct whole numbers of at least 1 in increasing order, or there are none. The
             message names the argument.
     """
+    steps = plain(steps)
     is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
     if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
         raise ValueError(
@@ -96,10 +98,10 @@ class Predictor(nn.Module):
     def __init__(self, num_steps: int | None = None, steps: Sequence[int] | None = None) -> None:
         super().__init__()
         if steps is not None:
-            steps = check_steps("model.predictor.init_args.steps", steps)
+            steps = check_steps("`predictor.steps`", steps)
             if num_steps not in (None, len(steps)):
                 raise ValueError(
-                    f"model.predictor.init_args.num_steps={num_steps} is not the number of steps={list(steps)}: leave "
+                    f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}: leave "
                     "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
                 )
             num_steps = len(steps)

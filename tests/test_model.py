@@ -124,7 +124,7 @@ def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
 
 def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
     for shares, message in (
-        ({"nobody": 0.5}, "auxiliary_negatives names 'nobody'"),
+        ({"nobody": 0.5}, "auxiliary_negatives` names 'nobody'"),
         ({"mixed": 0.5}, "which `negatives` already is"),
         ({"sequence_only": 0.0}, "share 0.0: shares must be positive"),
         ({"sequence_only": math.nan}, "share nan: shares must be positive"),
@@ -135,7 +135,7 @@ def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match="negatives='everything'"):
+    with pytest.raises(ValueError, match="negatives`='everything'"):
         small(negatives="everything")
-    with pytest.raises(ValueError, match="num_negatives=0"):
+    with pytest.raises(ValueError, match="num_negatives`=0"):
         small(num_negatives=0)

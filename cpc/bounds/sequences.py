@@ -117,7 +117,7 @@ def split_by_sequence(
         if len(ids) < 2:
             raise ValueError(
                 f"a baseline takes half of the sequences with candidates, and there are only {len(ids)}: raise "
-                "data.batch_size, so that each batch has at least two other sequences, or choose estimators without "
+                "`batch_size`, so that each batch has at least two other sequences, or choose estimators without "
                 "a baseline"
             )
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])

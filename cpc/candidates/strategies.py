@@ -116,7 +116,7 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
     if strategy.startswith("same_speaker") and any(ids is None or bool((ids < 0).any()) for ids in group_ids):
         raise ValueError(
             f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-            "choose another strategy (model.loss.init_args.negatives)"
+            "choose another strategy (`loss.negatives`)"
         )
 
 

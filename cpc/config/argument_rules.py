@@ -74,6 +74,15 @@ OutFile = Annotated[str | Path, Writable(is_folder=False)]
 OutFolder = Annotated[str | Path, Writable(is_folder=True)]
 
 
+def plain(value: Any) -> Any:
+    """Return numbers and arrays of numpy as numbers and lists of Python, also inside lists, tuples and dicts."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    return value.tolist() if type(value).__module__ == "numpy" else value  # importing numpy would slow `cpc --help`
+
+
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function check its arguments before it runs.
 

@@ -12,6 +12,8 @@ from typing import Any, Union, get_args, get_origin
 
 from torch import nn
 
+from cpc.config.argument_rules import plain
+
 _PARTS = (
     "model",
     "encoders",
@@ -49,7 +51,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
                 "could not be built again: add the attribute, or wrap the module in a class that stores its arguments"
             )
         value = getattr(module, attribute)
-        init_args[name] = describe(value) if isinstance(value, nn.Module) else value
+        init_args[name] = describe(value) if isinstance(value, nn.Module) else plain(value)
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
 
 
@@ -100,9 +102,7 @@ def without_removed(config: Any) -> Any:
         for name in _REMOVED.keys() & init_args.keys():
             given, (kept, reason) = init_args.pop(name), _REMOVED[name]
             if given != kept:
-                raise ValueError(
-                    f"model.loss.init_args.{name}={given!r} is no longer an option, since {reason}: leave it out"
-                )
+                raise ValueError(f"`loss.{name}`={given!r} is no longer an option, since {reason}: leave it out")
     return config
 
 

@@ -1,8 +1,13 @@
 """Checks of the arguments of networks."""
 
+from typing import Any
 
-def check_sizes(**sizes: int | tuple[int, ...]) -> None:
-    """Raise ValueError, with all sizes, unless every size is at least 1; a size may be a tuple of numbers."""
+from cpc.config.argument_rules import plain
+
+
+def check_sizes(**sizes: Any) -> None:
+    """Raise ValueError, with all sizes, unless every size is at least 1; a size may be several numbers."""
+    sizes = plain(sizes)
     numbers = [number for size in sizes.values() for number in (size if isinstance(size, tuple | list) else (size,))]
     if min(numbers) < 1:
         *names, last = (f"{name}={size}" for name, size in sizes.items())

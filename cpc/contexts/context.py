@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.argument_rules import plain
+
 State = tuple[Tensor, ...] | None
 ANY_LENGTH = range(sys.maxsize)
 
@@ -53,6 +55,7 @@ class Context(nn.Module):
         Raises:
             ValueError: if the context is already connected with another width, or a width is below 1.
         """
+        self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
             return
         if self.input_dim is not None:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.data.probe_data import Precision
+from cpc.encoders.encoder import check_scale
 from cpc.encoders.spectral import MFCC, LogMel
 
 Kind = Literal["c", "z", "zc", "mfcc", "logmel"]
@@ -180,6 +181,7 @@ class Features:
     @torch.inference_mode()
     def _encode(self, x: Float[np.ndarray, "B S ..."]) -> Float[Tensor, "B t Z"]:
         samples = torch.from_numpy(x).to(self.device)
+        check_scale(self._encoder, samples)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Natural, Seed
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.store.contents import say
+from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
@@ -181,7 +181,7 @@ class MapStyleModality(Modality):
             raise ValueError(
                 f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
                 "negatives from other sequences: add sequences to this split; or choose other negatives, with "
-                "--model.loss.init_args.negatives of `cpc pretrain` or --negatives of `cpc evaluate`"
+                "`loss.negatives`"
             )
 
     def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
@@ -329,7 +329,7 @@ class HeldOut:
                 require_distinct_files=require_distinct_files,
             )
             pass_batches = max(1, stream.num_slots // size)
-            if pass_batches < self.num_batches and self.rank == 0:
+            if pass_batches < self.num_batches and self.rank == 0 and not is_quiet():
                 print(
                     f"held-out log N - L, {strategy}: split {self.split!r} has only {pass_batches} batches of {size}, "
                     f"instead of {self.num_batches}",

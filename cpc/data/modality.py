@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkab
 
 from torch import Tensor
 
-from cpc.config.argument_rules import Count, check_fields
+from cpc.config.argument_rules import Count, check_fields, plain
 from cpc.data.batch import Batch
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.fingerprints import Content, count_copies, fingerprint_record
@@ -72,7 +72,7 @@ class Modality(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """Every field by its name; nested options are dictionaries."""
-        return asdict(self)
+        return plain(asdict(self))
 
     @property
     def saved_settings(self) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpc.config.argument_rules import plain
+
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 # For each kind of values: a test of the dtype, and the conversion from another kind.
 _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
@@ -88,6 +90,7 @@ def check_count(name: str, value: Any, least: int) -> None:
     Raises:
         ValueError: if it is not; the message names the argument.
     """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
 

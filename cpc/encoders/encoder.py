@@ -1,10 +1,16 @@
 """The interface of encoders g_enc: observations x -> latents z."""
 
+import warnings
 from typing import Any, ClassVar, TypeVar
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 Count = TypeVar("Count", int, Tensor)
+_FARTHEST = 30.0  # mean or deviation: raw ECG reaches 22, shoulder exercises reach 14 by a model of daily activities
+_SMALLEST = 0.01  # deviation of the liveliest channel: a phone on a lying person reaches 0.013
+_UNSET = {"input_mean": 0, "input_std": 1, "pixel_mean": 0, "pixel_std": 1}
 
 
 class Encoder(nn.Module):
@@ -16,11 +22,13 @@ class Encoder(nn.Module):
         dim: D.
         variable_axes: axes of observations that have variable length, and their names. An encoder that has them and a
             method `random_input` can be exported with `cpc export`.
+        from_data: arguments that may be None until training takes them from its data.
     """
 
     modality: str
     latents = "sequences"
     variable_axes: ClassVar[dict[int, str]] = {}
+    from_data: ClassVar[tuple[str, ...]] = ()
     dim: int
 
     @property
@@ -32,5 +40,46 @@ class Encoder(nn.Module):
         """Return the number of latents of observations of `num_samples` steps; elementwise on tensors."""
         return num_samples
 
+    def standardised(self, x: Tensor) -> Float[Tensor, "n C"] | None:
+        """Return all numbers of observations as the first layer reads them, NaN where missing; by default None.
+
+        Training standardises each of the C channels to mean 0 and deviation 1.
+        """
+        return None
+
     def initialise_from(self, x: Tensor) -> None:
         """Initialise parameters from data, before the model is wrapped, compiled or trained; by default, do nothing."""
+
+
+@torch.no_grad()
+def check_scale(encoder: Any, x: Tensor) -> None:
+    """Warn if the input of a trained encoder has another scale than its training data; only of the first batch.
+
+    A batch that is constant, such as digital silence, decides nothing. Encoders whose statistics were never set have no
+    scale.
+    """
+    standardised = getattr(encoder, "standardised", None)  # encoders of users may lack it
+    if standardised is None or getattr(encoder, "is_scale_checked", False) or torch.compiler.is_compiling():
+        return
+    buffers = dict(encoder.named_buffers(recurse=False))
+    if all((buffers[name] == value).all() for name, value in _UNSET.items() if name in buffers):
+        return
+    values = standardised(x)
+    if values is None:
+        return
+    values = values.double()
+    mean = values.nanmean(0).nan_to_num()
+    std = (values - mean).square().nanmean(0).sqrt().nan_to_num()
+    if not bool(std.any()):
+        return
+    encoder.is_scale_checked = True
+    far = torch.maximum(mean.abs(), std)
+    if bool(std.max() < _SMALLEST) or bool(far.max() > _FARTHEST):
+        channel = int(far.argmax())
+        names = getattr(encoder, "channel_names", None) or range(len(mean))
+        where = f" in channel {names[channel]}" if len(mean) > 1 else ""
+        warnings.warn(
+            f"the input, standardised as in training, has the mean {mean[channel]:.3g} and the deviation "
+            f"{std[channel]:.3g}{where}, not about 0 and 1: does it have another unit or scale than the training data?",
+            stacklevel=3,
+        )

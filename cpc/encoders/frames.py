@@ -115,6 +115,10 @@ class FrameEncoder(Encoder):
         self.pixel_mean.fill_(mean)
         self.pixel_std.fill_(std)
 
+    def standardised(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "n 1"]:
+        """Return the standardised pixels."""
+        return rearrange(self._pixels(x), "n h w s -> (n h w s) 1")
+
     def initialise_from(self, x: Num[Tensor, "B T S H W"]) -> None:
         """Set scale and bias of each layer to give mean 0 and deviation 1 on these frames (norm `affine` only)."""
         initialise_layers(self.layers, self._pixels(x))

@@ -136,6 +136,10 @@ class PatchEncoder(Encoder):
         self.pixel_mean.copy_(mean)
         self.pixel_std.copy_(std)
 
+    def standardised(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "n C"]:
+        """Return the standardised pixels."""
+        return rearrange(self._pixels(x), "n c p q -> (n p q) c")
+
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> None:
         """Initialise the trunk from this batch, as the trunk defines it."""

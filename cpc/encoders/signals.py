@@ -4,6 +4,7 @@ B batch, S samples, I input channels, T latents, D latent dim.
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -51,6 +52,10 @@ class SignalEncoder(Encoder):
         baseline_seconds: length of the moving average that is subtracted in further channels; None: no such channels.
         norm: see `AudioEncoder`.
         norm_epsilon: number that norm `layer` adds to the variance.
+        channel_names: names of the channels, in order; None: training takes those of the recordings. Recordings whose
+            channels have names are read by these names, and others by position.
+        units: unit of each channel, "" if unknown; None: training takes those of the recordings. Recordings in other
+            units are converted (see `cpc.data.signals.units.conversion`).
 
     Attributes:
         hop_samples: distance of latents.
@@ -60,11 +65,12 @@ class SignalEncoder(Encoder):
         overlapping_steps: number of following latents whose convolutions read a sample that a latent reads as well.
 
     Raises:
-        ValueError: if the numbers of layers differ, a size is below 1, a kernel is smaller than its stride, or `front`
-            or `norm` is unknown.
+        ValueError: if the numbers of layers differ, a size is below 1, a kernel is smaller than its stride, `front` or
+            `norm` is unknown, or names or units are not one string for each channel.
     """
 
     modality = "signals"
+    from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
     def __init__(
@@ -80,9 +86,11 @@ class SignalEncoder(Encoder):
         norm: Norm = "affine",
         norm_epsilon: float = NORM_EPSILON,
         baseline_seconds: int | float | None = None,
+        channel_names: Sequence[str] | None = None,
+        units: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if len(kernels) != len(strides) or not kernels:
+        if len(kernels) != len(strides) or not len(kernels):
             raise ValueError(
                 f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
             )
@@ -114,6 +122,9 @@ class SignalEncoder(Encoder):
         self.norm = norm
         self.norm_epsilon = norm_epsilon
         self.baseline_seconds = baseline_seconds
+        self.channel_names: Sequence[str] | None = None
+        self.units: Sequence[str] | None = None
+        self.set_channels(channel_names, units)
 
         num_views = 1 + (front != "raw") + (baseline_seconds is not None)
         widths = [channels * num_views] + [dim] * len(kernels)
@@ -186,6 +197,23 @@ class SignalEncoder(Encoder):
         x = torch.rand(batch + 1, num_samples + 1, self.channels, generator=generator)
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
+    def set_channels(self, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
+        """Set names and units of the channels; None if they are unknown.
+
+        Raises:
+            ValueError: if they are not one string for each channel, or two channels have one name.
+        """
+        for argument, values in (("channel_names", names), ("units", units)):
+            is_list = isinstance(values, Sequence) and not isinstance(values, str)
+            if values is not None and not (is_list and all(isinstance(value, str) for value in values)):
+                raise ValueError(f"{argument}={values!r} must be a list of strings")
+            if values is not None and len(values) != self.channels:
+                raise ValueError(f"{argument}={list(values)} has {len(values)} entries for channels={self.channels}")
+        if names is not None and len(set(names)) < len(names):
+            raise ValueError(f"channel_names={list(names)} names a channel twice")
+        self.channel_names = None if names is None else tuple(names)
+        self.units = None if units is None else tuple(units)
+
     def set_statistics(self, mean: object, std: object, floor: object = 1.0) -> None:
         """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
@@ -221,14 +249,21 @@ class SignalEncoder(Encoder):
             layer.initialise_from(blocks)  # type: ignore[operator]
             hidden, is_known = layer.rectified(layer(blocks), is_known)  # type: ignore[operator]
 
-    def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
-        """Return the input of the first convolution, and a mask (1 or 0) of samples that are known in some channel."""
+    def standardised(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "n I"]:
+        """Return the standardised samples; NaN where missing."""
+        return rearrange(self._standardise(x), "b s i -> (b s) i")
+
+    def _standardise(self, x: Tensor) -> Float[Tensor, "B S I"]:
         if x.ndim != 3 or x.shape[2] != self.channels or x.shape[1] < 1:
             raise ValueError(
                 f"signals of shape {list(x.shape)} were given, but this encoder reads [batch, samples, "
                 f"{self.channels} channels]"
             )
-        x = (x - self.input_mean) / self.input_std
+        return (x - self.input_mean) / self.input_std
+
+    def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:
+        """Return the input of the first convolution, and a mask (1 or 0) of samples that are known in some channel."""
+        x = self._standardise(x)
         is_known = ~x.isnan()
         x = torch.where(is_known, x, 0)
         is_any_known = is_known.any(2, keepdim=True).to(x.dtype)

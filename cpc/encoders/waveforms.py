@@ -9,6 +9,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -69,6 +70,10 @@ class WaveformEncoder(Encoder):
             )
         self.input_mean.fill_(mean)
         self.input_std.fill_(std)
+
+    def standardised(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "n 1"]:
+        """Return the standardised samples."""
+        return rearrange(self._standardise(x), "... -> (...) 1")
 
     def _standardise(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         """Return the standardised waveforms; raise ValueError if they are too short for one latent."""

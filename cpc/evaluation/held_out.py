@@ -12,6 +12,7 @@ from cpc.bounds import Bound, BoundTally
 from cpc.data.batch import Batch
 from cpc.data.map_style import identities
 from cpc.data.modality import HeldOutBatches
+from cpc.encoders.encoder import check_scale
 from cpc.losses import EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Output
@@ -58,6 +59,7 @@ def measured_tallies(
         state = None
         for host_batch in held_out.batches(sharing[0].strategy):
             batch = host_batch.beside(weights)
+            check_scale(model.encoder, batch.x)
             with forward_context():
                 output = model(batch.x, state)
                 state = output.state if held_out.is_continuous else None

@@ -206,7 +206,7 @@ def _rows_with_negatives(strategy: str, has_row: Bool[Tensor, "S T K"], sequence
     if not bool(has_row.any()):
         raise ValueError(
             f"no row of a batch of {len(num_known)} sequences with {int(num_known.sum())} known latents has a known "
-            f"positive and a known negative (negatives={strategy!r}): raise data.batch_size, lengthen the windows, or "
+            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, lengthen the windows, or "
             "cut out long stretches of missing samples"
         )
     return has_row
@@ -309,16 +309,16 @@ def check_rows(
     if longest <= nearest:
         raise ValueError(
             f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows (data.window_samples) or larger images (data.image_size), leave out "
-            "such short files, or lower the first of model.predictor.init_args.steps"
+            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
+            "such short files, or lower the first of `predictor.steps`"
         )
     num_negatives = num_candidates_of(strategy, num_valid, sequence_id, group_id) - int(includes_own_sequence(strategy))
     has_no_negatives = (num_negatives < 1) & (num_valid > nearest)
     if bool(has_no_negatives.any()):
         raise ValueError(
             f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_valid)} sequences of a batch "
-            "without a negative: raise data.batch_size, or, for a same-speaker strategy, choose "
-            "data.sampler=same_speaker, which puts several sequences of a speaker in each batch"
+            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
+            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
         )
 
 

@@ -99,14 +99,13 @@ class Contrastive(Loss):
         super().__init__(skip_steps)
         for name, value, known in (("negatives", negatives, STRATEGIES), ("compute", compute, COMPUTE)):
             if value not in known:
-                raise ValueError(f"model.loss.init_args.{name}={value!r} is not one of {', '.join(known)}")
+                raise ValueError(f"`loss.{name}`={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if num_negatives is not None:
-            check_count("model.loss.init_args.num_negatives", num_negatives, 1)
+            check_count("`loss.num_negatives`", num_negatives, 1)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
-                "model.loss.init_args.shared_across_steps applies only to drawn negatives: set num_negatives, or "
-                "leave it out"
+                "`loss.shared_across_steps` applies only to drawn negatives: set num_negatives, or leave it out"
             )
         self.negatives = negatives
         self.num_negatives = num_negatives
@@ -173,7 +172,7 @@ class Contrastive(Loss):
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
-    option = "model.loss.init_args.auxiliary_negatives"
+    option = "`loss.auxiliary_negatives`"
     for strategy, share in shares.items():
         if strategy not in STRATEGIES:
             raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")

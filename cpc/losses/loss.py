@@ -45,7 +45,7 @@ class Loss(nn.Module):
 
     def __init__(self, skip_steps: int = 0) -> None:
         super().__init__()
-        check_count("model.loss.init_args.skip_steps", skip_steps, 0)
+        check_count("`loss.skip_steps`", skip_steps, 0)
         self.skip_steps = skip_steps
 
     def query_steps(self, output: Output) -> tuple[int, ...]:

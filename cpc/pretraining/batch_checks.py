@@ -76,9 +76,7 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
         modality.unit: 4 * training.dataset.num_values,
         "queries": 4 * num_queries * model.encoder.dim,
         "the table of candidates": modality.batch_size * num_sequences**2 * num_latents,
-        f"negatives of model.loss.init_args.num_negatives={num_negatives}": BYTES_PER_NEGATIVE
-        * num_rows
-        * (num_negatives or 0),
+        f"negatives of `loss.num_negatives`={num_negatives}": BYTES_PER_NEGATIVE * num_rows * (num_negatives or 0),
     }
     gigabytes = {name: modality.batch_size * size / 1e9 for name, size in per_observation.items() if size}
     is_cpu = device.type == "cpu"
@@ -86,8 +84,8 @@ def _check_memory(modality: MapStyleModality, model: CPC, training: Training, de
     if sum(gigabytes.values()) > total_bytes / 1e9:
         parts = ", ".join(f"{name} {size:.1f}" for name, size in gigabytes.items())
         raise ValueError(
-            f"a step on data.batch_size={modality.batch_size} {modality.unit} of {training.dataset.num_values} values "
+            f"a step on `batch_size`={modality.batch_size} {modality.unit} of {training.dataset.num_values} values "
             f"needs at least {sum(gigabytes.values()):.0f} GB ({parts}), but this {'machine' if is_cpu else 'device'} "
-            f"has {total_bytes / 1e9:.0f}: lower data.batch_size, data.{modality.size_option} or "
-            "model.loss.init_args.num_negatives"
+            f"has {total_bytes / 1e9:.0f}: lower `batch_size`, `{modality.size_option}` or "
+            "`loss.num_negatives`"
         )

@@ -20,7 +20,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from cpc.checkpoint import read_config
+from cpc.checkpoint import read_checkpoint, read_config
 from cpc.config.argument_rules import Count, Range, check_values
 from cpc.config.description import without_removed
 from cpc.config.yaml_rules import check_yaml, read_yaml
@@ -28,7 +28,7 @@ from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue, step_of
+from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
@@ -110,7 +110,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
-        checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path)
+        checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path, command.model)
         # Only rank 0 checks, since other ranks may already see the folder that rank 0 has just made.
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
@@ -165,8 +165,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
         traceback.clear_frames(error.__traceback__)
         if (worker_error := _worker_error(error)) is not None:
             error = OSError(
-                f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower data.num_workers or "
-                f"data.batch_size; {how_to_continue(run_dir)}"
+                f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower `num_workers` or "
+                f"`batch_size`; {how_to_continue(run_dir)}"
             )
         if (shared_error := folder.shared_error(error)) is not None:
             raise shared_error from error
@@ -204,10 +204,10 @@ def _holds_run(run_dir: Path) -> bool:
     return any((run_dir / name).exists() for name in ("bound.jsonl", "checkpoints"))
 
 
-def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path | None, int]:
-    """Return the checkpoint of `--ckpt_path` and its step.
+def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None, module: Pretraining) -> tuple[Path | None, int]:
+    """Return the checkpoint of `--ckpt_path` and its step; give the module what the run took from its data.
 
-    The file is read here because Lightning gives no clear message for a damaged file.
+    The file is read here because Lightning gives no clear message for a damaged file, and opens the data before it.
     """
     if ckpt_path is None:
         return None, 0
@@ -217,7 +217,9 @@ def _checkpoint_to_continue(run_dir: Path, ckpt_path: str | None) -> tuple[Path 
         advice = how_to_continue(run_dir) if _holds_run(run_dir) else "check --run_dir"
         raise ValueError(f"--ckpt_path {ckpt_path}: there is no {path}; {advice}")
     try:
-        return path, step_of(path)
+        checkpoint = read_checkpoint(path)
+        module.take_from_data(checkpoint["cpc"].get("from_data", {}))
+        return path, checkpoint["global_step"]
     except ValueError as error:
         others = [name for name, other in known.items() if other.exists() and other != path]
         advice = f"; {run_dir} has another: --ckpt_path {others[0]}" if others else ""
@@ -267,7 +269,10 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
 
 
 def typed_option(name: str) -> str:
-    """Return the option of an argument that a message names; an argument without a section is one of `data`."""
+    """Return the option of an argument that a message names: `loss.compute`, or an argument of the data, `seed`."""
+    part, _, argument = name.partition(".")
+    if part in ("encoder", "context", "predictor", "loss"):
+        return f"--model.{part}.init_args.{argument}"
     if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
     return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"

@@ -44,7 +44,7 @@ class PretrainingData(pl.LightningDataModule):
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
-                f"data.train_split and data.eval_split are both {modality.train_split!r}, but a bound on training "
+                f"`train_split` and `eval_split` are both {modality.train_split!r}, but a bound on training "
                 "data can exceed the truth: hold out a part"
             )
         try:

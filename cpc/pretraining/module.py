@@ -117,7 +117,7 @@ class Pretraining(pl.LightningModule):
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
                 f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
-                "from batch to batch: lower data.batch_size instead"
+                "from batch to batch: lower `batch_size` instead"
             )
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
@@ -217,8 +217,10 @@ class Pretraining(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the architecture, the settings, and every rank's generators and unfinished tally."""
+        encoder = self.model.encoder
         checkpoint["cpc"] = {
             "architecture": self._architecture,
+            "from_data": {name: getattr(encoder, name) for name in getattr(encoder, "from_data", ())},
             "settings": self._settings(),
             "num_workers": self.data.num_workers,
             "ranks": self.gather_from_ranks(
@@ -230,6 +232,12 @@ class Pretraining(pl.LightningModule):
                 }
             ),
         }
+
+    def take_from_data(self, settings: dict[str, Any]) -> None:
+        """Set what the encoder took from the data before a run stopped, unless the config says it."""
+        encoder = self.model.encoder
+        for name in getattr(encoder, "from_data", ()):
+            setattr(encoder, name, getattr(encoder, name) or settings.get(name))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Check that the run can continue, print changed settings, and keep the state of this rank."""
@@ -244,7 +252,7 @@ class Pretraining(pl.LightningModule):
             )
         if state["num_workers"] != self.data.num_workers:
             raise ValueError(
-                f"data.num_workers is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
+                f"`num_workers` is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
                 "saved. The position in the data can only be found with the same number: restore it"
             )
         # The model is converted before loading. Lightning converts it only afterwards, and float64 weights would be

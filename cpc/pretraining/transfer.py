@@ -18,7 +18,8 @@ def start_from(model: CPC, folder: str | Path) -> None:
     """Copy the encoder of a saved model and every other part that fits; print the other parts on stderr.
 
     Bilinear predictors copy the W_k of the steps that both models have. The encoder's input statistics are also copied,
-    because its weights were trained on inputs that these statistics standardise.
+    because its weights were trained on inputs that these statistics standardise; so are the names and units of its
+    channels, unless the new encoder has some.
 
     Args:
         model: the new model.
@@ -39,12 +40,17 @@ def start_from(model: CPC, folder: str | Path) -> None:
         if name == "encoder" and difference is None and saved.encoder.geometry != part.geometry:
             # Encoders of different observations may have tensors of equal shapes.
             difference = f"{saved.encoder.geometry} in the saved model, {part.geometry} here"
+        units = getattr(saved_part, "units", None)
+        if name == "encoder" and difference is None and units and part.units not in (None, units):
+            difference = f"units {units} in the saved model, {part.units} here; leave units out to convert recordings"
         steps, new_steps = (each.predictor_steps for each in (saved, model))
         if name == "predictors" and difference is None and steps != new_steps:
             # Predictors of equally many other steps have tensors of equal shapes.
             difference = f"steps {steps} in the saved model, {new_steps} here"
         if difference is None:
             part.load_state_dict(saved_part.state_dict())
+            for argument in getattr(part, "from_data", ()):
+                setattr(part, argument, getattr(part, argument) or getattr(saved_part, argument))
             settings = _changed_settings(saved_part, part)
             if settings:
                 print(f"--init_from {folder}: model.{name} is copied, with {settings}", file=sys.stderr)

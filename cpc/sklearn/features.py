@@ -8,9 +8,11 @@ from jaxtyping import Float32
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from cpc.checkpoint import load_pretrained
+from cpc.checkpoint import load_pretrained, move_model
 from cpc.data.features import Features
 from cpc.model import CPC
+from cpc.sklearn.device import models_on_cpu
+from cpc.sklearn.recordings import on_cpu, real_numbers
 
 
 class CPCFeatures(TransformerMixin, BaseEstimator):
@@ -80,26 +82,27 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         """Return the model's reader, which is cached until a parameter changes."""
         key = (self.model, self.features, self.device)
         if getattr(self, "_reader_key", None) != key:
-            model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model, device=self.device)
+            model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model)
             if model.encoder.modality != "audio":
                 raise ValueError(
                     f"the model encodes {model.encoder.modality}, but CPCFeatures needs waveforms: pass a model of "
                     "audio"
                 )
-            self._cached_reader = Features(self.features, model, device=self.device)
+            self._cached_reader = Features(self.features, move_model(model, self.device))
             self._reader_key = key
         self.n_features_out_, self.sample_rate_hz_ = self._cached_reader.dim, self._cached_reader.sample_rate_hz
         return self._cached_reader
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the cached reader."""
+        """Return the state without the cached reader, and with a model on the CPU."""
         cached = ("_cached_reader", "_reader_key")
-        return {name: value for name, value in super().__getstate__().items() if name not in cached}
+        return {name: value for name, value in models_on_cpu(super().__getstate__()).items() if name not in cached}
 
 
 def _waves(X: Any, reader: Features) -> list[np.ndarray]:
     if issparse(X):
         raise TypeError("X is a sparse matrix, but waveforms must be dense: give X.toarray()")
+    X = on_cpu(X)
     rows = np.asarray(X) if hasattr(X, "__array__") else list(X)
     if isinstance(rows, np.ndarray) and rows.ndim < 2 and rows.dtype != object:
         raise ValueError(f"X has the shape {rows.shape}. Reshape your data: [1, S] if it is one waveform")
@@ -109,17 +112,11 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
 
 
 def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
-    try:
-        samples = np.asarray(wave)
-        if np.iscomplexobj(samples):
-            raise ValueError("Complex data not supported")
-        if np.issubdtype(samples.dtype, np.integer):
-            raise ValueError(
-                f"the dtype is {samples.dtype}, but amplitudes are floats from -1 to 1: divide int16 by 32768"
-            )
-        samples = samples.astype(np.float32)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"waveform {index} cannot be read as amplitudes: {error}") from error
+    samples = real_numbers(wave, f"waveform {index}")
+    if np.asarray(on_cpu(wave)).dtype.kind in "iu":
+        raise ValueError(
+            f"waveform {index} holds integers, but amplitudes are floats from -1 to 1: divide int16 by 32768"
+        )
     if samples.ndim != 1:
         raise ValueError(f"waveform {index} has the shape {samples.shape}: it must be [S]")
     if not np.isfinite(samples).all():

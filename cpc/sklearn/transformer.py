@@ -1,6 +1,9 @@
 """An estimator that pretrains on arrays of signals. n recordings, T samples, C channels, F features."""
 
 import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +13,9 @@ from einops import rearrange
 from jaxtyping import Float32
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from cpc.checkpoint import load_pretrained, read_config, save_pretrained
+from cpc.checkpoint import load_pretrained, move_model, read_config, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
@@ -20,13 +23,18 @@ from cpc.data.signals.arrays import transposed
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.modality import Signals
+from cpc.data.signals.units import conversion
+from cpc.data.store.contents import quiet
 from cpc.data.store.fingerprints import merged
 from cpc.data.store.splits import draw_splits
 from cpc.encoders import SignalEncoder
+from cpc.encoders.encoder import check_scale
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
+from cpc.sklearn.device import models_on_cpu
 from cpc.sklearn.lengths import similar_lengths
+from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings
 from cpc.sklearn.training import measure, train
 
 _LONGEST_WINDOW_LATENTS = 128
@@ -37,8 +45,9 @@ _FEWEST_LATENTS = 12  # minimum number of latents of a recording of median lengt
 class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Contrastive predictive coding of signals: `fit` pretrains without labels, `transform` returns features.
 
-    X is an array `[n, T, C]`, a list of arrays `[T_i, C]`, or an array `[n, T]` of one channel; numpy, torch and pandas
-    are read alike.
+    X is an array `[n, T, C]`, a list or Series of arrays `[T_i, C]`, or the same of one channel: an array `[n, T]` or a
+    list of arrays `[T_i]`. numpy, torch and pandas are read alike, and names of columns are names of channels. An array
+    `[n, T]` with more rows than columns is refused unless `num_channels` is 1, since it looks like one recording.
 
     Args:
         sample_rate_hz: samples per second.
@@ -50,7 +59,9 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         baseline_seconds: length of a longer average. The encoder also reads the difference from this average. None: it
             does not.
         num_channels: C; None: the number of channels of X. Recordings with more channels than samples look transposed,
-            so give their C.
+            so give their C. 1: the rows of an array or data frame are recordings of one channel.
+        units: unit of X, or the unit of each channel in the order of the model. X is converted to the units of the
+            model `init_from`; a new model keeps these units. None: X is in the units of the model.
         num_steps: furthest step that is predicted; fewer steps are predicted if windows are too short.
         negatives: strategy of negatives, a name in `cpc.candidates.STRATEGIES`.
         window_samples: length of training windows; None: the length of the longest recording, but at most 128 latents.
@@ -65,7 +76,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             parameters from `dim` to `negatives`. None: a new model.
         random_state: seed of weights, batches and held-out recordings.
         device: device of the model.
-        verbose: show a progress bar.
+        verbose: show a progress bar and lines about the data.
 
     Attributes:
         model_: the trained `cpc.CPC`, in eval mode.
@@ -73,12 +84,18 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             0, or fewer than two groups have recordings that are long enough for the furthest step.
         losses_: loss of each training step in nats.
         num_channels_: C.
+        channel_names_: names of the channels, those of the model `init_from` or the columns of X; None: they have
+            none. Data frames are read by these names, in any order of columns, and arrays by position.
         n_features_in_: T for `[n, T]`, C for recordings of channels.
+        feature_names_in_: names of the columns of X, if X has data frames whose columns have names.
 
     Raises:
-        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing, or
-            an option is out of range; in `transform`, if recordings have another number of channels than in `fit`.
+        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing or
+            no real numbers, units cannot be converted, or an option is out of range; in `transform`, if recordings have
+            another number of channels or other names of columns than in `fit`.
     """
+
+    num_channels_: int
 
     def __init__(
         self,
@@ -91,6 +108,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         level_seconds: int | float | None = None,
         baseline_seconds: int | float | None = None,
         num_channels: int | None = None,
+        units: str | Sequence[str] | None = None,
         num_steps: int = 8,
         negatives: str = "mixed",
         window_samples: int | None = None,
@@ -113,6 +131,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.level_seconds = level_seconds
         self.baseline_seconds = baseline_seconds
         self.num_channels = num_channels
+        self.units = units
         self.num_steps = num_steps
         self.negatives = negatives
         self.window_samples = window_samples
@@ -135,18 +154,33 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             y: ignored.
             groups: subject of each recording; a subject is trained on or held out as a whole.
         """
+        with quiet(not self.verbose), self._own_arguments():
+            return self._fit(X, groups)
+
+    def _fit(self, X: Any, groups: Any) -> "CPCTransformer":
         self._check_options()
-        recordings = self._recordings(X, is_fitting=True)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        lengths = np.array([len(recording) for recording in recordings])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = self._new_model(recordings[0].shape[1], lengths)
+            model = None if self.init_from is None else self._earlier_model(self.init_from)
+            names = getattr(model.encoder, "channel_names", None) if model else None
+            self.channel_names_ = None if names is None else list(names)
+            recordings = self._recordings(X, is_fitting=True)
+            lengths = np.array([len(recording) for recording in recordings])
+            model = model or self._new_model(lengths)
+        if model.encoder.channels != self.num_channels_:
+            raise ValueError(
+                f"init_from={str(self.init_from)!r} encodes signals of {model.encoder.channels} channels, X has "
+                f"{self.num_channels_}: choose another model"
+            )
+        if names is None and self.channel_names_ is not None and hasattr(model.encoder, "set_channels"):
+            model.encoder.set_channels(self.channel_names_, model.encoder.units)
+        recordings = self._in_units_of(model, recordings)
         encoder, longest = model.encoder, int(lengths.max())
         window_samples = min(self.window_samples or _LONGEST_WINDOW_LATENTS * encoder.hop_samples, longest)
-        names = _group_names(groups, len(recordings))
+        subjects = _group_names(groups, len(recordings))
         is_long = np.array([encoder.num_latents(int(length)) > model.steps[-1].k for length in lengths])
-        splits = self._splits(names, is_long, seed)
+        splits = self._splits(subjects, is_long, seed)
         num_windows = int(np.maximum(lengths // window_samples, 1)[np.array(splits) == "train"].sum())
         same_group = self.negatives.startswith("same_speaker")
         data = Signals(
@@ -157,11 +191,21 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             sampler="same_speaker" if same_group else "uniform",
             seed=seed,
         )
+        num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
+        if num_latents <= furthest:
+            raise ValueError(
+                f"a window of {window_samples} samples gives {num_latents} latents, but the model predicts {furthest} "
+                "steps ahead: raise `window_samples`, use longer recordings, or choose another model for `init_from`"
+            )
         data.check(model)
-        channels = [str(channel) for channel in range(recordings[0].shape[1])]
+        channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         corpus = SignalCorpus(
             ArrayRecordings(
-                channels, encoder.sample_rate_hz, splits, names, [f"recording {row}" for row in range(len(recordings))]
+                channels,
+                encoder.sample_rate_hz,
+                splits,
+                subjects,
+                [f"recording {row}" for row in range(len(recordings))],
             ),
             encoder,
             window_samples,
@@ -169,11 +213,14 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         )
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
-        if not model.is_initialised:
+        windows = data.initialisation_batch(corpus)
+        if model.is_initialised:
+            check_scale(encoder, windows)
+        else:
             data.standardise(encoder, corpus)
-            model.initialise_from(data.initialisation_batch(corpus))
+            model.initialise_from(windows)
         self.losses_ = train(
-            model.to(self.device),
+            move_model(model, self.device),
             data.training(corpus, model),
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
@@ -181,7 +228,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             verbose=self.verbose,
         )
         self.bound_ = measure(model, data.held_out(corpus, model)) if "valid" in splits else None
-        self.model_, self.num_channels_ = model, len(channels)
+        self.model_ = model
         earlier = {} if self.init_from is None else read_config(self.init_from)["provenance"].get("trained_on")
         trained_on = merged(data.trained_on(corpus) if self.max_steps else None, earlier)
         self._provenance = {"data": data.saved_settings} | ({"trained_on": trained_on} if trained_on else {})
@@ -191,9 +238,10 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Return one feature vector per recording. A vector does not depend on other recordings."""
         check_is_fitted(self)
         self._check_options()
-        recordings = self._recordings(X, is_fitting=False)
+        recordings = self._in_units_of(self.model_, self._recordings(X, is_fitting=False))
         lengths = np.array([len(recording) for recording in recordings])
         vectors = np.empty((len(recordings), self._n_features_out), np.float32)
+        self.model_.encoder.is_scale_checked = False  # these recordings may have another scale than those of `fit`
         for rows in similar_lengths(lengths):
             features = self._encode([recordings[row] for row in rows])
             for row, latents in zip(rows, features, strict=True):
@@ -211,11 +259,31 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         held_out = [] if self.bound_ is None else [self.bound_.record(step=len(self.losses_))]
         save_pretrained(self.model_, folder, provenance={**self._provenance, "held_out": held_out})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the model on the CPU."""
+        return models_on_cpu(super().__getstate__())
+
     @property
     def _n_features_out(self) -> int:
         width = {"z": self.model_.encoder.dim, "c": self.model_.context.dim}
         num_vectors = {"mean": 1, "mean_std": 2}.get(self.pool) or int(self.pool.removeprefix("segments:"))
         return num_vectors * sum(width[feature] for feature in self.features)
+
+    @contextmanager
+    def _own_arguments(self) -> Iterator[None]:
+        """Name arguments of this class in errors that name those of the data or of a part of the model."""
+        own = dict.fromkeys(self.get_params()) | {"window_seconds": "window_samples", "group": "groups"}
+        try:
+            yield
+        except ValueError as error:
+            message = re.sub(
+                r"`(?:\w+\.)?(\w+)`",
+                lambda found: f"`{own[found[1]] or found[1]}`" if found[1] in own else found[0],
+                str(error),
+            )
+            if message != str(error):
+                error.args = (message,)
+            raise
 
     def _check_options(self) -> None:
         check_pool(self.pool)
@@ -232,60 +300,93 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
-        """Return recordings as float32 arrays of channels; raise an error on wrong shapes, samples or channels."""
-        if isinstance(X, torch.Tensor):
-            X = X.detach().cpu().numpy()
-        is_list = isinstance(X, list | tuple) or getattr(getattr(X, "dtype", None), "kind", "") == "O"
-        is_list = is_list and len(X) > 0 and getattr(X[0], "ndim", 0) == 2
+        """Return recordings as arrays of channels. In `fit`, set number and names of the channels.
+
+        Raises:
+            ValueError: on wrong shapes, samples, names or numbers of channels.
+        """
         num_dims = getattr(X, "ndim", 2)
         if num_dims > 3 or (num_dims == 3 and len(X) == 0):
             raise ValueError(f"X has the shape {list(X.shape)}, but recordings are [n, samples, channels], n above 0")
-        if is_list or num_dims == 3:
-            recordings = [np.asarray(_detached(recording), np.float32) for recording in X]
-            num_channels = recordings[0].shape[1] if is_fitting else self.num_channels_
-            for row, recording in enumerate(recordings):
-                if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
-                    raise ValueError(
-                        f"recording {row} has the shape {list(recording.shape)}, but recordings are [samples, "
-                        f"{num_channels} channels]"
-                    )
-                if not np.isfinite(recording).all():
-                    sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
-                    raise ValueError(
-                        f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it"
-                    )
-            if is_fitting:
-                problem = transposed("X", max(map(len, recordings)), num_channels, "set num_channels")
-                if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
-                    raise ValueError(problem or f"X has {num_channels} channels, not num_channels={self.num_channels}")
-                self.n_features_in_ = num_channels
-            return recordings
-        rows = validate_data(self, X, dtype=np.float32, reset=is_fitting)
-        if not is_fitting and self.num_channels_ != 1:
-            raise ValueError(
-                f"X has the shape {list(rows.shape)}, one channel, but the model reads {self.num_channels_} channels: "
-                "give [n, samples, channels], such as X[None] for one recording"
-            )
-        return [rearrange(row, "t -> t 1") for row in rows]
+        X = on_cpu(X)
+        parts = list_recordings(X)
+        if parts is None:
+            return [rearrange(row, "t -> t 1") for row in self._rows(X, is_fitting=is_fitting)]
+        columns = [names for names in map(column_names, parts) if names]
+        channels = self.channel_names_ or (columns[0] if columns else None)
+        if not is_fitting and self.channel_names_ is None and any(names != channels for names in columns):
+            raise ValueError(f"data frames of X have other columns than {channels}, or in another order: sort them")
+        recordings = read_recordings(parts, channels, None if is_fitting else self.num_channels_)
+        if is_fitting:
+            num_channels = recordings[0].shape[1]
+            problem = transposed("X", max(map(len, recordings)), num_channels, "set `num_channels`")
+            if self.num_channels not in (None, num_channels) or (problem and self.num_channels is None):
+                raise ValueError(problem or f"X has {num_channels} channels, not `num_channels`={self.num_channels}")
+            self.num_channels_ = self.n_features_in_ = num_channels
+            self.channel_names_, self._rows_are_recordings = channels, False
+            if columns:
+                self.feature_names_in_ = np.array(columns[0], dtype=object)
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        return recordings
 
-    def _new_model(self, num_channels: int, lengths: np.ndarray) -> CPC:
-        if self.init_from is not None:
-            model = load_pretrained(self.init_from)
-            encoder = model.encoder
-            if encoder.modality != "signals" or encoder.channels != num_channels:
-                raise ValueError(
-                    f"init_from={str(self.init_from)!r} encodes {encoder.modality} of "
-                    f"{getattr(encoder, 'channels', 'other')} channels, X has {num_channels}: choose another model"
-                )
-            if encoder.sample_rate_hz != self.sample_rate_hz:
-                raise ValueError(
-                    f"init_from={str(self.init_from)!r} encodes {encoder.sample_rate_hz:g} samples per second, but "
-                    f"sample_rate_hz={self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
-                )
-            return model
+    def _rows(self, X: Any, *, is_fitting: bool) -> Float32[np.ndarray, "n T"]:
+        """Return the table X, whose rows are recordings of one channel."""
+        num_channels = (self.num_channels or 1) if is_fitting else self.num_channels_
+        if num_channels != 1:
+            raise ValueError(
+                f"X has the shape {list(np.shape(X))}, one channel, but the model reads {num_channels} channels: "
+                "give [n, samples, channels], such as [X] for one recording"
+            )
+        is_known = not is_fitting and self._rows_are_recordings  # scikit-learn compares the length of the rows
+        if not is_known and self.num_channels is None:
+            check_table(X)
+        if is_fitting:
+            self.num_channels_, self._rows_are_recordings = 1, True
+        if is_fitting or is_known:
+            return validate_data(self, X, dtype=np.float32, reset=is_fitting)
+        return check_array(X, dtype=np.float32)
+
+    def _in_units_of(self, model: CPC, recordings: list[np.ndarray]) -> list[Float32[np.ndarray, "_ C"]]:
+        """Return the recordings in the units of the model.
+
+        Raises:
+            ValueError: if `units` are given, but cannot be converted; the message has both units.
+        """
+        if self.units is None:
+            return recordings
+        units, model_units = self._unit_list(), list(getattr(model.encoder, "units", None) or ())
+        if not any(model_units) or len(units) != len(model_units):
+            raise ValueError(
+                f"`units`={units} cannot be converted to those of the model, {model_units or None}: give one for each "
+                "channel, or None for X in the units that the model was trained on"
+            )
+        factors = [conversion(own, wanted) for own, wanted in zip(units, model_units, strict=True)]
+        if set(factors) == {1.0}:
+            return recordings
+        return [(recording * np.array(factors)).astype(np.float32) for recording in recordings]
+
+    def _unit_list(self) -> list[str]:
+        return [self.units] * self.num_channels_ if isinstance(self.units, str) else list(self.units or ())
+
+    def _earlier_model(self, folder: str | Path) -> CPC:
+        model = load_pretrained(folder)
+        encoder = model.encoder
+        if encoder.modality != "signals":
+            raise ValueError(
+                f"init_from={str(self.init_from)!r} encodes {encoder.modality}, not signals: choose another model"
+            )
+        if encoder.sample_rate_hz != self.sample_rate_hz:
+            raise ValueError(
+                f"init_from={str(self.init_from)!r} encodes {encoder.sample_rate_hz:g} samples per second, but "
+                f"sample_rate_hz={self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
+            )
+        return model
+
+    def _new_model(self, lengths: np.ndarray) -> CPC:
         kernels, strides = self._geometry(int(np.median(lengths)))
         encoder = SignalEncoder(
-            num_channels,
+            self.num_channels_,
             self.dim,
             float(self.sample_rate_hz),
             kernels,
@@ -293,6 +394,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             front=self.front,
             level_seconds=self.level_seconds,
             baseline_seconds=self.baseline_seconds,
+            units=None if self.units is None else self._unit_list(),
         )
         longest = int(lengths.max()) if self.window_samples is None else min(self.window_samples, int(lengths.max()))
         num_latents = encoder.num_latents(longest)
@@ -332,18 +434,23 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        reader = Features(self.features, self.model_, device=self.device)  # type: ignore[arg-type]  # checked before
+        reader = Features(self.features, move_model(self.model_, self.device))  # type: ignore[arg-type]  # checked before
         return reader.encode_windows(x)
 
 
 def _group_names(groups: Any, num: int) -> list[str]:
-    """Return the name of each recording's group; "" for None and NaN, which stand for an unknown group."""
+    """Return the name of each recording's group; "" for None, NaN and pd.NA, which stand for an unknown group."""
     if groups is None:
         return [""] * num
+    if getattr(groups, "ndim", 1) != 1:
+        raise ValueError(f"groups has the shape {list(groups.shape)}: give one group for each recording, [{num}]")
     if len(groups) != num:
         raise ValueError(f"groups has {len(groups)} entries for {num} recordings: give one for each")
-    return ["" if group is None or group != group else str(group) for group in groups]
+    return ["" if _is_unknown(group) else str(group) for group in groups]
 
 
-def _detached(recording: Any) -> Any:
-    return recording.detach().cpu() if isinstance(recording, torch.Tensor) else recording
+def _is_unknown(group: Any) -> bool:
+    try:
+        return group is None or bool(group != group)
+    except TypeError:  # pd.NA is neither equal to itself nor not
+        return True

@@ -25,6 +25,7 @@ CLASSES = (
 )
 NUM_ACTIVITIES = 6  # the classes that are not transitions
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
+UNITS = (*["g"] * 3, *["rad/s"] * 3)
 TEST_PEOPLE = (2, 4, 9, 10, 12, 13, 18, 20, 24)  # the test part of UCI-HAR
 RATE_HZ = 50.0
 
@@ -98,7 +99,8 @@ def _as_arrays(x: np.ndarray, label: np.ndarray, length: np.ndarray, user: np.nd
     split = ["test" if test else "train" for test in is_test.tolist()] if is_test.any() else None
     activities = np.array([*CLASSES[:NUM_ACTIVITIES], ""], "S")  # bytes: a quarter of the memory of strings
     activity = activities[np.where((label >= 0) & (label < NUM_ACTIVITIES), label, NUM_ACTIVITIES)]
-    return SignalArrays(x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split, more_labels={"activity": activity})
+    labels = {"activity": activity}
+    return SignalArrays(x, length, user, label, CLASSES, CHANNELS, RATE_HZ, split, labels, UNITS)
 
 
 if __name__ == "__main__":

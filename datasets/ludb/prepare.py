@@ -16,6 +16,7 @@ LEADS = ("i", "ii", "iii", "avr", "avl", "avf", "v1", "v2", "v3", "v4", "v5", "v
 CLASSES = ("none", "P", "QRS", "T")
 WAVE_OF = {"p": 1, "N": 2, "t": 3}  # symbols of peaks in the annotation files
 NUM_FOLDS = 5
+UNITS = ("uV",) * len(LEADS)  # not stated, but a count of another size would give beats that hearts do not have
 
 
 def prepare_ludb(
@@ -150,9 +151,8 @@ def _as_arrays(
     rate_hz: float,
 ) -> SignalArrays:
     split = [{NUM_FOLDS - 1: "valid", 0: "test"}.get(number % NUM_FOLDS, "train") for number in subject.tolist()]
-    return SignalArrays(
-        x, length, subject, label, CLASSES, LEADS, rate_hz, split, more_labels={"sex": sex, "rhythm": rhythm}
-    )
+    labels = {"sex": sex, "rhythm": rhythm}
+    return SignalArrays(x, length, subject, label, CLASSES, LEADS, rate_hz, split, labels, UNITS)
 
 
 if __name__ == "__main__":

@@ -203,3 +203,4 @@ def test_messages_of_pretraining_name_options_as_they_are_typed() -> None:
             assert typed_option(name) == f"--{section}.{name}"
     for name in ("run_dir", "seed_everything", "model.num_chunks", "trainer.max_steps", "data.seed"):
         assert typed_option(name) == f"--{name}"
+    assert typed_option("loss.skip_steps") == "--model.loss.init_args.skip_steps"

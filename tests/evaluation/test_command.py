@@ -19,7 +19,7 @@ from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
-from cpc.data.store.contents import say
+from cpc.data.store.contents import _say_once
 from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
 from cpc.losses import EvalProtocol
 
@@ -236,7 +236,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, num_negatives=[0])
     with pytest.raises(ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only there is only one"):
         evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
-    with pytest.raises(ValueError, match=r"takes half of the sequences .* only 1: raise data\.batch_size"):
+    with pytest.raises(ValueError, match=r"takes half of the sequences .* only 1: raise `batch_size`"):
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
 
 
@@ -283,7 +283,7 @@ def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out
     for number in range(3, 12):
         (folder / f"{number}.wav").unlink()
     index_folder(folder, test_share=0.0, overwrite=True, progress=False)
-    say.cache_clear()  # another test may have said the same
+    _say_once.cache_clear()  # another test may have said the same
     assert measured() == {model.loss_part.training_strategies[0]}
     printed = capsys.readouterr()
     assert "without mixed_excluding, whose negatives come from other sequences" in printed.err

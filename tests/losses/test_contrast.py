@@ -116,7 +116,7 @@ def test_too_short_sequences_for_the_last_step_leave_it_out() -> None:
 
 def test_bad_input_is_named() -> None:
     queries, latents = random_inputs()
-    with pytest.raises(ValueError, match=r"same_speaker_excluding.*without a negative.*data.sampler"):
+    with pytest.raises(ValueError, match=r"same_speaker_excluding.*without a negative.*`sampler`"):
         contrast(
             queries, latents, strategy="same_speaker_excluding", group_id=torch.arange(B), sequence_id=torch.arange(B)
         )
@@ -127,7 +127,7 @@ def test_bad_input_is_named() -> None:
             contrast(queries, latents, num_valid=torch.tensor([num_valid, 6, 6, 3, 6]))
     with pytest.raises(ValueError, match=r"sequence_id is torch.int64 of the shape \[3\]; .* of the shape \[5\]"):
         inspect.unwrap(contrast)(queries, latents, sequence_id=torch.arange(3))
-    with pytest.raises(ValueError, match="shared_across_steps applies only to drawn negatives"):
+    with pytest.raises(ValueError, match="shared_across_steps` applies only to drawn negatives"):
         contrast(queries, latents, shared_across_steps=True)
     with pytest.raises(ValueError, match=r"latents is torch.float32 of the shape \[5, 5, 4\]; .* \[5, 6, 4\]"):
         inspect.unwrap(contrast)(queries, latents[:, :5])  # without the tests' own shape checks

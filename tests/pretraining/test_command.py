@@ -186,7 +186,7 @@ def test_a_run_of_an_older_version_continues_unless_it_used_what_losses_no_longe
     path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     options = checkpoint["cpc"]["architecture"]["init_args"]["loss"]["init_args"]
-    message = "model.loss.init_args.exchange='ring' is no longer an option"
+    message = "--model.loss.init_args.exchange='ring' is no longer an option"
     options |= {"exchange": "ring", "anchor": False, "anchor_weight": 0.3}
     torch.save(checkpoint, path)
     assert message in refused("--ckpt_path=last", "--trainer.max_steps=6")
@@ -237,16 +237,16 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
             "negatives='same_speaker_excluding' leaves",
         ),
-        (["--model.loss.exchange=ring"], "error: model.loss.init_args.exchange='ring' is no longer an option, since"),
-        (["--model.loss.init_args.exchange", "ring"], "error: model.loss.init_args.exchange='ring' is no longer"),
-        (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor=True is no longer"),
+        (["--model.loss.exchange=ring"], "error: --model.loss.init_args.exchange='ring' is no longer an option, since"),
+        (["--model.loss.init_args.exchange", "ring"], "error: --model.loss.init_args.exchange='ring' is no longer"),
+        (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor`=True is no longer"),
         (["--ckpt_path=last"], "there is no"),
         (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
         ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),
         (["--seed_everything=-2"], "error: --seed_everything=-2 must be at least 0"),
         (["--record_every_steps=0"], "--record_every_steps=0 must be at least 1"),
         (["--model.learning_rate=-1"], "model.learning_rate=-1"),
-        (["--data.train_split=valid"], "data.train_split and data.eval_split are both 'valid'"),
+        (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps must be given"),
         (["--trainer.gradient_clip_algorithm=norm"], "has no effect without trainer.gradient_clip_val"),
         (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1 must not be negative"),
@@ -560,7 +560,7 @@ def test_a_run_that_has_its_steps_says_so(
         ),
         (
             ["--model.loss.num_negatives=10000000"],
-            "negatives of model.loss.init_args.num_negatives=10000000 34.6), but this machine has 9:",
+            "negatives of --model.loss.init_args.num_negatives=10000000 34.6), but this machine has 9:",
         ),
     ],
 )
@@ -784,7 +784,7 @@ main(sys.argv[1:])
     ("fault", "told"),
     [
         ('raise OSError(5, "Input/output error", "train/x.wav")', "train/x.wav"),
-        ("os.kill(os.getpid(), 9)", "was it killed, or is memory short? Lower data.num_workers or data.batch_size"),
+        ("os.kill(os.getpid(), 9)", "was it killed, or is memory short? Lower --data.num_workers or --data.batch_size"),
     ],
 )
 def test_what_befalls_a_loader_process_ends_training(tmp_path: Path, manifest: Path, fault: str, told: str) -> None:

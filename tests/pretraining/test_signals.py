@@ -25,7 +25,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phase = np.cumsum(np.where(label == 1, 1.4, 0.4) * rng.uniform(0.9, 1.1, label.shape), 1)
     x = np.stack([np.sin(phase), np.cos(phase), phase * 0], 2) + 0.3 * rng.normal(size=(*label.shape, 3))
     path = tmp_path_factory.mktemp("signals") / "signals.npz"
-    np.savez(path, x=x.astype(np.float32), group=np.arange(NUM_PEOPLE), label=label, sample_rate_hz=RATE_HZ)
+    facts: dict[str, Any] = {"group": np.arange(NUM_PEOPLE), "label": label, "sample_rate_hz": RATE_HZ}
+    np.savez(path, x=x.astype(np.float32), channels=["sine", "cosine", "noise"], units=["mT", "", "g"], **facts)
+    others = x[..., [2, 0, 1]] * (9.80665, 1e3, 1)  # the same in other units and in another order
+    np.savez(
+        path.with_name("others.npz"), x=others, channels=["noise", "sine", "cosine"], units=["m/s2", "uT", "V"], **facts
+    )
     return path
 
 
@@ -67,18 +72,24 @@ def run_dir(source: Path) -> Path:
     return source.parent / "run"
 
 
-def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path) -> None:
+def test_it_trains_and_resumes_bit_for_bit(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs that start from a model, on files of another order and other units, keep the model's."""
     losses = [line["loss_nats"][0] for line in read_records(run_dir / "bound.jsonl") if line["split"] == "valid"]
     assert losses[-1] < losses[0]
     assert read_records(run_dir / "probe.jsonl")[-1]["accuracy"] > 0.55
-    options = ["--config", str(source.with_name("config.yaml"))]
+    options = ["--config", str(source.with_name("config.yaml")), f"--data.source={source.with_name('others.npz')}"]
+    initial = ["--init_from", str(run_dir)]
     whole, parts = source.parent / "whole", source.parent / "parts"
-    main(["pretrain", *options, "--run_dir", str(whole), "--trainer.max_steps", "20"])
-    main(["pretrain", *options, "--run_dir", str(parts), "--trainer.max_steps", "10"])
+    main(["pretrain", *options, *initial, "--run_dir", str(whole), "--trainer.max_steps", "20"])
+    main(["pretrain", *options, *initial, "--run_dir", str(parts), "--trainer.max_steps", "10"])
     resumed = ["--run_dir", str(parts), "--ckpt_path", "last", "--trainer.max_steps", "20"]
     main(["pretrain", *options, *resumed])
+    assert "converted sine from uT to mT (10 of 10 recordings), noise from m/s2 to g" in capsys.readouterr().err
     expected, found = (load_pretrained(folder).state_dict() for folder in (whole, parts))
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+    for folder in (run_dir, whole, parts):
+        encoder = load_pretrained(folder).encoder
+        assert (encoder.channel_names, encoder.units) == (("sine", "cosine", "noise"), ("mT", "", "g"))
 
 
 def test_evaluate_measures_it(run_dir: Path, source: Path) -> None:

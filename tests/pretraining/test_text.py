@@ -295,7 +295,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
     refused(
-        r"its state would grow with every chunk of text: set model\.context\.init_args\.window",
+        r"its state would grow with every chunk of text: set `context.window`",
         model__context=transformer,
     )
     transformer = {"class_path": "cpc.predictors.TransformerPredictor", "init_args": {"num_steps": 1, "num_heads": 2}}

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -12,7 +13,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from cpc import CPC, save_pretrained
+from cpc import CPC, load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.encoders import AudioEncoder, TokenEncoder
 from cpc.predictors import Bilinear
@@ -44,8 +45,6 @@ def waves(*lengths: int) -> list[np.ndarray]:
 
 
 def test_features_are_means_over_frames(folder: Path) -> None:
-    from cpc import load_pretrained
-
     X = waves(3200, 1600, 5001)
     model = load_pretrained(folder)
     found = CPCFeatures(folder).fit_transform(X)
@@ -53,6 +52,8 @@ def test_features_are_means_over_frames(folder: Path) -> None:
         _, contexts, _ = model.encode(torch.from_numpy(wave)[None])
         np.testing.assert_allclose(row, contexts[0].mean(0).detach(), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(CPCFeatures(model).transform(X), found)
+    for same in (pd.Series(X, index=[4, 0, 9]), [torch.from_numpy(wave).requires_grad_() for wave in X]):
+        np.testing.assert_array_equal(CPCFeatures(model).transform(same), found)
     assert CPCFeatures(folder, features="zc").transform(X).shape == (3, 11)
     assert list(CPCFeatures(folder, features="z").get_feature_names_out())[:2] == ["z0", "z1"]
 
@@ -79,6 +80,13 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None
     assert again[0].set_params(features="z").transform(X[:2]).shape == (2, 6)
 
 
+def test_a_pickle_holds_the_model_of_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CPC, "cpu", lambda self: self.requires_grad_(False))
+    made = CPCFeatures(load_pretrained(folder)).fit()
+    assert not any(weight.requires_grad for weight in pickle.loads(pickle.dumps(made)).model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:the input, standardised as in training")  # it gives amplitudes of 100
 def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> None:
     """With a model whose latents are single samples, so that the short rows of the checks are waveforms."""
     torch.manual_seed(0)
@@ -97,9 +105,14 @@ def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> No
         ([np.zeros(1600), np.zeros(3)], "waveform 1 has 3 samples, too few"),
         ([np.zeros((2, 1600))], r"waveform 0 has the shape \(2, 1600\)"),
         ([np.full(1600, np.nan)], "waveform 0 holds NaN or inf"),
-        ([["a", "b"]], "waveform 0 cannot be read as amplitudes"),
-        ([np.zeros(1600), np.zeros(1600, np.int16)], "waveform 1 .*int16, but amplitudes .*: divide int16 by 32768"),
+        ([["a", "b"]], "waveform 0 cannot be read as real numbers"),
+        (
+            [np.zeros(1600), np.zeros(1600, np.int16)],
+            "waveform 1 holds integers, but amplitudes .*: divide int16 by 32768",
+        ),
         ([], "there are no waveforms"),
+        ([np.zeros(1600, np.complex64)], "waveform 0 .*Complex data not supported"),
+        ([torch.zeros(1600, dtype=torch.int16)], "waveform 0 holds integers"),
     ],
 )
 def test_waveforms_that_cannot_be_used(folder: Path, X: list, message: str) -> None:

@@ -1,6 +1,7 @@
 """The estimator of arrays: scikit-learn's own checks, and features against the model that it trained."""
 
 import pickle
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def recordings() -> np.ndarray:
     "check",
     [
         pytest.param(check, id=getattr(check, "func", check).__name__)
-        for _, check in estimator_checks_generator(CPCTransformer(max_steps=2, dim=8))
+        for _, check in estimator_checks_generator(CPCTransformer(max_steps=2, dim=8, num_channels=1))
         # It passes -1 for every parameter, which this suite's check of annotations refuses before scikit-learn sees it.
         if getattr(check, "func", check).__name__ != "check_do_not_raise_errors_in_init_or_set_params"
     ],
@@ -43,7 +44,7 @@ def recordings() -> np.ndarray:
 def test_scikit_learns_own_check(check: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        check(CPCTransformer(max_steps=2, dim=8))
+        check(CPCTransformer(max_steps=2, dim=8, num_channels=1))
 
 
 @pytest.mark.parametrize("pool", ["mean", "mean_std", "segments:3"])
@@ -88,13 +89,13 @@ def test_the_bound_is_of_groups_that_were_held_out(recordings: np.ndarray) -> No
 
 def test_transposed_recordings_are_named(recordings: np.ndarray) -> None:
     for X in (recordings.transpose(0, 2, 1), [recording.T for recording in recordings]):
-        with pytest.raises(ValueError, match=r"160 channels of 3 samples each look transposed.*set num_channels"):
+        with pytest.raises(ValueError, match=r"160 channels of 3 samples each look transposed.*set `num_channels`"):
             CPCTransformer(**SMALL).fit(X)
     wide = recordings[:, :20].repeat(10, axis=2)  # 30 channels of 20 samples
     options = {**SMALL, "kernels": (2,), "strides": (2,)}
     made = CPCTransformer(**options, num_channels=30).fit(wide)
     assert made.transform(wide[:, :10]).shape[0] == len(wide)
-    with pytest.raises(ValueError, match="X has 3 channels, not num_channels=30"):
+    with pytest.raises(ValueError, match="X has 3 channels, not `num_channels`=30"):
         CPCTransformer(**options, num_channels=30).fit(recordings)
 
 
@@ -191,3 +192,203 @@ def test_inputs_are_refused(recordings: np.ndarray) -> None:
             made.transform(empty)
     with pytest.raises(ValueError, match="gives no single vector"):
         made.set_params(pool="frames").transform(recordings)
+
+
+@pytest.fixture(scope="module")
+def ragged(recordings: np.ndarray) -> list[np.ndarray]:
+    """Recordings of one channel, of unequal lengths."""
+    return [recording[: 80 + 3 * row, 0] for row, recording in enumerate(recordings)]
+
+
+def test_recordings_of_one_channel_may_have_unequal_lengths(ragged: list[np.ndarray]) -> None:
+    expected = CPCTransformer(**SMALL).fit([samples[:, None] for samples in ragged]).transform(ragged)
+    series = pd.Series(ragged, index=range(7, 31))
+    for X in (ragged, series, [torch.from_numpy(samples) for samples in ragged], [list(samples) for samples in ragged]):
+        np.testing.assert_array_equal(CPCTransformer(**SMALL).fit(X).transform(X), expected)
+    made = CPCTransformer(**SMALL).fit(series)
+    assert (made.num_channels_, made.n_features_in_) == (1, 1)
+    np.testing.assert_allclose(made.transform(np.stack([ragged[0]])), expected[:1], rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"recording 1 has the shape \[0\]"):
+        made.transform([ragged[0], ragged[1][:0]])
+
+
+def test_a_table_that_looks_like_one_recording_is_refused_with_advice_that_works(recordings: np.ndarray) -> None:
+    long = pd.concat(
+        [pd.DataFrame(part[:60], columns=["x", "y", "z"]).assign(id=row) for row, part in enumerate(recordings)]
+    )
+    with pytest.raises(ValueError, match=r"columns \['x', 'y', 'z', 'id'\], which look like channels") as raised:
+        CPCTransformer(**SMALL).fit(long)
+    advice = str(raised.value).split("apart, give ")[1].split(". If")[0]
+    made = CPCTransformer(**SMALL).fit(eval(advice, {"X": long}))
+    expected = CPCTransformer(**SMALL).fit(recordings[:, :60]).transform(recordings[:, :60])
+    np.testing.assert_array_equal(made.transform(recordings[:, :60]), expected)
+    for X in (recordings[0], torch.from_numpy(recordings[0]), pd.DataFrame(recordings[0]), recordings[0].tolist()):
+        with pytest.raises(
+            ValueError, match=r"\[160, 3\], and more rows than columns .*give \[X\].*set `num_channels` to 1"
+        ):
+            CPCTransformer(**SMALL).fit(X)
+    assert CPCTransformer(**SMALL).fit([recordings[0]]).num_channels_ == 3
+    rows, shape = recordings[:, :20, 0], {"kernels": (2,), "strides": (2,)}  # 24 recordings of 20 samples
+    assert CPCTransformer(**SMALL, **shape, num_channels=1).fit(rows).n_features_in_ == 20
+    months = pd.DataFrame(recordings[:, :12, 0], columns=list("JFMAmjlaSOND"))
+    assert CPCTransformer(**SMALL, **shape, num_channels=1).fit(months).num_channels_ == 1
+    times = pd.DataFrame(recordings[..., 0], columns=[f"{time / 20}s" for time in range(160)])
+    assert CPCTransformer(**SMALL).fit(times).n_features_in_ == 160
+    one = CPCTransformer(**SMALL).fit([recordings[0, :, :1]])
+    with pytest.raises(ValueError, match="more rows than columns"):
+        one.transform(recordings[0, :, :1])
+    with pytest.raises(ValueError, match=r"one channel, but the model reads 3 channels: give .* such as \[X\]"):
+        CPCTransformer(**SMALL, num_channels=3).fit(recordings[0])
+
+
+def test_data_frames_are_read_by_the_names_of_their_columns(recordings: np.ndarray, tmp_path: Path) -> None:
+    frames = [pd.DataFrame(recording, columns=["gx", "gy", "gz"]) for recording in recordings]
+    turned = [frame[["gz", "gx", "gy"]] for frame in frames]
+    made = CPCTransformer(**SMALL).fit(frames)
+    expected = made.transform(recordings)  # arrays have no names
+    assert made.model_.encoder.channel_names == ("gx", "gy", "gz")
+    assert made.feature_names_in_.tolist() == ["gx", "gy", "gz"]
+    for X in (frames, turned, [*turned[:12], *frames[12:]]):
+        np.testing.assert_array_equal(made.transform(X), expected)
+    np.testing.assert_array_equal(CPCTransformer(**SMALL).fit([frames[0], *turned[1:]]).transform(turned), expected)
+    for other in ({"gz": "gw"}, {"gz": "gx"}):
+        with pytest.raises(ValueError, match=r"recording 1 has the columns \['gx', 'gy', .*\['gx', 'gy', 'gz'\]"):
+            made.transform([frames[0], frames[1].rename(columns=other)])
+    with pytest.raises(ValueError, match="recording 0 has the columns"):
+        made.transform([frames[0].assign(id=1)])
+    made.save(tmp_path)
+    again = CPCTransformer(**SMALL | {"max_steps": 0}, init_from=tmp_path).fit(turned)
+    np.testing.assert_array_equal(again.transform(turned), expected)
+    assert again.feature_names_in_.tolist() == ["gz", "gx", "gy"]
+    shouted = [frame.rename(columns=str.upper) for frame in turned]
+    np.testing.assert_array_equal(made.transform(shouted), expected)
+    nameless = CPCTransformer(**SMALL).fit(recordings)
+    assert not hasattr(nameless, "feature_names_in_")
+    with pytest.raises(ValueError, match="in another order"):
+        nameless.transform([frames[0], turned[1]])
+
+
+def test_units_are_converted_to_those_of_the_model(recordings: np.ndarray, tmp_path: Path) -> None:
+    made = CPCTransformer(**SMALL, units=["g", "m/s2", "deg/s"]).fit(recordings)
+    expected = made.transform(recordings)
+    made.save(tmp_path)
+    assert load_pretrained(tmp_path).encoder.units == ("g", "m/s2", "deg/s")
+    others = (recordings * [9806.65, 1000, np.pi / 180]).astype(np.float32)
+    options = SMALL | {"max_steps": 0, "init_from": tmp_path}
+    again = CPCTransformer(**options, units=("mm/s2", "mm/s2", "rad/s")).fit(others)
+    np.testing.assert_allclose(again.transform(others), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(CPCTransformer(**options).fit(recordings).transform(recordings), expected)
+    for units, message in (("mV", "mV cannot be converted to g"), (["g"], "give one for each channel")):
+        with pytest.raises(ValueError, match=message):
+            CPCTransformer(**options, units=units).fit(recordings)
+    with pytest.warns(UserWarning, match="not about 0 and 1"):
+        same = CPCTransformer(**options).fit(1e5 * recordings)
+    with pytest.warns(UserWarning, match="not about 0 and 1"):
+        same.transform(1e5 * recordings)
+    CPCTransformer(**SMALL).fit(recordings).save(tmp_path)
+    with pytest.raises(ValueError, match=r"those of the model, None: .* or None for X in the units that"):
+        CPCTransformer(**options, units="g").fit(recordings)
+
+
+def test_millivolts_are_what_microvolts_are_to_a_model_that_ships(recordings: np.ndarray) -> None:
+    ecg = 100 * recordings[:2, :, [0] * 12]
+    options = {"init_from": "ecg-small", "sample_rate_hz": 500, "max_steps": 0}
+    expected = CPCTransformer(**options).fit(ecg).transform(ecg)
+    found = CPCTransformer(**options, units="mV").fit(ecg / 1000).transform(ecg / 1000)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_numbers_and_arrays_of_numpy_are_options(
+    ragged: list[np.ndarray], tmp_path: Path, unchecked_types: None
+) -> None:
+    options = {
+        "sample_rate_hz": np.float32(20),
+        "dim": np.int64(8),
+        "max_steps": np.int32(2),
+        "kernels": np.array([4, 2]),
+        "strides": np.array([2, 2]),
+        "level_seconds": np.float32(0.5),
+        "num_steps": np.int16(3),
+        "window_samples": np.int64(40),
+        "batch_size": np.int64(4),
+        "learning_rate": np.float32(1e-3),
+        "valid_share": np.float64(0.25),
+        "random_state": np.int64(0),
+    }
+    made = CPCTransformer(**options).fit(ragged)
+    made.save(tmp_path)
+    same = CPCTransformer(**{name: value.tolist() for name, value in options.items()}).fit(ragged)
+    np.testing.assert_array_equal(made.transform(ragged), same.transform(ragged))
+    loaded = CPCTransformer(init_from=tmp_path, sample_rate_hz=20, max_steps=0).fit(ragged)
+    np.testing.assert_array_equal(loaded.transform(ragged), made.transform(ragged))
+    pipeline = make_pipeline(CPCTransformer(**options), LogisticRegression())
+    grid = {"cpctransformer__kernels": [np.array([4, 2]), np.array([2, 2])], "cpctransformer__dim": np.array([4, 8])}
+    search = GridSearchCV(clone(pipeline), grid, cv=2).fit(
+        pd.Series(ragged, index=list("abcdefghijklmnopqrstuvwx")), np.arange(24) % 2
+    )
+    assert len(search.cv_results_["params"]) == 4
+
+
+def test_groups_that_pandas_does_not_know(recordings: np.ndarray) -> None:
+    groups = pd.Series(["a", pd.NA, "b", None] * 6, dtype="string", index=range(24, 48))
+    expected = CPCTransformer(**SMALL).fit(recordings, groups=["a", np.nan, "b", ""] * 6)
+    assert CPCTransformer(**SMALL).fit(recordings, groups=groups).losses_ == expected.losses_
+    with pytest.raises(ValueError, match=r"groups has the shape \[24, 1\]: give one group"):
+        CPCTransformer(**SMALL).fit(recordings, groups=groups.to_frame())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x * 1j, "Complex data not supported"),
+        (lambda x: torch.from_numpy(x).to(torch.complex64), "Complex data not supported"),
+        (lambda x: [*x[:1], x[1] * 1j], "recording 1 .*Complex data not supported"),
+        (lambda x: [x[0, :, 0] * 1j], "Complex data not supported"),
+        (lambda x: (x * 1j)[..., 0], "Complex data not supported"),
+        (lambda x: x.astype("datetime64[s]"), "recording 0 .*datetime64"),
+        (lambda x: [pd.DataFrame(x[0]).assign(who="me")], "recording 0 cannot be read as real numbers"),
+    ],
+)
+def test_what_is_no_real_number_is_refused(recordings: np.ndarray, change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CPCTransformer(**SMALL).fit(change(recordings))
+
+
+def test_a_pickle_holds_the_model_of_the_cpu(recordings: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here is no GPU: a model that notes in a weight that it was moved stands for a model of one."""
+    monkeypatch.setattr(CPC, "cpu", lambda self: self.requires_grad_(False))
+    made = CPCTransformer(**SMALL).fit(recordings)
+    again = pickle.loads(pickle.dumps(make_pipeline(made)))[0]
+    assert not any(weight.requires_grad for weight in again.model_.parameters())
+    assert all(weight.requires_grad for weight in made.model_.parameters()), "the estimator keeps its model"
+    np.testing.assert_array_equal(again.transform(recordings), made.transform(recordings))
+    with pytest.raises(ValueError, match="device='cuda:99' cannot be used"):
+        again.set_params(device="cuda:99").transform(recordings)
+
+
+def test_lines_about_the_data_are_printed_on_demand(recordings: np.ndarray, capfd: pytest.CaptureFixture[str]) -> None:
+    ragged = [recordings[0][:8], *recordings[1:]]
+    for verbose in (False, True):
+        made = CPCTransformer(**SMALL, num_steps=2, verbose=verbose).fit(ragged)
+        made.transform(ragged)
+        output = capfd.readouterr()
+        assert ("instead of 16" in output.out, "pretrain" in output.err) == (verbose, verbose)
+        assert verbose or output == ("", "")
+
+
+def test_errors_of_the_library_name_arguments_of_the_estimator(recordings: np.ndarray, tmp_path: Path) -> None:
+    CPCTransformer(**SMALL | {"max_steps": 0}).fit(recordings).save(tmp_path)
+    cases: list[tuple[dict[str, Any], np.ndarray, str]] = [
+        ({"negatives": "easy"}, recordings, "`negatives`='easy' is not one of"),
+        (
+            {"negatives": "mixed_excluding"},
+            recordings[:1],
+            "only one sequence .*choose other negatives, with `negatives`",
+        ),
+        ({"negatives": "same_speaker"}, recordings, "fill in `groups`, or choose other negatives .`negatives`."),
+        ({"init_from": tmp_path, "window_samples": 20}, recordings, "raise `window_samples`, use longer recordings"),
+    ]
+    for options, X, message in cases:
+        with pytest.raises(ValueError, match=message) as raised:
+            CPCTransformer(**SMALL, **options).fit(X)
+        assert not re.search(r"--\w|init_args|(data|model|loss)\.\w", str(raised.value))

@@ -64,7 +64,7 @@ class WaveformAugmentation:
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
         """Raise a ValueError if an option is out of range for these windows, or has no effect; the message names it."""
         if self.applied_to not in ("past", "both"):
-            raise ValueError(f"data.augmentation.applied_to={self.applied_to!r} is not one of 'past', 'both'")
+            raise ValueError(f"`augmentation.applied_to`={self.applied_to!r} is not one of 'past', 'both'")
         highest_hz = sample_rate_hz / 2
         for name, least, most in (
             ("pitch_cents", 0, 1200),
@@ -78,21 +78,21 @@ class WaveformAugmentation:
             value: Any = getattr(self, name)
             if isinstance(value, tuple | list) and not (len(value) == 2 and least <= value[0] <= value[1] <= most):
                 allowed = f"two numbers from {least:g} to {most:g}, the lower one first"
-                raise ValueError(f"data.augmentation.{name}={list(value)} must be {allowed}")
+                raise ValueError(f"`augmentation.{name}`={list(value)} must be {allowed}")
             if isinstance(value, int | float) and not least < value <= most:
-                raise ValueError(f"data.augmentation.{name}={value:g} must be above {least:g}, at most {most:g}")
+                raise ValueError(f"`augmentation.{name}`={value:g} must be above {least:g}, at most {most:g}")
         if self.noise_band_hz is not None and self.noise_band_hz[1] - self.noise_band_hz[0] < _NARROWEST_HZ:
             raise ValueError(
-                f"data.augmentation.noise_band_hz={list(self.noise_band_hz)} must be at least {_NARROWEST_HZ:g} Hz wide"
+                f"`augmentation.noise_band_hz`={list(self.noise_band_hz)} must be at least {_NARROWEST_HZ:g} Hz wide"
             )
         if self.noise_snr_db is None and (self.noise != "white" or self.noise_band_hz is not None):
             raise ValueError(
-                "data.augmentation.noise and data.augmentation.noise_band_hz have no effect without "
-                "data.augmentation.noise_snr_db: give a range such as [5, 15]"
+                "`augmentation.noise` and `augmentation.noise_band_hz` have no effect without "
+                "`augmentation.noise_snr_db`: give a range such as [5, 15]"
             )
         changes = ("pitch_cents", "noise_snr_db", "reverb_ms", "band_drop_hz", "time_drop_ms", "gain_db")
         if all(getattr(self, change) is None for change in changes):
-            raise ValueError(f"data.augmentation has no effect: give {', '.join(changes)}, or leave it out")
+            raise ValueError(f"`augmentation` has no effect: give {', '.join(changes)}, or leave it out")
 
 
 class Augmenter:
@@ -109,7 +109,7 @@ class Augmenter:
         self.sample_rate_hz = sample_rate_hz
         self.recordings = recordings
         if recordings is not None and not recordings.num_samples.any():
-            raise ValueError(f"data.augmentation.noise={options.noise!r} holds no audio that can be read")
+            raise ValueError(f"`augmentation.noise`={options.noise!r} holds no audio that can be read")
 
     def __call__(self, x: Waveform, key: int) -> Waveform:
         """Return the changed waveform. Each change has its own generator: adding a change does not alter the others."""

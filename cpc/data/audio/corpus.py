@@ -104,7 +104,7 @@ class Corpus(MapStyleCorpus):
         try:
             recordings = pack(read_manifest(options.recordings), rate, self.cache_dir, skip_bad=self.skip_bad)
         except ValueError as error:
-            raise ValueError(f"data.augmentation.noise={options.noise!r}: {error}") from error
+            raise ValueError(f"`augmentation.noise`={options.noise!r}: {error}") from error
         return Augmenter(options, rate, recordings)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
@@ -115,8 +115,7 @@ class Corpus(MapStyleCorpus):
             windows_at_once = round(self.shuffle_hours * 3600 * self.geometry.sample_rate_hz / self.window_samples)
             if windows_at_once < 16:
                 raise ValueError(
-                    f"data.shuffle_hours={self.shuffle_hours} holds {windows_at_once} windows, but must hold at least "
-                    "16"
+                    f"`shuffle_hours`={self.shuffle_hours} holds {windows_at_once} windows, but must hold at least 16"
                 )
         made_from = {
             "paths of audio files": digest(self.manifest.paths[row] for row in rows.tolist()),

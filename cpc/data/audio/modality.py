@@ -65,8 +65,8 @@ class Audio(MapStyleModality):
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
-                f"data.shuffle_hours={self.shuffle_hours} needs data.sampler=uniform, since same_speaker draws from "
-                "the whole corpus: leave data.shuffle_hours out"
+                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform, since same_speaker draws from "
+                "the whole corpus: leave `shuffle_hours` out"
             )
 
     def check(self, model: Any) -> None:
@@ -75,9 +75,9 @@ class Audio(MapStyleModality):
         num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
         if num_latents <= furthest:
             raise ValueError(
-                f"a window of data.window_samples={self.window_samples} gives {num_latents} latents, but the model "
-                f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
-                "(or the last of model.predictor.init_args.steps) or model.loss.init_args.skip_steps"
+                f"a window of `window_samples`={self.window_samples} gives {num_latents} latents, but the model "
+                f"predicts {furthest} steps ahead: lengthen the window or lower `predictor.num_steps` "
+                "(or the last of `predictor.steps`) or `loss.skip_steps`"
             )
         if self.augmentation is not None:
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
@@ -85,7 +85,7 @@ class Audio(MapStyleModality):
     def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
         """Return the corpus at the encoder's sample rate."""
         if to_train and self.tier is not None and self.alignments is None:
-            raise ValueError(f"data.tier={self.tier} needs the TextGrids of data.alignments: name these too")
+            raise ValueError(f"`tier`={self.tier} needs the TextGrids of `alignments`: name these too")
         options = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
         return Corpus(self.manifest, encoder, **options)
 
@@ -94,7 +94,7 @@ class Audio(MapStyleModality):
         if task == "phones":
             if not corpus.labels:
                 raise ValueError(
-                    "an online probe of phones needs frame labels: give data.alignments, or leave the probe out with "
+                    "an online probe of phones needs frame labels: give `alignments`, or leave the probe out with "
                     "--trainer.callbacks null"
                 )
             return corpus.labels

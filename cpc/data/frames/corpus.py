@@ -54,8 +54,7 @@ class FrameCorpus(MapStyleCorpus):
         """Raise an error if a split has no episode, or a strategy needs speakers."""
         if needs_speakers:
             raise ValueError(
-                "episodes have no speakers: set model.loss.init_args.negatives to mixed, mixed_excluding or "
-                "sequence_only"
+                "episodes have no speakers: set `loss.negatives` to mixed, mixed_excluding or sequence_only"
             )
         for split in splits:
             if split is not None and split not in self.recording.splits:

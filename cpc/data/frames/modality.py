@@ -44,9 +44,9 @@ class Frames(MapStyleModality):
         super().check(model)
         if self.window_frames <= model.steps[-1].k:
             raise ValueError(
-                f"data.window_frames={self.window_frames} is too short, since the model predicts {model.steps[-1].k} "
-                "steps ahead: lengthen the window or lower model.predictor.init_args.num_steps (or the last of "
-                "model.predictor.init_args.steps)"
+                f"`window_frames`={self.window_frames} is too short, since the model predicts {model.steps[-1].k} "
+                "steps ahead: lengthen the window or lower `predictor.num_steps` (or the last of "
+                "`predictor.steps`)"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
@@ -60,8 +60,8 @@ class Frames(MapStyleModality):
         if corpus.frame_shape != encoder_shape:
             raise ValueError(
                 f"the encoder takes stacks of frames of {' x '.join(map(str, encoder_shape))} pixels, but those of "
-                f"{self.source} are {' x '.join(map(str, corpus.frame_shape))}: change data.stack with "
-                "model.encoder.init_args.num_frames, and frame_size with `cpc data record`'s shrink"
+                f"{self.source} are {' x '.join(map(str, corpus.frame_shape))}: change `stack` with "
+                "`encoder.num_frames`, and frame_size with `cpc data record`'s shrink"
             )
         return corpus
 
@@ -84,6 +84,6 @@ def _check_lengths(corpus: FrameCorpus, split: str, model: Any) -> None:
     if longest <= furthest:
         raise ValueError(
             f"split {split!r}: the longest episode has {longest} frames, but the model predicts {furthest} steps "
-            "ahead: lower model.predictor.init_args.num_steps (or the last of model.predictor.init_args.steps), or "
+            "ahead: lower `predictor.num_steps` (or the last of `predictor.steps`), or "
             "record longer episodes"
         )

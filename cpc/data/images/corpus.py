@@ -58,7 +58,7 @@ class ImageCorpus(MapStyleCorpus):
         """Check, before decoding, that every split has images and that the strategy does not need speakers."""
         if needs_speakers:
             raise ValueError(
-                "images have no speakers: choose a strategy (model.loss.init_args.negatives) among mixed, "
+                "images have no speakers: choose a strategy (`loss.negatives`) among mixed, "
                 "mixed_excluding (other images) and sequence_only (the same image)"
             )
         for split in splits:

@@ -80,21 +80,21 @@ class Images(MapStyleModality):
         trunk = getattr(model.encoder, "trunk", None)
         if self.augmentation != "none" and not getattr(trunk, "takes_frames", True):
             raise ValueError(
-                f"data.augmentation={self.augmentation!r} puts a frame of the mean colour around patches, and "
-                f"{type(trunk).__name__} would count its edge as a gradient: set data.augmentation to none, or choose "
-                "another model.encoder.init_args.trunk"
+                f"`augmentation`={self.augmentation!r} puts a frame of the mean colour around patches, and "
+                f"{type(trunk).__name__} would count its edge as a gradient: set `augmentation` to none, or choose "
+                "another `encoder.trunk`"
             )
         side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
         if side <= furthest:
             raise ValueError(
-                f"data.image_size={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
-                "rows ahead: lower model.predictor.init_args.num_steps (or the last of "
-                "model.predictor.init_args.steps) or model.loss.init_args.skip_steps, or cut finer patches"
+                f"`image_size`={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
+                "rows ahead: lower `predictor.num_steps` (or the last of "
+                "`predictor.steps`) or `loss.skip_steps`, or cut finer patches"
             )
         skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
         if model.steps[0].k <= overlapping:
             warnings.warn(
-                f"model.loss.init_args.skip_steps={skipped}, but latents of the next {overlapping} rows share pixels "
+                f"`loss.skip_steps`={skipped}, but latents of the next {overlapping} rows share pixels "
                 "with a row. So contexts predict pixels that they contain, and the bound counts them; set skip_steps "
                 f"to {overlapping} to predict only new pixels",
                 stacklevel=2,
@@ -114,7 +114,7 @@ class Images(MapStyleModality):
             crop_size = corpus.patches.crop_size
             if encoder.crop_size not in (None, crop_size):
                 raise ValueError(
-                    f"model.encoder.init_args.crop_size={encoder.crop_size}, but data.augmentation="
+                    f"`encoder.crop_size`={encoder.crop_size}, but `augmentation`="
                     f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
                     "training sets it"
                 )

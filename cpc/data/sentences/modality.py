@@ -93,9 +93,9 @@ class Sentences(MapStyleModality):
         furthest = model.steps[-1].k
         if self.window_sentences <= furthest:
             raise ValueError(
-                f"data.window_sentences={self.window_sentences}, but the model predicts {furthest} sentences ahead: "
-                "lengthen the window or lower model.predictor.init_args.num_steps (or the last of "
-                "model.predictor.init_args.steps)"
+                f"`window_sentences`={self.window_sentences}, but the model predicts {furthest} sentences ahead: "
+                "lengthen the window or lower `predictor.num_steps` (or the last of "
+                "`predictor.steps`)"
             )
 
     def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:

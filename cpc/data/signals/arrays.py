@@ -20,7 +20,7 @@ from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
 SIGNAL_NAMES = ("x", "X", "data")  # names of the signals, if the file has other arrays too
-_KNOWN = ("length", "split", "channels", "classes", "sample_rate_hz")
+_KNOWN = ("length", "split", "channels", "units", "classes", "sample_rate_hz")
 
 
 class ArrayRecordings:
@@ -105,8 +105,8 @@ def list_npz(path: Path) -> Listing:
     after the other; `[n, T, C]`, where `length`, if there is one, leaves out the padding at the end of each recording;
     or one recording, `[T, C]`. Further arrays are `group` (or `user`, `subject`), `split` and any number of label
     arrays: whole numbers (negative: no label) or strings ("": none), `[n]` per recording or `[total]` (or `[n, T]`) per
-    sample. `classes` names the labels 0, 1, ... of the array `label`; `channels` names the channels; `sample_rate_hz`
-    is a number.
+    sample. `classes` names the labels 0, 1, ... of the array `label`; `channels` names the channels, `units`
+    their units ("" if unknown); `sample_rate_hz` is a number.
 
     Raises:
         ValueError: naming the file, if it is damaged, or an array has another type or shape.
@@ -127,6 +127,7 @@ def list_npz(path: Path) -> Listing:
     channels = [str(channel) for channel in range(num_channels)]
     if "channels" in arrays:
         channels = _column(path, "channels", arrays["channels"], num_channels)
+    units = _column(path, "units", arrays["units"], num_channels) if "units" in arrays else [""] * num_channels
     problem = "" if {"length", "channels"} & arrays.keys() else transposed(path, shape[-2:][0], num_channels)
     group_name = next((name for name in GROUP_NAMES if name in arrays), None)
     splits = _column(path, "split", arrays["split"], num) if "split" in arrays else [""] * num
@@ -140,6 +141,7 @@ def list_npz(path: Path) -> Listing:
         splits=[split_called(split) or split for split in splits],
         groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
         labels=_labels(path, arrays, spans, shape, group_name),
+        units=[units] * num,
         layout_problem=problem,
     )
 

@@ -19,7 +19,7 @@ class SignalArrays:
     """Recordings of one corpus, one after the other.
 
     Attributes:
-        x: `[T, C]` values in the unit of the corpus.
+        x: `[T, C]` values.
         length: `[n]` samples of each recording.
         group: person of each recording.
         label: code of each recording `[n]` or of each sample `[T]`; -1 if there is none.
@@ -29,6 +29,7 @@ class SignalArrays:
         split: split of each recording; None if the corpus has none.
         more_labels: further labels by the task's name: a string of each recording `[n]` or of each sample `[T]`; "" if
             there is none.
+        units: unit of each channel, "" if unknown; None: all are unknown.
     """
 
     x: Shaped[np.ndarray, "T C"]
@@ -40,6 +41,7 @@ class SignalArrays:
     sample_rate_hz: float
     split: Sequence[str] | None = None
     more_labels: Mapping[str, Sequence[str] | np.ndarray] = field(default_factory=dict)
+    units: Sequence[str] | None = None
 
 
 def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArrays]:
@@ -54,6 +56,8 @@ def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArra
         "sample_rate_hz": np.array(float(arrays.sample_rate_hz)),
         **{task: np.array(names) for task, names in arrays.more_labels.items()},
     }
+    if arrays.units is not None:
+        columns["units"] = np.array(arrays.units)
     if arrays.split is not None:
         columns["split"] = np.array(arrays.split)
     with write_atomically(path) as new, new.open("wb") as stream:

@@ -72,13 +72,21 @@ class SignalFeatureExtractor(FeatureExtractor):
         return self._reader.geometry() | super().geometry(feature)
 
     def file_features(self, path: Path) -> np.ndarray:
-        """Return the features `[T, D]` of a whole file, of the channels that the model was trained on.
+        """Return the features `[T, D]` of a whole file, of the channels that the model was trained on, in its units.
 
         Missing samples are zero after standardisation. The rate must be that of the encoder.
         """
         (name,) = self.dims
         encoder, channels = self.model.encoder, self._probe_data.channels
-        recordings = read_recordings(path, sample_rate_hz=encoder.sample_rate_hz, channels=channels, missing="mask")
+        names, units = (getattr(encoder, name, None) for name in ("channel_names", "units"))
+        recordings = read_recordings(
+            path,
+            sample_rate_hz=encoder.sample_rate_hz,
+            channels=channels,
+            missing="mask",
+            model_channels=names,
+            model_units=units,
+        )
         if len(recordings.names) != 1 or len(recordings.channels) != encoder.channels:
             raise ValueError(
                 f"{path} holds {len(recordings.names)} recordings of {len(recordings.channels)} channels "

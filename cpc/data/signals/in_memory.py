@@ -45,6 +45,7 @@ class ArrayRecordings:
         labels: task -> labels.
         missing: `refuse` if all samples are known, else `mask`.
         source: where they come from, for messages.
+        units: unit of each channel, "" if unknown; empty: all are unknown.
     """
 
     channels: Sequence[str]
@@ -55,3 +56,4 @@ class ArrayRecordings:
     labels: dict[str, Labels] = field(default_factory=dict)
     missing: str = "refuse"
     source: str = "arrays"
+    units: Sequence[str] = ()

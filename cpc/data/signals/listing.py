@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from cpc.data.signals.labels import Interval, Labels
+from cpc.data.signals.rates import choose_model_channels
 
 GROUP_NAMES = ("group", "user", "subject")
 
@@ -22,11 +23,17 @@ class ReadOptions(NamedTuple):
         sample_rate_hz: rate of all files; None: theirs.
         channels: the chosen channels; None: all.
         label_columns: names of columns of tables that hold labels per sample.
+        model_channels: names of the channels that a model reads; None: it reads by position.
     """
 
     sample_rate_hz: float | None
     channels: Sequence[str | int] | None
     label_columns: Sequence[str]
+    model_channels: Sequence[str] | None = None
+
+    def choose(self, available: Sequence[str], source: object) -> tuple[list[str], list[int]]:
+        """Return names and columns of the channels to read; see `choose_model_channels`."""
+        return choose_model_channels(self.model_channels, self.channels, available, source)
 
 
 @runtime_checkable
@@ -54,6 +61,7 @@ class Listing:
         names: path relative to the source, or `recording 3`.
         channels: names of all channels.
         sample_rate_hz: rate of all recordings; None if the source does not say.
+        own_rates_hz: rate of each recording by its own clock, if there are intervals; None: that of all.
         num_samples: upper bound of each recording's number of samples.
         reader: decodes the recordings.
         version: numbers and strings that change if the content of the source does.
@@ -61,6 +69,7 @@ class Listing:
         groups: "" where unknown.
         labels: task -> labels per recording or per sample.
         intervals: task -> intervals of each recording.
+        units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
         layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
     """
 
@@ -74,4 +83,6 @@ class Listing:
     groups: list[str]
     labels: dict[str, Labels] = field(default_factory=dict)
     intervals: Mapping[str, list[list[Interval]]] = field(default_factory=dict)
+    units: Sequence[Sequence[str]] = ()
+    own_rates_hz: Sequence[float | None] = ()
     layout_problem: str = ""

@@ -14,9 +14,10 @@ from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.in_memory import ArrayRecordings
 from cpc.data.signals.pack import PackedSignals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.rates import choose_channels
+from cpc.data.signals.rates import choose_model_channels, is_nameless
 from cpc.data.signals.recordings import Recordings, draw_lacking_splits, read_recordings
 from cpc.data.signals.sharded import open_sharded_signals
+from cpc.data.signals.units import convert_units
 from cpc.data.store.contents import say, say_contents
 from cpc.data.store.shards import Shards, is_sharded
 
@@ -32,7 +33,7 @@ class Signals(MapStyleModality):
             `cpc.data.signals.recordings.read_recordings` describes the layouts. Or the folder or URL of shards (`cpc
             data shard`).
         sample_rate_hz: samples per second; needed where the source does not say.
-        channels: names or numbers of the channels to read; null: all.
+        channels: names or numbers of the channels to read; null: all. A model reads its channels by their names.
         window_seconds: length of a window. Windows and predictions lie in one recording.
         hop_seconds: distance of the windows that `cpc probe` labels and reads; null: it reads whole recordings.
         missing: `refuse` NaN with file, channel and time, or `mask` them: such samples are zero after standardisation.
@@ -93,14 +94,14 @@ class Signals(MapStyleModality):
         num_latents = encoder.num_latents(self.window_samples(encoder))
         if num_latents <= furthest:
             raise ValueError(
-                f"a window of data.window_seconds={self.window_seconds} gives {num_latents} latents, but the model "
-                f"predicts {furthest} steps ahead: lengthen the window or lower model.predictor.init_args.num_steps "
-                "(or the last of model.predictor.init_args.steps) or model.loss.init_args.skip_steps"
+                f"a window of `window_seconds`={self.window_seconds} gives {num_latents} latents, but the model "
+                f"predicts {furthest} steps ahead: lengthen the window or lower `predictor.num_steps` "
+                "(or the last of `predictor.steps`) or `loss.skip_steps`"
             )
         skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
         if model.steps[0].k <= overlapping:
             warnings.warn(
-                f"model.loss.init_args.skip_steps={skipped}, but each of the next {overlapping} latents reads samples "
+                f"`loss.skip_steps`={skipped}, but each of the next {overlapping} latents reads samples "
                 "that the latest latent has read: contexts predict samples that they have seen, and the bound counts "
                 f"these; set skip_steps to {overlapping} to predict only unseen samples",
                 stacklevel=2,
@@ -111,12 +112,12 @@ class Signals(MapStyleModality):
         super().check_encoder(encoder)
         if self.missing == "mask" and not hasattr(encoder, "known_latents"):
             raise ValueError(
-                f"data.missing=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
-                "no method `known_latents` as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
+                f"`missing`=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
+                "no method known_latents as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
             )
         if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
             raise ValueError(
-                f"data.sample_rate_hz={self.sample_rate_hz:g}, but model.encoder.init_args.sample_rate_hz="
+                f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`="
                 f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"
             )
 
@@ -127,19 +128,24 @@ class Signals(MapStyleModality):
     def open(self, encoder: Any, *, to_train: bool = False) -> SignalCorpus:
         """Open the source, whose channels and rate must be those of the encoder.
 
+        Channels are read by the names that the encoder has, and converted to its units. With `to_train` an encoder
+        without names or units gets those of the source.
+
         Raises:
-            ValueError: if they differ; the message names both.
+            ValueError: if they differ, or units cannot be converted; the message names both.
         """
-        recordings, signals = self._read()
+        recordings, signals, conversions = self._read(
+            *(getattr(encoder, name, None) for name in ("channel_names", "units"))
+        )
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
                 f"{self.source} has {len(recordings.channels)} channels ({', '.join(recordings.channels)}), but "
-                f"model.encoder.init_args.channels={encoder.channels}: change it, or choose with data.channels"
+                f"`encoder.channels`={encoder.channels}: change it, or choose with `channels`"
             )
         if recordings.sample_rate_hz != encoder.sample_rate_hz:
             raise ValueError(
                 f"{self.source} has {recordings.sample_rate_hz:g} samples per second, but "
-                f"model.encoder.init_args.sample_rate_hz={encoder.sample_rate_hz:g}: set both to the same rate"
+                f"`encoder.sample_rate_hz`={encoder.sample_rate_hz:g}: set both to the same rate"
             )
         say_contents(
             recordings.source,
@@ -147,27 +153,46 @@ class Signals(MapStyleModality):
             recordings.splits,
             **({"groups": sorted(set(recordings.groups) - {""})} if any(recordings.groups) else {}),
         )
+        if conversions:
+            say(f"data: {recordings.source}: {conversions}")
+        if to_train and hasattr(encoder, "set_channels"):
+            self._name_channels(encoder, recordings)
         if self.labels is not None:
             self._check_task(recordings.labels, self.labels)
         window_samples = self.window_samples(encoder)
         return SignalCorpus(recordings, encoder, window_samples, self.labels, self.cache_dir, self.skip_bad, signals)
 
-    def _read(self) -> tuple[Recordings | ArrayRecordings, PackedSignals | None]:
-        """Return the recordings of the source, and their samples if they are in shards."""
+    def _name_channels(self, encoder: Any, recordings: Recordings | ArrayRecordings) -> None:
+        """Give an encoder the names and units that it lacks; `channels` by number become names, as they are saved."""
+        names, units = list(recordings.channels), encoder.units or (recordings.units if any(recordings.units) else None)
+        is_named = not is_nameless(names) and len(set(names)) == len(names)
+        encoder.set_channels(encoder.channel_names or (names if is_named else None), units)
+        if is_named and self.channels is not None:
+            self.channels = names
+
+    def _read(
+        self, names: Sequence[str] | None, units: Sequence[str] | None
+    ) -> tuple[Recordings | ArrayRecordings, PackedSignals | None, str]:
+        """Return the recordings of the source, their samples if they are in shards, and a line about conversions.
+
+        Args:
+            names: channels that the encoder reads; None: by position.
+            units: their units; None: those of the source.
+        """
         shares: dict[str, Any] = {"valid_share": self.valid_share, "test_share": self.test_share, "seed": self.seed}
         if not is_sharded(self.source):
             options = {name: getattr(self, name) for name in ("sample_rate_hz", "channels", "missing")}
-            return read_recordings(self.source, **options, **shares), None
+            recordings = read_recordings(self.source, **options, **shares, model_channels=names, model_units=units)
+            return recordings, None, recordings.conversions
         shards = Shards(self.source, self.cache_dir, self.cache_gb)
-        recordings, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
-        _, columns = choose_channels(self.channels, recordings.channels, self.source)
-        if list(columns) != list(range(len(recordings.channels))):
-            raise ValueError(
-                f"data.channels={list(self.channels or ())}, but the shards of {self.source} hold the channels "
-                f"{', '.join(recordings.channels)}: leave data.channels out, or shard the recordings again with these"
-            )
-        splits = draw_lacking_splits(recordings.splits, recordings.groups, recordings.names, **shares)
-        return replace(recordings, splits=splits), signals
+        sharded, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
+        channels, columns = choose_model_channels(names, self.channels, sharded.channels, self.source)
+        own = [[sharded.units[column] for column in columns]]
+        new_units, factors, conversions = convert_units(own, channels, ["the shards"], units, self.source)
+        if factors is not None or columns != list(range(len(sharded.channels))):
+            signals = signals.converted(columns, None if factors is None else factors[0])
+        splits = draw_lacking_splits(sharded.splits, sharded.groups, sharded.names, **shares)
+        return replace(sharded, splits=splits, channels=channels, units=new_units), signals, conversions
 
     def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
         """Return the classes of `group`, or of the labels that `data.labels` names."""
@@ -177,8 +202,8 @@ class Signals(MapStyleModality):
             return corpus.speakers
         if task != self.labels:
             raise ValueError(
-                f"an online probe of signals has the task 'group' or that of data.labels={self.labels!r}, not {task!r}:"
-                f" set data.labels to {task}, or leave the probe out with --trainer.callbacks null"
+                f"an online probe of signals has the task 'group' or that of `labels`={self.labels!r}, not {task!r}:"
+                f" set `labels` to {task}, or leave the probe out with --trainer.callbacks null"
             )
         return corpus.recordings.labels[task].classes
 
@@ -209,7 +234,7 @@ class Signals(MapStyleModality):
     def _check_task(labels: Any, task: str) -> None:
         if task not in labels:
             known = ", ".join(labels) or "none"
-            raise ValueError(f"data.labels={task!r} is not among the labels of the source: {known}")
+            raise ValueError(f"`labels`={task!r} is not among the labels of the source: {known}")
 
     @staticmethod
     def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
@@ -219,8 +244,8 @@ class Signals(MapStyleModality):
         if longest <= steps[-1]:
             raise ValueError(
                 f"split {split!r}: the longest recording gives {longest} latents, but the model predicts {steps[-1]} "
-                "steps ahead: lower model.predictor.init_args.num_steps (or the last of "
-                "model.predictor.init_args.steps), or the strides of the encoder"
+                "steps ahead: lower `predictor.num_steps` (or the last of "
+                "`predictor.steps`), or the strides of the encoder"
             )
         num_short = int((num_latents <= steps[0]).sum())
         if num_short:
@@ -240,6 +265,6 @@ class Signals(MapStyleModality):
                 f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"
             )
             if num_empty == len(num_usable):
-                raise ValueError(f"{problem}: lengthen data.window_seconds, or fill or cut out missing samples")
+                raise ValueError(f"{problem}: lengthen `window_seconds`, or fill or cut out missing samples")
             say(f"data: {problem}")
         return corpus

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.folders import name_a_few
@@ -24,7 +24,7 @@ class PackedSignals(PackedRows):
     """Recordings in one float32 memory map, which `pack_signals` writes; row i is recording i.
 
     Attributes:
-        channels: names of the channels.
+        channels: names of the channels on disk.
         sample_rate_hz: rate of all recordings.
 
     Raises:
@@ -35,16 +35,27 @@ class PackedSignals(PackedRows):
         """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
         if start < 0:
             raise ValueError(f"start={start}, but a recording's first sample is number 0")
+        if self._view is not None:
+            stored, columns, factors = self._view
+            return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)
         stop = int(self.lengths[row])
         if num_samples is not None:
             stop = min(start + num_samples, stop)
         offset = int(self._offsets[row])
         return self.elements[offset + start : offset + max(start, stop)]
 
+    def converted(self, columns: Sequence[int], factors: Float64[np.ndarray, " C"] | None) -> "PackedSignals":
+        """Return a view that reads these columns, multiplied by these factors (None: as they are)."""
+        view = self.subset(np.arange(len(self)))
+        view.shape = (len(columns),)
+        view._view = (self, list(columns), np.ones(len(columns)) if factors is None else factors)
+        return view
+
     def _open(self, index: Mapping[str, Any]) -> None:
         super()._open(index)
         self.channels: list[str] = [str(name) for name in index["channels"]]
         self.sample_rate_hz = float(index["sample_rate_hz"])
+        self._view: tuple[PackedSignals, list[int], np.ndarray] | None = None
         if self.shape != (len(self.channels),):
             raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
 
@@ -59,9 +70,9 @@ def pack_signals(
 ) -> PackedSignals:
     """Decode all recordings to float32, or reuse what an earlier call decoded.
 
-    Values keep their units; missing samples are NaN. Labels, groups and splits are not in the pack, and can change
-    without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a hundred times
-    that of others. An interrupted call leaves no pack behind.
+    Values are in the recordings' `units`; missing samples are NaN. Labels, groups and splits are not in the pack, and
+    can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
+    hundred times that of others. An interrupted call leaves no pack behind.
 
     Args:
         recordings: the recordings, as `read_recordings` returns them.

@@ -1,7 +1,9 @@
 """Rates and channels that the files of one source must share."""
 
+import math
 from collections.abc import Sequence
 
+RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
 
@@ -21,14 +23,35 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
     return known[0][0] if known else None
 
 
+def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Sequence[str], source: object) -> float:
+    """Return the rate of the chosen channels of one file.
+
+    Args:
+        rates: rate of each channel of the file.
+        chosen: columns of the chosen channels.
+        channels: names of the file's channels.
+        source: the file, for the message.
+
+    Raises:
+        ValueError: if two chosen channels have different rates, of which the message lists all, or the rate is not
+            positive.
+    """
+    if len({rates[column] for column in chosen}) > 1:
+        listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
+        raise ValueError(f"{source}: channels have different rates: {listed}; choose those of one rate by `channels`")
+    if not 0 < rates[chosen[0]] < math.inf:
+        raise ValueError(f"{source}: channel {channels[chosen[0]]} has {rates[chosen[0]]:g} Hz: correct the header")
+    return rates[chosen[0]]
+
+
 def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], source: object) -> list[str]:
     """Return the channels of all files.
 
     Raises:
-        ValueError: if two files have different channels; the message names them.
+        ValueError: if two files have different channels, in whatever order; the message names them.
     """
     for other, name in zip(channels[1:], names[1:], strict=True):
-        if list(other) != list(channels[0]):
+        if sorted(other) != sorted(channels[0]):
             raise ValueError(
                 f"{source}: {names[0]} has the channels {', '.join(channels[0])}; {name} has {', '.join(other)}; "
                 "set `channels` to channels that all files have"
@@ -62,6 +85,47 @@ def choose_channels(
             f"{source} has {', '.join(available)}"
         )
     return [available[column] for column in columns], columns
+
+
+def choose_model_channels(
+    wanted: Sequence[str] | None, chosen: Sequence[str | int] | None, available: Sequence[str], source: object
+) -> tuple[list[str], list[int]]:
+    """Return names and columns of the channels that a model reads, in its order; `wanted` are their names.
+
+    Channels without names ("0", "1", ...), and those of a model without names (`wanted` is None), are read by position,
+    as `choose_channels` returns them.
+
+    Raises:
+        ValueError: if a wanted channel is missing, or is not among the chosen ones; the message lists both. Also the
+            errors of `choose_channels`.
+    """
+    if wanted is None:
+        return choose_channels(chosen, available, source)
+    if is_nameless(available):
+        return choose_channels(None if chosen and set(chosen) <= set(wanted) else chosen, available, source)
+    names = list(available) if chosen is None else choose_channels(chosen, available, source)[0]
+    columns = [find_channel(name, names) for name in wanted]
+    if -1 in columns or (chosen is not None and len(names) != len(wanted)):
+        has = "has the channels" if chosen is None else "has, by `channels`, the channels"
+        raise ValueError(
+            f"{source} {has} {', '.join(names)}, but the model reads {', '.join(wanted)}, by these names: rename the "
+            "channels of the source, or the model's (`channel_names` of the encoder, in its config.json)"
+        )
+    return list(wanted), [list(available).index(names[column]) for column in columns]
+
+
+def is_nameless(channels: Sequence[str]) -> bool:
+    """Return whether channels have no names but their numbers."""
+    return list(channels) == [str(number) for number in range(len(channels))]
+
+
+def find_channel(name: str, available: Sequence[str]) -> int:
+    """Return the column of the only channel of this name, or of the only one that differs in case; -1 if absent."""
+    for spelt in (str, str.casefold):
+        columns = [column for column, other in enumerate(available) if spelt(other) == spelt(name)]
+        if columns:
+            return columns[0] if len(columns) == 1 else -1
+    return -1
 
 
 def _column(channel: str | int, available: Sequence[str], source: object) -> int:

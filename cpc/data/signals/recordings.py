@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 
 from cpc.data.signals.archives import is_ts, list_ts, ts_files
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.labels import IntervalLabels, Labels
 from cpc.data.signals.listing import Listing, Reader, ReadOptions
-from cpc.data.signals.rates import RATE_TOLERANCE, choose_channels
+from cpc.data.signals.rates import RATE_TOLERANCE
+from cpc.data.signals.units import convert_units
 from cpc.data.store.atomic import json_text
 from cpc.data.store.splits import draw_splits
 
@@ -39,6 +40,9 @@ class Recordings:
         labels: task -> labels.
         num_samples: upper bound of each recording's number of samples.
         missing: `refuse` or `mask`, see `read_recordings`.
+        units: unit of each channel, to which all recordings are converted; "" if unknown.
+        factors: `[n, C]` factors of this conversion; None: nothing is converted.
+        conversions: a line about them, for messages; "" if nothing is converted.
     """
 
     source: Path
@@ -53,12 +57,15 @@ class Recordings:
     columns: Sequence[int]
     version: Sequence[Any]
     reader: Reader
+    units: list[str]
+    factors: Float64[np.ndarray, "n C"] | None
+    conversions: str
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
-        """Yield a recording in blocks, in its own units; NaN where a sample is missing.
+        """Yield a recording in blocks, in `units`; NaN where a sample is missing.
 
         Raises:
             ValueError: naming the recording, if it cannot be decoded or has no samples; naming channel and time too, if
@@ -67,6 +74,7 @@ class Recordings:
         num_read, num_known = 0, 0
         for block in self.reader.blocks(row, self.columns):
             with np.errstate(over="ignore", invalid="ignore"):
+                block = block if self.factors is None else block * self.factors[row]
                 samples = np.array(block, np.float32, order="C")
             known = np.isfinite(samples)
             if not known.all():
@@ -91,11 +99,13 @@ class Recordings:
         return self.reader.loaded()
 
     def key(self) -> str:
-        """Return a hash of everything that the samples depend on: content, channels, rate, treatment of missing ones.
+        """Return a hash of all that the samples depend on: content, channels, rate, units, treatment of missing ones.
 
         The content of files is represented by their paths, sizes and times; that of an npz by its checksums.
         """
         parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
+        if self.factors is not None:
+            parts.append(self.factors.tolist())
         return hashlib.sha256(json_text(parts).encode()).hexdigest()[:24]
 
     def _missing_sample(self, row: int, num_read: int, samples: np.ndarray, known: np.ndarray) -> str:
@@ -118,6 +128,8 @@ def read_recordings(
     test_share: int | float = 0.0,
     seed: int = 0,
     label_columns: Sequence[str] = LABEL_COLUMNS,
+    model_channels: Sequence[str] | None = None,
+    model_units: Sequence[str] | None = None,
 ) -> Recordings:
     """Read names, splits, groups and labels of a source of recordings, but not the samples.
 
@@ -138,11 +150,15 @@ def read_recordings(
         test_share: likewise for `test`.
         seed: seed of the hash.
         label_columns: names of columns that hold labels per sample.
+        model_channels: names of the channels that a model reads; they are returned in its order. Channels without
+            names are taken by position, and so are all if it is None.
+        model_units: units that a model reads, to which recordings are converted. If it is None, all recordings are
+            converted to the units of the first.
 
     Raises:
         ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
-            known format, a channel is unknown, files differ in rate or channels, the rate is missing or contradicts the
-            source, or a share leaves a split empty.
+            known format, a channel is unknown, files differ in rate or channels or in units that cannot be converted,
+            the rate is missing or contradicts the source, or a share leaves a split empty.
     """
     path = Path(source).expanduser()
     if sample_rate_hz is not None and not 0 < sample_rate_hz < np.inf:
@@ -151,14 +167,19 @@ def read_recordings(
     channels = [channels] if isinstance(channels, str) else channels
     if missing not in ("refuse", "mask"):
         raise ValueError(f"`missing`={missing!r} is not one of 'refuse', 'mask'")
-    listing = _list(path, ReadOptions(sample_rate_hz, channels, label_columns))
+    options = ReadOptions(sample_rate_hz, channels, label_columns, model_channels)
+    listing = _list(path, options)
     if listing.layout_problem and (channels is None or len(channels) != len(listing.channels)):
         raise ValueError(listing.layout_problem)
-    names, columns = choose_channels(channels, listing.channels, path)
+    names, columns = options.choose(listing.channels, path)
+    units, factors, conversions = convert_units(
+        [[each[column] for column in columns] for each in listing.units], names, listing.names, model_units, path
+    )
     rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
     splits = [split or "train" for split in listing.splits]
     splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
-    labels = listing.labels | {task: IntervalLabels(rows, rate) for task, rows in listing.intervals.items()}
+    own_rates = [own or rate for own in listing.own_rates_hz]
+    labels = listing.labels | {task: IntervalLabels(rows, own_rates) for task, rows in listing.intervals.items()}
     return Recordings(
         source=path,
         names=listing.names,
@@ -172,6 +193,9 @@ def read_recordings(
         columns=columns,
         version=listing.version,
         reader=listing.reader,
+        units=units,
+        factors=factors,
+        conversions=conversions,
     )
 
 

@@ -39,11 +39,12 @@ def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
         if isinstance(each, RecordingLabels):
             labels[task] = {"classes": each.classes, "codes": each.recording_codes.tolist()}
         else:
+            each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
             codes = (each.codes(row, 0, length) for row, length in enumerate(packed.lengths.tolist()))
             labels[task] = {"classes": each.classes, "runs": list(map(_runs, codes))}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups
     columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
-    return json_text({"format": 1, **columns}).encode()
+    return json_text({"format": 1, **columns, "units": recordings.units}).encode()
 
 
 def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[ArrayRecordings, PackedSignals]:
@@ -75,12 +76,13 @@ def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tup
             labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
             missing=table["missing"],
             source=shards.source,
+            units=_strings(table.get("units", [""] * len(packed.channels)), len(packed.channels)),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not a table of signals; is it damaged? {error!r}") from error
     if missing == "refuse" and recordings.missing == "mask":
         raise ValueError(
-            f"{shards.source} may lack samples, because its shards were made with missing=mask: set data.missing to "
+            f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
             "mask, or shard the recordings again without it"
         )
     check_skipped(packed, "recording", skip_bad)

@@ -17,6 +17,7 @@ from cpc.data.signals.corpora import SignalArrays
 
 CLASSES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")
 CHANNELS = ("acc_x", "acc_y", "acc_z", "gyro_x", "gyro_y", "gyro_z")
+UNITS = (*["g"] * 3, *["rad/s"] * 3)  # the median of the accelerometer's norm is 1.07, that of the gyroscope's 2.0
 SIDES = ("left", "right")
 RATE_HZ = 50.0
 MEMBER = "seglearn/data/watch_dataset.npy"
@@ -95,4 +96,5 @@ def smartwatch_arrays(
 ) -> SignalArrays:
     """Return the recordings with names of classes, channels and sides."""
     sides = [SIDES[code] for code in side.tolist()]
-    return SignalArrays(x, length, subject, label, CLASSES, CHANNELS, RATE_HZ, more_labels={"side": sides})
+    more_labels = {"side": sides}
+    return SignalArrays(x, length, subject, label, CLASSES, CHANNELS, RATE_HZ, None, more_labels, UNITS)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cpc.config.argument_rules import plain
+
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
@@ -34,10 +36,18 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 def json_text(content: Any, **options: Any) -> str:
     """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
 
+    Numbers and arrays of numpy are written like those of Python.
+
     Raises:
         ValueError: if a number is not finite; pass the content through `finite` first.
     """
-    return json.dumps(content, allow_nan=False, **options)
+    return json.dumps(content, allow_nan=False, default=_written, **options)
+
+
+def _written(value: Any) -> Any:
+    if (written := plain(value)) is value:
+        raise TypeError(f"{type(value).__name__} is not JSON serializable")
+    return written
 
 
 @contextmanager

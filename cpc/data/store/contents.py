@@ -3,13 +3,16 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
 from cpc.data.store.splits import SPLITS
 
 NUM_NAMED = 4
+_IS_QUIET: ContextVar[bool] = ContextVar("is_quiet", default=False)
 # For each variable of torchrun, Lightning and Slurm that holds a rank, the variable of the number of processes.
 _SIZES = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLURM_NTASKS"}
 
@@ -34,9 +37,29 @@ def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups:
     say(f"data: {source}: {', '.join(parts)}")
 
 
-@cache
 def say(line: str) -> None:
-    """Print a line on stderr, only once per process, on the first rank."""
+    """Print a line on stderr, only once per process, on the first rank, and not within `quiet`."""
+    if not is_quiet():
+        _say_once(line)
+
+
+@contextmanager
+def quiet(is_wanted: bool = True) -> Iterator[None]:
+    """Print no lines about data while the block runs; `is_wanted=False`: print them."""
+    token = _IS_QUIET.set(is_wanted)
+    try:
+        yield
+    finally:
+        _IS_QUIET.reset(token)
+
+
+def is_quiet() -> bool:
+    """Return whether a block of `quiet` runs."""
+    return _IS_QUIET.get()
+
+
+@cache
+def _say_once(line: str) -> None:
     if not later_ranks(is_launched=True):
         print(line, file=sys.stderr, flush=True)
 

@@ -75,7 +75,7 @@ class SameGroupBatches(BatchStream):
             raise ValueError(
                 f"{group}s with a single {item}: {', '.join(named)}{more}. With same_speaker_excluding, windows of "
                 f"one {item} are not negatives of each other: leave these {group}s out, cut their {item}s into "
-                "several, or choose another strategy (model.loss.init_args.negatives)"
+                "several, or choose another strategy (`loss.negatives`)"
             )
         self.groups_per_batch = groups_per_batch
         self._require_distinct_items = require_distinct_items

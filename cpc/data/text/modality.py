@@ -66,7 +66,7 @@ class Text(Modality):
         if not getattr(context, "has_bounded_state", True):  # a user's class may lack the attribute
             raise ValueError(
                 f"the context is a {type(context).__name__} without a window, so its state would grow with every "
-                "chunk of text: set model.context.init_args.window"
+                "chunk of text: set `context.window`"
             )
         model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 

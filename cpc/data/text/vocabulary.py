@@ -106,7 +106,7 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     if not 3 <= num_tokens <= len(counts):
         raise ValueError(
             f"num_tokens={num_tokens}, but the training text has {len(counts)} different tokens, including {END}: set "
-            f"model.encoder.init_args.num_tokens to a number from 3 to {len(counts)}"
+            f"`encoder.num_tokens` to a number from 3 to {len(counts)}"
         )
     special = {END, UNKNOWN}
     kept = [symbol for symbol in _sort_symbols(counts) if symbol not in special][: num_tokens - len(special)]
@@ -124,7 +124,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     if len(alphabet) + 2 > num_tokens:
         raise ValueError(
             f"num_tokens={num_tokens}, but the {len(alphabet)} characters of the training text, {END} and {UNKNOWN} "
-            f"are already {len(alphabet) + 2} subwords: raise model.encoder.init_args.num_tokens"
+            f"are already {len(alphabet) + 2} subwords: raise `encoder.num_tokens`"
         )
     known = Counter({chunk: count for chunk, count in counts.items() if alphabet.issuperset(chunk)})
     merges = learn_merges(known, alphabet, num_tokens - 2)
@@ -132,7 +132,7 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
     if len(symbols) + 2 < num_tokens:
         raise ValueError(
             f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, including "
-            f"{END} and {UNKNOWN}: lower model.encoder.init_args.num_tokens"
+            f"{END} and {UNKNOWN}: lower `encoder.num_tokens`"
         )
     pairs = BytePairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})

@@ -343,18 +343,18 @@ def test_options_survive_a_config(speech: Path) -> None:
     ("options", "message"),
     [
         ({}, "has no effect"),
-        ({"pitch_cents": 0}, "data.augmentation.pitch_cents=0 must be above 0, at most 1200"),
-        ({"pitch_cents": float("nan")}, "pitch_cents=nan must be above 0"),
-        ({"noise_snr_db": (15, 5)}, r"noise_snr_db=\[15, 5\] must be two .* -100 to 100, the lower one first"),
-        ({"reverb_ms": (0, 100)}, r"reverb_ms=\[0, 100\] must be two numbers from 1 to 10000"),
-        ({"band_drop_hz": 9000}, "band_drop_hz=9000 must be above 0, at most 8000"),
-        ({"gain_db": 70}, "gain_db=70 must be above 0, at most 60"),
-        ({"time_drop_ms": 300}, "time_drop_ms=300 must be above 0, at most 200"),
-        ({"noise_snr_db": (5, 15), "noise_band_hz": (7000, 9000)}, "noise_band_hz=.*from 0 to 8000"),
-        ({"noise_snr_db": (5, 15), "noise_band_hz": (80, 85)}, "noise_band_hz=.*at least 10 Hz wide"),
-        ({"pitch_cents": 100, "noise": "pink"}, "have no effect without data.augmentation.noise_snr_db"),
-        ({"pitch_cents": 100, "noise_band_hz": (80, 240)}, "have no effect without data.augmentation.noise_snr_db"),
-        ({"pitch_cents": 100, "applied_to": "future"}, "applied_to='future' is not one of 'past', 'both'"),
+        ({"pitch_cents": 0}, "`augmentation.pitch_cents`=0 must be above 0, at most 1200"),
+        ({"pitch_cents": float("nan")}, "pitch_cents`=nan must be above 0"),
+        ({"noise_snr_db": (15, 5)}, r"noise_snr_db`=\[15, 5\] must be two .* -100 to 100, the lower one first"),
+        ({"reverb_ms": (0, 100)}, r"reverb_ms`=\[0, 100\] must be two numbers from 1 to 10000"),
+        ({"band_drop_hz": 9000}, "band_drop_hz`=9000 must be above 0, at most 8000"),
+        ({"gain_db": 70}, "gain_db`=70 must be above 0, at most 60"),
+        ({"time_drop_ms": 300}, "time_drop_ms`=300 must be above 0, at most 200"),
+        ({"noise_snr_db": (5, 15), "noise_band_hz": (7000, 9000)}, "noise_band_hz`=.*from 0 to 8000"),
+        ({"noise_snr_db": (5, 15), "noise_band_hz": (80, 85)}, "noise_band_hz`=.*at least 10 Hz wide"),
+        ({"pitch_cents": 100, "noise": "pink"}, "have no effect without `augmentation.noise_snr_db`"),
+        ({"pitch_cents": 100, "noise_band_hz": (80, 240)}, "have no effect without `augmentation.noise_snr_db`"),
+        ({"pitch_cents": 100, "applied_to": "future"}, "applied_to`='future' is not one of 'past', 'both'"),
     ],
 )
 def test_options_that_cannot_be_met(options: dict, message: str, speech: Path, unchecked_types: None) -> None:
@@ -364,5 +364,5 @@ def test_options_that_cannot_be_met(options: dict, message: str, speech: Path, u
 
 
 def test_noise_that_is_not_there_is_named(speech: Path) -> None:
-    with pytest.raises(ValueError, match=r"data.augmentation.noise='nowhere': there is no manifest"):
+    with pytest.raises(ValueError, match=r"`augmentation.noise`='nowhere': there is no manifest"):
         windows(audio(speech, noise_snr_db=(5.0, 15.0), noise="nowhere"))

@@ -122,20 +122,19 @@ def test_missing_samples_stay_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="channel 0 is missing"):
         shard_corpus(tmp_path / "gaps.npz", tmp_path / "out")
     shard_corpus(tmp_path / "gaps.npz", tmp_path / "out", missing="mask")
-    with pytest.raises(ValueError, match=r"made with missing=mask: set data\.missing to mask"):
+    with pytest.raises(ValueError, match=r"made with missing=mask: set `missing` to mask"):
         open_source(tmp_path / "out", labels=None)
     batch = open_source(tmp_path / "out", labels=None, missing="mask").windows(None).__getitems__([(0, 0)])
     np.testing.assert_array_equal(batch.x[0], x[0, :102].astype(np.float32))
     assert batch.is_known[0].sum() == 102 - 70
 
 
-def test_channels_are_chosen_once(source: Path, sharded: Path, tmp_path: Path) -> None:
+def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_path: Path) -> None:
     assert open_source(sharded, channels=["x", "y"]).recordings.channels == ["x", "y"]
-    with pytest.raises(ValueError, match=r"data\.channels=\['y'\], but the shards .* hold the channels x, y"):
-        open_source(sharded, channels=["y"])
     shard_corpus(source, tmp_path / "out", channels=["y"], sample_rate_hz=RATE_HZ)
-    corpus = Signals(source=str(tmp_path / "out"), valid_share=0.0).open(SignalEncoder(1, 4, RATE_HZ))
-    np.testing.assert_array_equal(corpus.signals.read(1), open_source(source).signals.read(1)[:, 1:])
+    for data in (Signals(source=str(tmp_path / "out")), Signals(source=str(sharded), channels=["y"])):
+        corpus = data.open(SignalEncoder(1, 4, RATE_HZ))
+        np.testing.assert_array_equal(corpus.signals.read(1), open_source(source).signals.read(1)[:, 1:])
 
 
 @pytest.mark.parametrize(
@@ -143,6 +142,7 @@ def test_channels_are_chosen_once(source: Path, sharded: Path, tmp_path: Path) -
     [
         ({"missing": "no"}, "missing is 'no'"),
         ({"names": ["a"]}, "a list of 6 strings is missing"),
+        ({"units": "mV"}, "a list of 2 strings is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 2**62]] * 6}}}, "lie outside"),

@@ -191,7 +191,7 @@ def test_a_split_without_a_known_pair_of_latents_is_an_error(tmp_path: Path) -> 
     np.savez(tmp_path / "gaps.npz", x=x)
     model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
     modality = data(tmp_path / "gaps.npz", missing="mask", valid_share=0.0)
-    with pytest.raises(ValueError, match=r"of 802 windows 802 are left out.*: lengthen data\.window_seconds"):
+    with pytest.raises(ValueError, match=r"of 802 windows 802 are left out.*: lengthen `window_seconds`"):
         modality.training(modality.open(model.encoder), model)
 
 
@@ -199,7 +199,7 @@ def test_masks_need_an_encoder_that_knows_its_latents(source: Path) -> None:
     class Other(SignalEncoder):
         known_latents = property()  # an AttributeError, as if there were none
 
-    with pytest.raises(ValueError, match=r"data\.missing=mask needs an encoder .* Other has no method `known_latents`"):
+    with pytest.raises(ValueError, match=r"`missing`=mask needs an encoder .* Other has no method known_latents"):
         data(source, missing="mask").check_encoder(Other(2, 4, RATE_HZ, kernels=(4, 2), strides=(2, 2)))
 
 
@@ -216,7 +216,7 @@ def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"labels": "mood"}, "data.labels='mood' is not among the labels of the source"),
+        ({"labels": "mood"}, "`labels`='mood' is not among the labels of the source"),
         ({"channels": [0]}, "has 1 channels"),
     ],
 )
@@ -226,7 +226,7 @@ def test_refusals_of_sources(source: Path, options: dict, message: str) -> None:
 
 
 def test_refusals_of_encoders_and_splits(source: Path) -> None:
-    with pytest.raises(ValueError, match="sample_rate_hz=10, but"):
+    with pytest.raises(ValueError, match="sample_rate_hz`=10, but"):
         data(source, sample_rate_hz=10.0).check_encoder(encoder())
     corpus = data(source).open(encoder())
     with pytest.raises(ValueError, match="no recordings of split 'dev', only of test, train, valid"):

@@ -1,6 +1,6 @@
 import pytest
 
-from cpc.data.store.contents import say, say_contents
+from cpc.data.store.contents import _say_once, say, say_contents
 
 
 def test_splits_are_counted_once_in_their_order(
@@ -39,6 +39,6 @@ def test_a_rank_without_several_processes_is_left_over(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    say.cache_clear()
+    _say_once.cache_clear()
     say("a line")
     assert capsys.readouterr().err == ("a line\n" if is_first else "")

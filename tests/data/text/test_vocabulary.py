@@ -128,7 +128,7 @@ def test_refusals() -> None:
             build_vocabulary(lines, tokens="words", num_tokens=10)
     with pytest.raises(ValueError, match="num_tokens=9, but the training text has 7 different tokens"):
         build_vocabulary(LINES, tokens="words", num_tokens=9)
-    with pytest.raises(ValueError, match=r"num_tokens to a number from 3 to 7"):
+    with pytest.raises(ValueError, match=r"num_tokens` to a number from 3 to 7"):
         build_vocabulary(LINES, tokens="words", num_tokens=2)
     with pytest.raises(ValueError, match="the 11 characters of the training text"):
         build_vocabulary(LINES, tokens="subwords", num_tokens=5)
