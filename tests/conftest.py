@@ -20,6 +20,8 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+if not torch.cuda.is_available():  # the kernel of the losses then runs in Triton's interpreter
+    os.environ["TRITON_INTERPRET"] = "1"
 settings.register_profile("fuzz", max_examples=100_000)  # the long form of tests that are marked so
 
 

@@ -235,7 +235,7 @@ def assemble(
         negatives=None,
         step=step,
         num_negatives=num_negatives,
-        is_used=is_used,
+        is_used=None if bool(is_used.all()) else is_used,
         size=size,
         blocks=blocks,
     )

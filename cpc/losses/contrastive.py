@@ -73,8 +73,7 @@ class Contrastive(Loss):
         num_negatives: number of negatives drawn per row and step, uniformly with replacement; None: all candidates of
             the batch.
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does.
-        compute: `bf16` rounds the operands of the loss's matrix products to bfloat16; `reference` runs the definition
-            (see `cpc.losses.info_nce`).
+        compute: how the loss's matrix products are rounded, see `cpc.losses.info_nce`.
         auxiliary_negatives: further strategies to train with, and the share of each in the training loss. The strategy
             `negatives` has the remaining share; the bound is that of `negatives`. With `{"sequence_only": 0.75}` and
             `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
@@ -93,7 +92,7 @@ class Contrastive(Loss):
         negatives: str = "mixed",
         num_negatives: int | None = None,
         shared_across_steps: bool = False,
-        compute: Literal["float32", "bf16", "reference"] = "float32",
+        compute: Literal["auto", "float32", "tf32", "bf16", "reference"] = "auto",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
     ) -> None:

@@ -33,7 +33,7 @@ class CandidateSet(NamedTuple):
             mask.
         step: `[M]` index of the row's step among the K.
         num_negatives: `[M]` number of negatives in the mask.
-        is_used: `[N]` whether the candidate is scored in any row.
+        is_used: `[N]` whether the candidate can be scored in any row; None: all can be.
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
         blocks: parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
@@ -53,7 +53,7 @@ class CandidateSet(NamedTuple):
     negatives: Tensor | None
     step: Tensor
     num_negatives: Tensor
-    is_used: Tensor
+    is_used: Tensor | None
     size: tuple[int, int, int]
     blocks: list[Any]
     draw_excess_nats: Tensor | None = None

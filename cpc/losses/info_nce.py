@@ -28,7 +28,7 @@ def info_nce(
     generator: torch.Generator | None = None,
     negatives: Int[Tensor, "M R"] | None = None,
     temperature: float | Tensor = 1.0,
-    compute: str = "float32",
+    compute: str = "auto",
 ) -> RowLosses:
     """Return the InfoNCE loss of each query's positive: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
@@ -53,10 +53,11 @@ def info_nce(
         negatives: indices of each row's negatives among the candidates, instead of `num_negatives`. They need not be
             allowed, but must not be the positive.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
-        compute: `bf16` computes scores from operands rounded to bfloat16 and gradients with bfloat16 products, which is
-            faster if the processor has units for it. Scores, log-sum-exp and sums over tiles stay float32. Products
-            with few drawn negatives, whose vectors are gathered, stay float32 too (`cpc.losses.engine`). `reference`
-            runs the definition, in float64 and with the whole score matrix in memory.
+        compute: how matrix products are rounded. `auto`: not at all on a CPU; on a GPU like `tf32`, or like `bf16` if
+            the queries are bfloat16. `float32`: not at all. `tf32`: operands have 11 bits on a GPU that has TF32.
+            `bf16`: operands have 8 bits; on a GPU scores and score gradients too. Sums are float32 (log-sum-exp, and
+            sums over tiles). Products with few drawn negatives on a CPU are not rounded. `reference` runs the
+            definition, in float64 and with the whole score matrix in memory.
 
     Returns:
         `RowLosses`; `.loss` is the mean over rows.
@@ -108,9 +109,12 @@ def info_nce(
             f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative, so their loss is 0: allow more "
             "sequences or put more of them in the batch"
         )
+    bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
     if num_negatives is not None and negatives is None:
         negatives = draw_row_negatives(rows, num_negatives, generator, device=queries.device)
-    bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
+    elif negatives is not None:
+        is_used = torch.zeros(len(candidates), dtype=torch.bool, device=queries.device)
+        rows = rows._replace(is_used=is_used.index_fill(0, torch.cat([negatives.flatten(), positives.long()]), True))
     rows = rows.on(queries.device)._replace(negatives=negatives)
     return info_nce_rows(divide_by_temperature(queries, temperature), candidates, rows, bias, compute)
 

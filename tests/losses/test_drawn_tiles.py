@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from cpc.losses import info_nce
-from cpc.losses.engine import tiles
-from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, PerRowTiles, SharedTiles, choose_tiles
+from cpc.losses.engine import Block, tiles
+from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, KernelTiles, PerRowTiles, SharedTiles, choose_tiles
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 
@@ -38,7 +38,8 @@ def test_products_equal_those_of_gathered_vectors(
     bias, rows = random(13) if has_bias else None, slice(0, 11)
     results = []
     for kind in (DrawnTiles, PerRowTiles):
-        of, by_candidates, by_bias = kind(candidates, bias, drawn), torch.ones_like(candidates), candidates.new_ones(13)
+        of = kind(Block(), candidates, bias, drawn)
+        by_candidates, by_bias = torch.ones_like(candidates), candidates.new_ones(13)
         found = [of.scores(queries, rows), of.query_gradient(slopes)]
         of.add_bias_gradient(slopes, weight, by_bias)
         of.add_candidate_gradient(slopes, queries, by_candidates)
@@ -50,7 +51,7 @@ def test_products_equal_those_of_gathered_vectors(
 def test_equal_candidates_have_equal_scores() -> None:
     """Whatever their place in a row's draw: accuracy counts ties."""
     candidates = torch.randn(1, 37).expand(9, 37).contiguous()
-    scores = DrawnTiles(candidates, None, torch.arange(9)[None]).scores(torch.randn(1, 37), slice(0, 1))
+    scores = DrawnTiles(Block(), candidates, None, torch.arange(9)[None]).scores(torch.randn(1, 37), slice(0, 1))
     assert scores.unique().numel() == 1
 
 
@@ -69,12 +70,18 @@ def test_candidates_that_lie_in_memory_otherwise() -> None:
 
 
 def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = torch.zeros(2, 1 + 2, dtype=torch.long)
+    block, negatives = Block(positives=torch.zeros(2, 1, dtype=torch.long)), torch.zeros(2, 2, dtype=torch.long)
     few, some, many = (torch.zeros(num, 4) for num in (2 * DRAWN_BEYOND, 2 * DRAWN_BEYOND + 1, 201))
     has_c = tiles.compiled(tiles.SOURCE) is not None
-    assert type(choose_tiles(2, few, None, drawn, "float32")) is SharedTiles
-    assert type(choose_tiles(2, some, None, drawn, "float32")) is (DrawnTiles if has_c else SharedTiles)
-    assert type(choose_tiles(2, many, None, drawn, "bf16")) is PerRowTiles
+
+    def chosen(candidates: Tensor, compute: str = "float32") -> type:
+        return type(choose_tiles(block, 2, candidates, None, negatives, compute))
+
+    assert chosen(few) is SharedTiles
+    assert chosen(some) is (DrawnTiles if has_c else SharedTiles)
+    assert chosen(many, "bf16") is PerRowTiles
     monkeypatch.setattr(tiles, "compiled", lambda source: None)
-    assert type(choose_tiles(2, some, None, drawn, "float32")) is SharedTiles
-    assert type(choose_tiles(2, many, None, drawn, "float32")) is PerRowTiles
+    assert chosen(some) is SharedTiles
+    assert chosen(many) is PerRowTiles
+    monkeypatch.setattr(tiles, "has_kernel", lambda scores: True)
+    assert {chosen(each) for each in (few, some, many)} == {KernelTiles}

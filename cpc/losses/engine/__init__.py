@@ -27,7 +27,7 @@ from cpc.losses.engine.tiles import ROUNDINGS
 from cpc.losses.output import RowLosses
 
 REFERENCE = "reference"
-COMPUTE = (*ROUNDINGS, REFERENCE)
+COMPUTE = ("auto", *ROUNDINGS, REFERENCE)
 
 __all__ = [
     "COMPUTE",
@@ -53,7 +53,7 @@ def info_nce_rows(
     candidates: Float[Tensor, "N D"],
     candidate_set: CandidateSet,
     bias: Float[Tensor, " N"] | None = None,
-    compute: str = "float32",
+    compute: str = "auto",
 ) -> RowLosses:
     """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
 
@@ -67,24 +67,18 @@ def info_nce_rows(
     if compute == REFERENCE:
         return info_nce_definition(queries, candidates, candidate_set, bias)
     dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute != "float32":
+    if dtype == torch.float64 and compute not in ("auto", "float32"):
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
-    rows, negatives, num_negatives = candidate_set, candidate_set.negatives, candidate_set.num_negatives
-    if negatives is not None:
-        num_negatives = torch.full_like(num_negatives, negatives.shape[1])
-
-    def is_used() -> Tensor:
-        if negatives is None:
-            return rows.is_used
-        return torch.zeros_like(rows.is_used).index_fill(0, torch.cat([negatives.flatten(), rows.positive_index]), True)
-
+    rows, num_negatives = candidate_set, candidate_set.num_negatives
+    if rows.negatives is not None:
+        num_negatives = torch.full_like(num_negatives, rows.negatives.shape[1])
     loss, loss_nats, accuracy = tiled_loss(
         queries,
-        mask_unused(candidates.to(dtype), is_used),
+        mask_unused(candidates.to(dtype), rows.is_used),
         rows.blocks,
         rows.weight.to(dtype),
         query_index=rows.query_index,
-        negatives=negatives,
+        negatives=rows.negatives,
         bias=bias,
         compute=compute,
     )

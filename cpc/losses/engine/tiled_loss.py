@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.score_gradients import ScoreCorrections, loss_and_gradients, tie_width
-from cpc.losses.engine.tiles import choose_tiles
+from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
+from cpc.losses.engine.tiles import choose_tiles, rounding_of
 
 
 @torch.compiler.disable
@@ -34,7 +34,7 @@ def tiled_loss(
     bias: Tensor | None = None,
     target_scores: Float[Tensor, "M T"] | None = None,
     corrections: ScoreCorrections | None = None,
-    compute: str = "float32",
+    compute: str = "auto",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
 
@@ -50,7 +50,7 @@ def tiled_loss(
         bias: biases that are added to the scores, `[N]` or `[M, N]`.
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
-        compute: `bf16` rounds the operands of products (`cpc.losses.engine.tiles`).
+        compute: how products are rounded, see `cpc.losses.info_nce`.
     """
     inputs = (queries, candidates, bias, target_scores)
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
@@ -60,6 +60,7 @@ def tiled_loss(
         for each in inputs
     ]
     corrections = ScoreCorrections() if corrections is None else corrections
+    compute = rounding_of(compute, queries)
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
@@ -70,23 +71,18 @@ def tiled_loss(
             block_grad = candidates_grad
             if candidates_grad is not None and columns is not None:
                 block_grad = torch.zeros_like(block_candidates)
-            drawn, own = None, block.positives
-            if negatives is not None:
-                assert own is not None
-                drawn = torch.cat([own, block.columns_of(negatives)], 1)
+            own = block.positives
+            drawn = None if negatives is None else block.columns_of(negatives)
             lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
             num_rows = len(weight) if block.rows is None else len(block.rows)
-            tiles = choose_tiles(num_rows, block_candidates, block_bias, drawn, compute)
+            tiles = choose_tiles(block, num_rows, block_candidates, block_bias, drawn, compute)
             for tile in tiles.rows():
                 rows = tile if block.rows is None else block.rows[tile]
                 index = rows if query_index is None else query_index[rows]
                 tile_queries = queries[index].to(candidates.dtype)
-                mask = tile_own = None
                 tile_corrections = corrections.select(rows)
                 if own is not None:
                     columns_of_own = own[tile]
-                    # Among drawn candidates the positive is the first.
-                    tile_own = columns_of_own if drawn is None else torch.zeros_like(columns_of_own)
                     if lengths is None:
                         own_lengths = block_candidates[columns_of_own].norm(dim=-1)
                     else:
@@ -94,11 +90,9 @@ def tiled_loss(
                     own_bias = None if block_bias is None else block_bias[columns_of_own]
                     width = tie_width(tile_queries, own_lengths, own_bias)
                     tile_corrections = tile_corrections._replace(tie_width=width)
-                if block.candidate_mask is not None and block.sequence is not None and drawn is None:
-                    mask = block.candidate_mask[block.sequence[tile]]
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], found = loss_and_gradients(form, scores, tile_corrections, tile_own, targets, mask)
+                accuracy[rows], found = tiles.losses(form, scores, tile, tile_corrections, targets)
                 loss_nats[rows] = found.loss[:, 0]
                 if not any(each is not None for each in gradients):
                     continue
@@ -123,20 +117,24 @@ def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
     return candidates.dtype if tensor.dtype == torch.float16 else tensor.dtype
 
 
-def mask_unused(vectors: Float[Tensor, "*N D"], is_used: Callable[[], Bool[Tensor, "..."]]) -> Float[Tensor, "*N D"]:
+def mask_unused(
+    vectors: Float[Tensor, "*N D"], is_used: Bool[Tensor, "..."] | Callable[[], Bool[Tensor, "..."]] | None
+) -> Float[Tensor, "*N D"]:
     """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
     Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. On a GPU a
-    check would make the host wait, so vectors are always masked, in one pass.
+    check would make the host wait, so vectors are masked unless all are used.
 
     Args:
         vectors: candidates or targets.
-        is_used: returns the mask of the vectors that some row is scored against; called only if needed.
+        is_used: the mask of the vectors that some row is scored against, or a function that returns the mask and is
+            called only if needed; None: all are used.
     """
     # If the sum overflows, only the pass below is wasted.
-    if vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite()):
+    if is_used is None or (vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite())):
         return vectors
-    return vectors.where(rearrange(is_used(), "... n -> ... n 1"), 0)
+    mask = is_used if isinstance(is_used, Tensor) else is_used()
+    return vectors.where(rearrange(mask, "... n -> ... n 1"), 0)
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:

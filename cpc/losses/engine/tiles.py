@@ -1,8 +1,11 @@
-"""The matrix products of a block of rows, a tile of rows at a time: scores, and gradients given d loss / d score.
+"""The arithmetic of a block of rows, a tile of rows at a time: scores, losses, and the products of their gradients.
+
+On a GPU with Triton one kernel computes the losses of a tile (`kernel.py`), elsewhere `score_gradients.py`.
 
 M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts the rows of a tile.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +14,14 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from cpc.losses.engine.blocks import Block
+from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections, loss_and_gradients
 from cpc.native.compiled import REAL, CFunction, compiled, source
 
-ROUNDINGS = ("float32", "bf16")
+ROUNDINGS = ("float32", "tf32", "bf16")
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
+GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
 # If there are more candidates per drawn negative than this number, it is faster to multiply only with the drawn
 # candidates than to compute all scores and select from them. `python -m benchmarks.loss --rule` measures these numbers.
 DRAWN_BEYOND = 2  # products in C
@@ -51,39 +57,90 @@ DRAWN_BY_CANDIDATES = CFunction(
         "candidates_grad": (REAL, (num_candidates, dim)),
     },
 )
-_mkldnn_products: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+_products: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}  # type: ignore[attr-defined]
+
+
+def rounding_of(compute: str, queries: Tensor) -> str:
+    """Return how products are rounded. `auto` rounds nothing on a CPU; on a GPU `tf32`, or `bf16` for bf16 queries."""
+    if compute != "auto":
+        return compute
+    if not queries.is_cuda or queries.dtype == torch.float64:
+        return "float32"
+    return "bf16" if queries.dtype == torch.bfloat16 else "tf32"
+
+
+def has_kernel(scores: Tensor) -> bool:
+    """Return whether the Triton kernel computes losses from scores of this device and dtype."""
+    return scores.is_cuda and scores.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
 
 
 def choose_tiles(
-    num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, compute: str
+    block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, negatives: Tensor | None, compute: str
 ) -> "SharedTiles | PerRowTiles":
-    """Return the fastest tiles to score all candidates, or only the drawn ones: `[M, 1 + R]` with the positive first.
+    """Return the fastest tiles to score all candidates of a block, or only the drawn negatives and the positive.
 
-    Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`.
+    Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`; negatives are `[M, R]`
+    columns of the block.
     """
     if candidates.ndim == 3:
-        return PerRowTiles(candidates, bias, None)
-    if drawn is not None:
-        num_per_negative = len(candidates) / (drawn.shape[1] - 1)
-        can_use_c = candidates.device.type == "cpu" and compute == "float32"
-        if can_use_c and num_per_negative > DRAWN_BEYOND and compiled(SOURCE) is not None:
-            return DrawnTiles(candidates, bias, drawn)
-        if num_per_negative > GATHER_BEYOND:
-            return PerRowTiles(candidates, bias, drawn)
-    return (RoundedTiles if compute == "bf16" else SharedTiles)(num_rows, candidates, bias, drawn)
+        return PerRowTiles(block, candidates, bias)
+    if has_kernel(candidates):
+        return KernelTiles(block, num_rows, candidates, bias, negatives, compute)
+    if negatives is None:
+        return (RoundedTiles if compute == "bf16" else SharedTiles)(block, num_rows, candidates, bias)
+    assert block.positives is not None
+    drawn = torch.cat([block.positives, negatives], 1)
+    num_per_negative = len(candidates) / negatives.shape[1]
+    can_use_c = candidates.device.type == "cpu" and compute != "bf16"
+    if can_use_c and num_per_negative > DRAWN_BEYOND and compiled(SOURCE) is not None:
+        return DrawnTiles(block, candidates, bias, drawn)
+    if num_per_negative > GATHER_BEYOND:
+        return PerRowTiles(block, candidates, bias, drawn)
+    return (RoundedTiles if compute == "bf16" else SharedTiles)(block, num_rows, candidates, bias, drawn)
 
 
-class SharedTiles:
-    """All candidates are scored in one product; if negatives were drawn, their scores are selected.
+class Tiles:
+    """The tiles of a block. Subclasses define the products.
 
-    The gradients of a tile must be computed before the scores of the next tile, which overwrite its memory. Arguments,
-    sums and results have the candidates' dtype.
+    The gradients of a tile must be computed before the scores of the next tile, which may overwrite its memory.
+    Arguments, sums and results have the candidates' dtype.
+
+    Attributes:
+        drawn: `[M, 1 + R]`, the columns that are selected for each row, its positive first; None: all are scored.
     """
 
-    def __init__(self, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
-        self.num_rows, self.candidates, self.bias, self.drawn = num_rows, candidates, bias, drawn
-        size = min(num_rows, TILE_ROWS, max(64, TILE_SCORES // len(candidates)))
-        self.scratch = candidates.new_empty(size, len(candidates))
+    def __init__(self, block: Block, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None = None) -> None:
+        self.block, self.candidates, self.bias, self.drawn = block, candidates, bias, drawn
+
+    def losses(
+        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
+    ) -> tuple[Tensor, LossAndGradients]:
+        """Return accuracies, losses and score gradients; the scores are overwritten."""
+        block, own, mask = self.block, None, None
+        if self.drawn is not None:
+            own = torch.zeros_like(self.drawn[tile, :1])
+        elif block.positives is not None:
+            own = block.positives[tile]
+            if block.candidate_mask is not None and block.sequence is not None:
+                mask = block.candidate_mask[block.sequence[tile]]
+        if has_kernel(scores):
+            from cpc.losses.engine import kernel  # Triton is not installed everywhere
+
+            return kernel.loss_and_gradients(form, scores, corrections, own, targets, mask)
+        return loss_and_gradients(form, scores, corrections, own, targets, mask)
+
+
+class SharedTiles(Tiles):
+    """All candidates are scored in one product; if negatives were drawn, their scores are selected."""
+
+    def __init__(
+        self, block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None = None
+    ) -> None:
+        super().__init__(block, candidates, bias, drawn)
+        self.num_rows = num_rows
+        size = max(64, TILE_SCORES // len(candidates))
+        size = min(size, TILE_ROWS) if candidates.device.type == "cpu" else gpu_tile_rows(candidates)
+        self.scratch = candidates.new_empty(min(num_rows, size), len(candidates))
 
     def rows(self) -> Iterator[slice]:
         """Return the tiles as slices of the block's rows."""
@@ -121,8 +178,10 @@ class SharedTiles:
 class RoundedTiles(SharedTiles):
     """`SharedTiles` that rounds all operands to bfloat16; scores and sums over tiles stay float32."""
 
-    def __init__(self, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
-        super().__init__(num_rows, candidates, bias, drawn)
+    def __init__(
+        self, block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None = None
+    ) -> None:
+        super().__init__(block, num_rows, candidates, bias, drawn)
         self.rounded = candidates.bfloat16()
         self.rounded_float32 = self.rounded.float()
 
@@ -137,19 +196,74 @@ class RoundedTiles(SharedTiles):
             return out.copy_(torch.mm(queries.bfloat16(), self.rounded.T, out_dtype=torch.float32))
         # A bfloat16 product on a CPU rounds its result too. A float32 product of rounded operands does not round its
         # result, and uses the processor's bfloat16 units if it has any.
-        with _bfloat16_inside_float32():
+        with _inside_float32("cpu", "bf16"):
             return torch.mm(queries.bfloat16().float(), self.rounded_float32.T, out=out)
 
 
-class PerRowTiles:
+class KernelTiles(SharedTiles):
+    """All candidates are scored in large products; the kernel masks and counts them, and adds the bias.
+
+    With `bf16`, scores and score gradients are bfloat16 too, which halves the memory that is read and written. Sums are
+    float32.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        num_rows: int,
+        candidates: Tensor,
+        bias: Tensor | None,
+        negatives: Tensor | None,
+        compute: str,
+    ) -> None:
+        self.compute, self.negatives = compute, negatives
+        rounded = candidates.bfloat16() if compute == "bf16" else candidates
+        super().__init__(block, num_rows, rounded, bias)
+
+    def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
+        self.queries = queries.to(self.candidates.dtype)
+        with _inside_float32(queries.device.type, self.compute):
+            return torch.mm(self.queries, self.candidates.T, out=self.scratch[: len(queries)])
+
+    def losses(  # noqa: D102
+        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
+    ) -> tuple[Tensor, LossAndGradients]:
+        from cpc.losses.engine import kernel  # Triton is not installed everywhere
+
+        block = self.block
+        own = None if block.positives is None else block.positives[tile]
+        num_times, sequence = block.candidate_mask, None if block.sequence is None else block.sequence[tile]
+        if self.negatives is not None:
+            drawn, sequence = self.negatives[tile], None
+            counts = torch.uint8 if drawn.shape[1] < 256 else torch.int32
+            num_times = torch.zeros(scores.shape, dtype=counts, device=scores.device)
+            num_times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=counts))
+        return kernel.loss_and_gradients(
+            form, scores, corrections, own, targets, num_times, sequence, self.bias, scores
+        )
+
+    def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
+        return self._float32_product(score_grads, self.candidates)
+
+    def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        total += self._float32_product(score_grads.T, queries.to(score_grads.dtype))
+
+    def add_bias_gradient(self, score_grads: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
+        total += self._float32_product(score_grads.T, weight.to(score_grads.dtype))[:, 0]
+
+    def _float32_product(self, left: Tensor, right: Tensor) -> Tensor:
+        if left.dtype == torch.float32:
+            with _inside_float32(left.device.type, self.compute):
+                return torch.mm(left, right)
+        return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else torch.mm(left.float(), right.float())
+
+
+class PerRowTiles(Tiles):
     """Tiles for separate candidates of each row: given as `[M, N, D]`, or drawn from many and gathered.
 
     Candidates given as `[M, N, D]` make one tile, since they take more memory than all scores. The methods are those of
     `SharedTiles`.
     """
-
-    def __init__(self, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None) -> None:
-        self.candidates, self.bias, self.drawn = candidates, bias, drawn
 
     def rows(self) -> Iterator[slice]:  # noqa: D102
         if self.drawn is None:
@@ -216,11 +330,22 @@ def slices(num_rows: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
 
 
+def gpu_tile_rows(candidates: Tensor) -> int:
+    """Return the number of rows whose scores against all candidates take a fixed share of the GPU's memory."""
+    if not candidates.is_cuda:  # a tensor without values, or the kernel in Triton's interpreter
+        return TILE_ROWS
+    memory = torch.cuda.get_device_properties(candidates.device).total_memory
+    return max(64, memory // GPU_SHARE // (len(candidates) * candidates.element_size()))
+
+
 @contextmanager
-def _bfloat16_inside_float32() -> Iterator[None]:
-    before = _mkldnn_products.fp32_precision
-    _mkldnn_products.fp32_precision = "bf16"
+def _inside_float32(device: str, rounding: str) -> Iterator[None]:
+    """Let products of float32 operands on a device round them inside to `bf16` or `tf32`, if the device can."""
+    products = _products[device]
+    before = products.fp32_precision
+    if (device, rounding) in (("cpu", "bf16"), ("cuda", "tf32")):
+        products.fp32_precision = rounding
     try:
         yield
     finally:
-        _mkldnn_products.fp32_precision = before
+        products.fp32_precision = before

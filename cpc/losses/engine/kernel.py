@@ -1,0 +1,299 @@
+"""`loss_and_gradients` of `score_gradients.py` as one Triton kernel, for tiles of scores on a GPU.
+
+One program of the kernel computes one row. It reads the row's scores twice: for the loss and the accuracy, and for the
+gradients, which it writes over the scores. Sums are float32 whatever the dtype of the scores.
+
+m rows of a tile, N candidates, T targets, B sequences.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float, Int, Integer
+from torch import Tensor
+
+from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections
+
+BLOCK = 4096  # scores that a program reads at once
+
+
+def loss_and_gradients(
+    form: str,
+    scores: Float[Tensor, "m N"],
+    corrections: ScoreCorrections,
+    own: Int[Tensor, "m T"] | None = None,
+    targets: Float[Tensor, "m T"] | None = None,
+    num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
+    sequence: Int[Tensor, " m"] | None = None,
+    bias: Float[Tensor, " N"] | None = None,
+    gradients: Float[Tensor, "m N"] | None = None,
+) -> tuple[Float[Tensor, " m"], LossAndGradients]:
+    """Return accuracies, losses and score gradients of a tile.
+
+    Args:
+        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
+        scores: scores of the candidates; their rows may be strided.
+        corrections: corrections of these rows.
+        own: indices of the row's targets among the candidates. Their gradients are among the score gradients.
+        targets: scores of the targets if they are not among the candidates.
+        num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or counts of draws. None:
+            all are candidates once.
+        sequence: the row of `num_times` of each row; None: row m has row m.
+        bias: added to the scores.
+        gradients: memory for the score gradients, which may be that of the scores; None: no gradients.
+    """
+    num_rows, num_candidates = scores.shape
+    assert corrections.tie_width is not None
+    assert (own is None) != (targets is None)
+    given = own if targets is None else targets
+    assert given is not None
+    num_targets = given.shape[1]
+    loss, accuracy = (scores.new_empty(num_rows, dtype=torch.float32) for _ in range(2))
+    target_grads = torch.empty_like(given, dtype=torch.float32, memory_format=torch.contiguous_format)
+    log_count, hits = corrections.log_count, corrections.hits
+    if num_rows > 0:
+        _row[(num_rows,)](
+            scores,
+            gradients,
+            loss,
+            accuracy,
+            target_grads,
+            _rows(own),
+            _rows(targets),
+            _rows(corrections.log_count_targets),
+            _rows(corrections.tie_width),
+            _rows(num_times),
+            sequence,
+            bias,
+            _rows(log_count),
+            _rows(corrections.term_weight),
+            _rows(hits),
+            num_candidates,
+            num_targets,
+            scores.stride(0),
+            0 if gradients is None else gradients.stride(0),
+            _stride(log_count),
+            _stride(corrections.term_weight),
+            form=form,
+            NUM_TARGETS=triton.next_power_of_2(num_targets),
+            BLOCK=min(BLOCK, max(16, triton.next_power_of_2(num_candidates))),
+            num_warps=8,
+        )
+    factor = torch.ones_like(loss)[:, None]
+    return accuracy, LossAndGradients(loss[:, None], factor, scores if gradients is None else gradients, target_grads)
+
+
+def _rows(tensor: Tensor | None) -> Tensor | None:
+    """Return a tensor in the layout that the kernel reads: contiguous, with a byte for each boolean."""
+    if tensor is None:
+        return None
+    tensor = tensor.contiguous()
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _stride(tensor: Tensor | None) -> int:
+    """Return the distance of the rows of a correction; 0 if all rows share it."""
+    return 0 if tensor is None or len(tensor) == 1 else tensor.shape[1]
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    return triton.jit(inspect.unwrap(function))  # tests wrap functions to check types, and Triton reads their source
+
+
+@_jit
+def _log1p(x):  # type: ignore[no-untyped-def]
+    """Return log(1 + x) with all digits of a small x (Kahan)."""
+    u = 1 + x
+    return tl.where(u == 1, x, tl.log(u) * (x / tl.where(u == 1, 1, u - 1)))
+
+
+@_jit
+def _softplus(x):  # type: ignore[no-untyped-def]
+    return tl.maximum(x, 0) + _log1p(tl.exp(-tl.abs(x)))
+
+
+@_jit
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x > 0, 1, e) / (1 + e)
+
+
+@_jit
+def _candidates(  # type: ignore[no-untyped-def]
+    row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS: tl.constexpr
+):
+    """Return the scores of the other candidates (-inf for targets and what is no candidate), and how often each counts.
+
+    `log_count` is that of the row.
+    """
+    there = columns < num
+    x = tl.load(scores + columns, mask=there, other=-float("inf")).to(tl.float32)
+    times = tl.where(there, 1.0, 0.0)
+    if bias is not None:
+        x += tl.load(bias + columns, mask=there, other=0.0)
+    if num_times is not None:
+        times = tl.load(num_times + times_row * num + columns, mask=there, other=0).to(tl.float32)
+        x = tl.where(times > 0, x, -float("inf"))
+    if own is not None:
+        for i in tl.static_range(NUM_TARGETS):
+            target = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
+            x = tl.where(columns == target, -float("inf"), x)
+    if log_count is not None:
+        count = tl.load(log_count + columns, mask=there, other=float("inf"))
+        x = tl.where(count == float("inf"), -float("inf"), x)
+    return x, times
+
+
+@_jit
+def _row(  # type: ignore[no-untyped-def]
+    scores,
+    gradients,
+    loss,
+    accuracy,
+    target_grads,
+    own,
+    targets,
+    log_count_targets,
+    tie_width,
+    num_times,
+    sequence,
+    bias,
+    log_count,
+    term_weight,
+    hits,
+    num,
+    num_targets,
+    scores_stride,
+    gradients_stride,
+    log_count_stride,
+    weight_stride,
+    form: tl.constexpr,
+    NUM_TARGETS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Compute one row: its loss, its accuracy, and the gradients of its scores."""
+    inf = float("inf")
+    row = tl.program_id(0).to(tl.int64)
+    scores += row * scores_stride
+    times_row = row
+    if sequence is not None:
+        times_row = tl.load(sequence + row).to(tl.int64)
+    if log_count is not None:
+        log_count += row * log_count_stride
+    if term_weight is not None:
+        term_weight += row * weight_stride
+
+    # The targets, as a vector of a power of two.
+    t = row * num_targets + tl.arange(0, NUM_TARGETS)
+    has_target = tl.arange(0, NUM_TARGETS) < num_targets
+    if own is not None:
+        place = tl.load(own + t, mask=has_target, other=0)
+        target = tl.load(scores + place, mask=has_target, other=-inf).to(tl.float32)
+        if bias is not None:
+            target += tl.load(bias + place, mask=has_target, other=0.0)
+    else:
+        target = tl.load(targets + t, mask=has_target, other=-inf).to(tl.float32)
+    if log_count_targets is not None:
+        target_count = tl.load(log_count_targets + t, mask=has_target, other=inf)
+        target = tl.where(target_count == inf, -inf, target)
+    best_target = tl.max(target, 0)
+    width = tl.load(tie_width + row).to(tl.float32)
+    if scores.dtype.element_ty == tl.bfloat16:
+        width += tl.abs(best_target) / 128  # equal scores may be rounded to neighbours
+
+    # First pass: the highest other score, ties, and the sum of the form.
+    highest = -inf
+    num_ties = 0.0
+    best = -inf
+    total = 0.0
+    for start in range(0, num, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x, times = _candidates(
+            row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS
+        )
+        others = x
+        if hits is not None:
+            is_hit = tl.load(hits + row * num + columns, mask=columns < num, other=0)
+            others = tl.where(is_hit > 0, -inf, x)
+        highest = tl.maximum(highest, tl.max(others, 0))
+        num_ties += tl.sum(tl.where(others >= best_target - width, times, 0.0), 0)
+        if log_count is not None:
+            x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
+        if form == "logistic":
+            term = _softplus(x)
+            if term_weight is not None:
+                term *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
+            total += tl.sum(term, 0)
+        else:
+            if form == "softmax_of_odds":
+                x = -_softplus(-x)
+            before = best
+            best = tl.maximum(best, tl.max(x, 0))
+            finite = tl.where(best == -inf, 0.0, best)
+            total = total * tl.exp(before - finite) + tl.sum(times * tl.exp(x - finite), 0)
+    is_right = (highest <= best_target + width) & (total == total)  # a maximum ignores nan, a sum does not
+    tl.store(accuracy + row, tl.where(is_right, 1 / (1 + num_ties), 0.0))
+
+    # The loss, and the gradients of the targets. See `softmax` and `logistic` in score_gradients.py.
+    if log_count_targets is not None:
+        target -= tl.where(target_count == inf, 0.0, target_count)
+    is_target = target > -inf
+    scale = 1.0
+    finite = 0.0
+    if form == "logistic":
+        row_loss = total + tl.sum(tl.where(is_target, _softplus(-target), 0.0), 0)
+        target_grad = tl.where(is_target, -_sigmoid(-target), 0.0)
+    else:
+        odds = target
+        if form == "softmax_of_odds":
+            target = -_softplus(-target)
+        best_target = tl.max(target, 0)
+        shifted = target - best_target  # large scores cancel before anything is added
+        exponentials = tl.where(is_target, tl.exp(shifted), 0.0)
+        wanted = tl.where(is_target, 1.0, 0.0) / tl.sum(tl.where(is_target, 1.0, 0.0), 0)
+        total_target = tl.sum(exponentials, 0)
+        mean_target = tl.sum(tl.where(is_target, shifted, 0.0) * wanted, 0)
+        some_total = tl.where(total == 0, 1.0, total)  # no logarithm of the 0 of a row without another candidate
+        log_odds = (best - best_target) + tl.log(some_total) - tl.log(total_target)
+        row_loss = _softplus(log_odds) + (tl.log(total_target) - mean_target)
+        row_loss = tl.where(best_target == inf, float("nan"), row_loss)
+        miss = _sigmoid(log_odds)  # 1 - p
+        share = exponentials / total_target
+        target_grad = (share - wanted) - share * miss
+        if form == "softmax_of_odds":
+            target_grad *= _sigmoid(-odds)
+        scale = miss / some_total
+        finite = tl.where(best == -inf, 0.0, best)
+    tl.store(loss + row, row_loss)
+    tl.store(target_grads + t, target_grad, mask=has_target)
+    if gradients is None:
+        return
+
+    # Second pass: gradients of the scores, in their place.
+    tl.debug_barrier()  # all warps have read the targets' scores
+    gradients += row * gradients_stride
+    for start in range(0, num, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        x, times = _candidates(
+            row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS
+        )
+        if log_count is not None:
+            x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
+        if form == "logistic":
+            gradient = _sigmoid(x)
+            if term_weight is not None:
+                gradient *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
+        elif form == "softmax_of_odds":
+            gradient = times * tl.exp(-_softplus(-x) - finite) * scale * _sigmoid(-x)
+        else:
+            gradient = times * tl.exp(x - finite) * scale
+        if own is not None:
+            for i in tl.static_range(NUM_TARGETS):
+                place = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
+                own_grad = tl.sum(tl.where(tl.arange(0, NUM_TARGETS) == i, target_grad, 0.0), 0)
+                gradient += tl.where(columns == place, own_grad, 0.0)  # that of another candidate is 0 here
+        tl.store(gradients + columns, gradient.to(gradients.dtype.element_ty), mask=columns < num)

@@ -1,0 +1,145 @@
+"""The kernel of GPUs, here in Triton's interpreter, against the definition and against `score_gradients`."""
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpc.candidates import STRATEGIES
+from cpc.losses import class_loss, contrast, info_nce
+from cpc.losses.engine import tiles
+from cpc.losses.engine.score_gradients import FORMS, ScoreCorrections, loss_and_gradients
+
+kernel = pytest.importorskip("cpc.losses.engine.kernel", reason="Triton is not installed")
+CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
+
+
+@pytest.fixture
+def _on_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of float32 and bfloat16 scores use the kernel, three rows a tile."""
+    monkeypatch.setattr(tiles, "has_kernel", lambda scores: scores.dtype != torch.float64)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 3)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def with_gradients(loss: Any, *inputs: Tensor, **options: Any) -> list[Tensor]:
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    found = loss(*leaves, **options)
+    fields = [each.detach() for each in found if isinstance(each, Tensor)]
+    return fields + list(torch.autograd.grad(found.loss, leaves))
+
+
+# Sizes: fewer candidates than a block has, one block and a part of another, a single candidate.
+@pytest.mark.parametrize(
+    ("form", "num_targets", "is_inside", "num"),
+    [
+        *product(FORMS, (1, 3), (True, False), (21,)),
+        ("softmax", 1, True, 1),
+        ("softmax", 1, True, 16),
+        ("softmax", 1, False, 1),
+        ("logistic", 1, True, 37),
+    ],
+)
+def test_a_tile(form: str, num_targets: int, is_inside: bool, num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With masks by sequence, log counts that exclude candidates and targets, weights and hits, in blocks of 16."""
+    monkeypatch.setattr(kernel, "BLOCK", 16)
+    generator = torch.Generator().manual_seed(num)
+    for per_row in (False, True):
+        scores, targets = 3 * random(3, num).double(), random(3, num_targets, seed=1).double()
+        own = torch.stack([torch.randperm(num, generator=generator)[:num_targets] for _ in range(3)])
+        log_count = random(3 if per_row else 1, num, seed=2).double()
+        log_count[:, 4::7] = torch.inf
+        target_count = random(3, num_targets, seed=3).double()
+        target_count[1, 1:] = torch.inf
+        weight = log_count.exp().clamp(max=1) if form == "logistic" else None
+        hits = None if is_inside else torch.rand(3, num, generator=generator) < 0.2
+        corrections = ScoreCorrections(log_count, target_count, weight, hits, torch.full((3, 1), 1e-3).double())
+        mask, sequence = torch.rand(2, num, generator=generator) < 0.7, torch.tensor([1, 0, 1])
+        places = {"own": own} if is_inside else {"targets": targets}
+        expected = loss_and_gradients(form, scores.clone(), corrections, mask=mask[sequence], **places)
+        short = ScoreCorrections(
+            *(each if each is None or each.dtype == torch.bool else each.float() for each in corrections)
+        )
+        places = {"own": own} if is_inside else {"targets": targets.float()}
+        tile = scores.float()
+        found = kernel.loss_and_gradients(
+            form, tile, short, num_times=mask, sequence=sequence, gradients=tile, **places
+        )
+        torch.testing.assert_close(found[0], expected[0].float())
+        for name in ("loss", "score_grads", "target_grads"):
+            exact = getattr(expected[1], name) * (1 if name == "loss" else expected[1].factor)
+            torch.testing.assert_close(getattr(found[1], name), exact.float(), **CLOSE)
+
+
+@pytest.mark.usefixtures("_on_kernel")
+@pytest.mark.parametrize("num_negatives", [None, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_contrast(strategy: str, num_negatives: int | None) -> None:
+    """With padding that holds nan, and files and speakers that several sequences share."""
+    latents = random(4, 5, 6)
+    num_valid = torch.tensor([5, 3, 5, 4])
+    latents[torch.arange(5) >= num_valid[:, None]] = math.nan
+    ids = {"num_valid": num_valid, "sequence_id": torch.tensor([0, 0, 1, 2]), "group_id": torch.tensor([0, 0, 0, 0])}
+
+    def loss(queries: Tensor, latents: Tensor, compute: str) -> Any:
+        draws = torch.Generator().manual_seed(0)
+        options: dict[str, Any] = {"num_negatives": num_negatives, "generator": draws, "compute": compute}
+        return contrast(queries, latents, strategy=strategy, **ids, **options)
+
+    expected, found = (
+        with_gradients(loss, random(2, 4, 5, 6, seed=1), latents, compute=c) for c in ("reference", "tf32")
+    )
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@pytest.mark.usefixtures("_on_kernel")
+def test_single_rows_biases_and_rounded_operands() -> None:
+    queries, candidates = random(4, 8), random(19, 8, seed=1)
+    for positives in (torch.tensor([3, 0, 18, 3]), torch.tensor([5])):
+        options: dict[str, Any] = {"positives": positives, "log_count": random(19, seed=2)}
+        q = queries[: len(positives)]
+        exact = with_gradients(info_nce, q, candidates, compute="reference", **options)
+        torch.testing.assert_close(with_gradients(info_nce, q, candidates, **options), exact, **CLOSE)
+        rounded = [each.bfloat16().float() for each in (q, candidates)]
+        exact = with_gradients(info_nce, *rounded, compute="reference", **options)
+        found = with_gradients(info_nce, q, candidates, compute="bf16", **options)
+        torch.testing.assert_close(found[0], exact[0], rtol=0, atol=0.02)  # scores have 8 bits
+        for ours, theirs in zip(found[-2:], exact[-2:], strict=True):
+            assert (ours - theirs).norm() < 0.016 * theirs.norm()
+
+
+@pytest.mark.usefixtures("_on_kernel")
+@pytest.mark.parametrize("compute", ["float32", "bf16"])
+@pytest.mark.parametrize("num_negatives", [None, 3])
+def test_equal_latents_are_right_once_in_n(compute: str, num_negatives: int | None) -> None:
+    latents = random(1, 48).expand(7, 48)
+    found = info_nce(random(2, 48, seed=1), latents, torch.tensor([2, 6]), compute=compute, num_negatives=num_negatives)
+    assert found.accuracy.tolist() == [torch.tensor(1 / (4 if num_negatives else 7)).item()] * 2
+
+
+@pytest.mark.usefixtures("_on_kernel")
+def test_classes_and_a_bias() -> None:
+    """A table's bias has a gradient."""
+    targets = torch.tensor([[0, 4], [2, -1], [1, 3]])
+    inputs = (random(3, 6), random(5, 6, seed=1), random(5, seed=2))
+
+    def loss(queries: Tensor, classes: Tensor, bias: Tensor) -> Any:
+        return class_loss(queries, classes, targets, objective="full_logistic", bias=bias)
+
+    found = with_gradients(loss, *inputs)
+    exact = with_gradients(loss, *(each.double() for each in inputs))
+    torch.testing.assert_close(found, [each.to(ours.dtype) for each, ours in zip(exact, found, strict=True)], **CLOSE)
+
+
+@pytest.mark.usefixtures("_on_kernel")
+def test_what_is_not_a_number_shows() -> None:
+    latents = torch.tensor([[1.0], [math.nan], [2.0]])
+    found = info_nce(torch.ones(1, 1), latents, torch.tensor([0]))
+    assert bool(found.loss.isnan())
+    assert found.accuracy.tolist() == [0]
