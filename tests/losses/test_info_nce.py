@@ -208,7 +208,7 @@ def test_scores_are_float32_under_autocast() -> None:
         ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
         ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7, but the 4 candidates"),
-        ({"compute": "fp8"}, "compute='fp8' is not one of float32, bf16"),
+        ({"compute": "fp8"}, "compute='fp8' is not one of auto, float32, tf32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
         ({"valid": torch.tensor([True, True, False, False]), "positives": torch.tensor([0, 1])}, None),
