@@ -114,10 +114,10 @@ def _measured(
         run: Callable[[], Tensor] = step
         if way == "graph":
             run = step.captured()
-        else:
-            for _ in range(NUM_WARM_UPS if on.is_gpu else 0):
+        elif on.is_gpu:
+            for _ in range(NUM_WARM_UPS):
                 run()
-        loss = [float(run()) for _ in range(3)][-1]
+        loss = [float(run()) for _ in range(3 if on.is_gpu else 1)][-1]
         peak_mib = torch.cuda.max_memory_allocated() / 2**20 if on.is_gpu else None
         seconds = on.seconds(run)
     return {"windows_per_second": size / seconds, "ms": 1e3 * seconds, "peak_mib": peak_mib, "loss": loss}

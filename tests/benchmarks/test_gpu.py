@@ -13,7 +13,9 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import checks, loss, rivals
 from benchmarks.gpu.device import Device
+from benchmarks.gpu.step import NUM_WARM_UPS, TrainingStep
 from benchmarks.reference import materialised_info_nce
+from cpc.contexts import GRU
 
 ON = Device("cpu")
 
@@ -35,6 +37,19 @@ def test_parts_run_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {row["name"] for row in found["loss"]} > {"512, bf16, ours", "256, float32, materialised"}
     # All candidates are one among 256, the reference's negatives are 128: the losses begin near log N.
     assert all(row["loss"] < 6 for row in found["step"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("num_negatives", [None, 128])
+def test_a_graph_takes_the_steps_of_eager_mode(num_negatives: int | None) -> None:
+    """Draws of a replay are not those of the replay before."""
+    step, other = (TrainingStep(Device("cuda"), 2, "float32", GRU, num_negatives) for _ in range(2))
+    eager = [float(step()) for _ in range(NUM_WARM_UPS + 3)][NUM_WARM_UPS:]
+    replay = other.captured()
+    replayed = [float(replay()) for _ in range(3)]
+    assert len(set(replayed)) == 3
+    assert replayed == pytest.approx(eager, rel=0.05 if num_negatives else 1e-3)
 
 
 @pytest.mark.usefixtures("unchecked_types")
