@@ -116,7 +116,7 @@ def evaluate(
             raise ValueError(error_message)
     check_readable(others, strategies)
     corpus = modality.open(model.encoder)
-    if isinstance(modality, MapStyleModality) and not negatives and not self_checks:
+    if isinstance(modality, MapStyleModality) and not negatives:
         strategies = modality.measurable(corpus, modality.eval_split, strategies)
     modality.check_split(corpus, modality.eval_split, strategies, own)
     held_out = modality.held_out(
