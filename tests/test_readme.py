@@ -25,12 +25,13 @@ def commands(kind: str = "audio") -> list[list[str]]:
 
 
 def test_every_command_works_from_a_plain_folder_to_features(
-    own_audio: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own_audio: Path, tmp_path: Path, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = commands()
+    more = {"pretrain": ["--trainer.accelerator", "gpu", "--trainer.max_steps", "20"], "embed": ["--device", "cuda"]}
     assert [words[0] for words in asked] == ["data", "pretrain", "monitor", "pretrain", "evaluate", "probe", "embed"]
     for words in asked:
-        run(words, {"DIR": str(own_audio)})
+        run(words, {"DIR": str(own_audio)}, *(more.get(words[0], []) if device == "cuda" else []))
         capsys.readouterr()
     lines = (tmp_path / "runs/mine/bound.jsonl").read_text().splitlines()
     assert {json.loads(line)["split"] for line in lines} == {"train", "valid"}

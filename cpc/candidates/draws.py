@@ -58,7 +58,8 @@ def draw_negatives(
         positives: index of the positive of each row among the N candidates. The positive is never drawn, even if the
             pool holds it. None: rows have no positive.
         num_negatives: R.
-        generator: source of the key, on the CPU; None: the global generator of torch.
+        generator: source of the key, on the CPU, or on the device of the draws, so that a CUDA graph draws anew; None:
+            the global generator of torch.
         device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
             for the device.
         num_before: number of rows before these rows, in other processes.
@@ -115,22 +116,23 @@ class NegativePool(NamedTuple):
 
     @torch.compiler.disable
     def draw(
-        self, num_negatives: int, generator: torch.Generator | None, device: torch.device, num_before: int
+        self, num_negatives: int, generator: torch.Generator | None, device: torch.device, num_before: int = 0
     ) -> Int[Tensor, "M R"]:
         """Draw negatives from these pools; see `draw_negatives`."""
-        key = int(torch.randint(2**63 - 1, (), generator=generator))
+        source = None if generator is None else generator.device
+        key = torch.randint(2**63 - 1, (), generator=generator, device=source)
         rows = NegativePool(*(each.to(device, non_blocking=True) for each in self))
         if device.type == "cpu" and compiled(SOURCE) is not None:
             drawn = torch.empty(len(rows.first), num_negatives, dtype=torch.int64)
             tensors = (*(each.contiguous() for each in rows), drawn)
-            if not DRAW((*drawn.shape, len(rows.members)), (num_before, key), tensors):
+            if not DRAW((*drawn.shape, len(rows.members)), (num_before, int(key)), tensors):
                 raise ValueError("the pool of a row is not inside of `members`")
             return drawn
         return _draw(key, num_before, num_negatives, *rows)
 
 
 def _draw(
-    key: int,
+    key: int | Int[Tensor, ""],
     num_before: int,
     num_negatives: int,
     first: Int[Tensor, " M"],

@@ -36,8 +36,11 @@ class Batch(NamedTuple):
 
     @staticmethod
     def of(x: Tensor) -> "Batch":
-        """Return a batch of observations that come from different files, and have no padding, labels or speakers."""
-        unknown = torch.full((len(x),), -1, device=x.device)
+        """Return a batch of observations that come from different files, and have no padding, labels or speakers.
+
+        Identities stay on the host, which reads them without waiting for a GPU.
+        """
+        unknown = torch.full((len(x),), -1)
         return Batch(x, None, None, unknown, unknown.new_zeros(len(x), 0))
 
     def beside(self, weights: Tensor) -> "Batch":

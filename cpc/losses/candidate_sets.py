@@ -16,7 +16,7 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import NegativePool, one_pool
+from cpc.candidates.draws import NegativePool, draw_excess_nats, one_pool
 from cpc.candidates.strategies import (
     allowed_matrix,
     check_num_valid,
@@ -117,19 +117,41 @@ class RankSlice(NamedTuple):
         return Sequences(*(None if each is None else each[own] for each in sequences))  # type: ignore[arg-type]
 
 
+class RowDraws(NamedTuple):
+    """The source of the negatives of each row. It is the same in all training steps with the same candidate set.
+
+    Attributes:
+        pool: the possible negatives of each row.
+        num_rows_before: number of rows of the ranks before this one. A row is counted from there, so that no two ranks
+            draw alike.
+        shared_pool: the candidates of each (b, t) that has rows, if the steps share draws; None: they do not.
+        shared_index: `[M]` index of the (b, t) of each row.
+        num_shared_before: number of (b, t) with rows of the ranks before this one.
+    """
+
+    pool: NegativePool
+    num_rows_before: int = 0
+    shared_pool: NegativePool | None = None
+    shared_index: Tensor | None = None
+    num_shared_before: int = 0
+
+
 def plan(
     strategy: str,
     sequences: Sequences,
     num_latents: int,
     steps: tuple[int, ...],
     rank_slice: RankSlice | None = None,
-    has_draws: bool = False,
+    num_negatives: int | None = None,
+    shared_across_steps: bool = False,
+    device: torch.device | None = None,
 ) -> CandidateSet:
-    """Return the candidate set of a batch, on the host. A row is a step k and a t with valid z_t and z_{t+k}.
+    """Return the candidate set of a batch. A row is a step k and a t with valid z_t and z_{t+k}.
 
     The candidates of a row are its positive and all valid latents of the allowed sequences, the same for every k.
-    Batches with the same lengths, equal identities and known latents share one candidate set. If latents are unknown,
-    rows without a negative are left out.
+    Batches with the same lengths, equal identities and known latents share one candidate set, so that nothing is copied
+    to the device again. The last eight sets are kept: a CUDA graph must hold the set that it reads. If latents are
+    unknown, rows without a negative are left out.
 
     Args:
         strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
@@ -137,7 +159,10 @@ def plan(
         num_latents: T.
         steps: the K steps k, in increasing order.
         rank_slice: the sequences that are predicted; None: all.
-        has_draws: whether to prepare the pools from which negatives are drawn.
+        num_negatives: number of negatives to draw per row, with `draw_row_negatives`; None: all.
+        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. If the draw is z_{t+k}, it is drawn
+            again for step k, so that the draws of each step stay uniform over its negatives.
+        device: device of the candidate set; None: the host.
 
     Raises:
         ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them. If latents
@@ -145,7 +170,9 @@ def plan(
     """
     sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
     identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
-    return _plan(strategy, identities.cache_key(), num_latents, steps, rank_slice, has_draws)
+    draws = None if num_negatives is None else (num_negatives, shared_across_steps)
+    device = torch.device("cpu") if device is None else device
+    return _plan(strategy, identities.cache_key(), num_latents, steps, rank_slice, draws, device)
 
 
 @functools.lru_cache(maxsize=8)
@@ -156,7 +183,8 @@ def _plan(
     num_latents: int,
     steps: tuple[int, ...],
     rank_slice: RankSlice | None,
-    has_draws: bool,
+    draws: tuple[int, bool] | None,
+    device: torch.device,
 ) -> CandidateSet:
     sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
     has_row = rows_mask(sequences.is_valid(num_latents), steps)  # [S, T, K]
@@ -176,21 +204,29 @@ def _plan(
     blocks = split_scores(candidate_mask, allowed, sequence, candidate_sequence, positive_index)
     size = (len(steps), len(own.num_valid), num_latents)
     planned = assemble(query_index, step, sequence, positive_index, candidate_mask, blocks, size)
-    if rank_slice is not None:
-        planned = _count_all_ranks(planned, rank_slice, has_row)
-    if has_draws:
-        planned = planned._replace(pool=NegativePool.of(candidate_mask, sequence, positive_index))
-    return planned
+    if rank_slice is not None:  # weights count the rows of all sequences
+        planned = planned._replace(weight=rank_slice.num_ranks * row_weights(step, has_row.sum((0, 1))))
+    if draws is not None:
+        num_negatives, is_shared = draws
+        before = has_row[: 0 if rank_slice is None else rank_slice.first]
+        planned = planned._replace(
+            draws=_row_draws(planned, before, is_shared),
+            draw_excess_nats=draw_excess_nats(num_negatives, planned.num_negatives),
+        )
+    return planned.on(device)
 
 
-def _count_all_ranks(planned: CandidateSet, rank_slice: RankSlice, has_row: Bool[Tensor, "S T K"]) -> CandidateSet:
-    """Return the candidate set of a slice. Its weights and the indices of its draws count the rows of all sequences."""
-    before = has_row[: rank_slice.first]
-    return planned._replace(
-        weight=rank_slice.num_ranks * row_weights(planned.step, has_row.sum((0, 1))),
-        num_rows_before=int(before.sum()),
-        num_times_before=int(before.any(2).sum()),
-    )
+def _row_draws(rows: CandidateSet, before: Bool[Tensor, "S T K"], is_shared: bool) -> RowDraws:
+    """Return the source of the draws. `before` marks the rows of the sequences of the ranks before this one."""
+    pool = NegativePool.of(rows.candidate_mask, rows.sequence, rows.positive_index)
+    draws = RowDraws(pool, int(before.sum()))
+    if not is_shared:
+        return draws
+    assert rows.query_index is not None
+    num_steps, _, num_latents = rows.size
+    time, index = torch.unique_consecutive(rows.query_index // num_steps, return_inverse=True)
+    shared_pool = NegativePool.of(rows.candidate_mask, time // num_latents, None)
+    return RowDraws(*draws[:2], shared_pool, index, int(before.any(2).sum()))
 
 
 def _rows_with_negatives(strategy: str, has_row: Bool[Tensor, "S T K"], sequences: Sequences) -> Bool[Tensor, "S T K"]:
@@ -242,37 +278,18 @@ def assemble(
 
 
 def draw_row_negatives(
-    candidate_set: CandidateSet,
-    num: int,
-    generator: torch.Generator | None = None,
-    shared_across_steps: bool = False,
-    device: torch.device | None = None,
+    candidate_set: CandidateSet, num: int, generator: torch.Generator | None = None
 ) -> Int[Tensor, "M R"]:
-    """Draw negatives for each row, uniformly with replacement.
+    """Draw `num` negatives for each row, uniformly with replacement, on the device of the candidate set.
 
     With the same generator, the negatives of a row are the same whether one process or several ranks draw them.
-
-    Args:
-        candidate_set: the rows, on the host.
-        num: R.
-        generator: source of the draws.
-        shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does. If the draw is z_{t+k}, it is drawn
-            again for step k, so that the draws of each step stay uniform over its negatives.
-        device: device of the draws; None: the host.
     """
-    rows = candidate_set
-    device = rows.candidate_mask.device if device is None else device
-    pool = rows.pool or NegativePool.of(rows.candidate_mask, rows.sequence, rows.positive_index)
-    negatives = pool.draw(num, generator, device, rows.num_rows_before)
-    if not shared_across_steps:
+    draws, device = candidate_set.draws, candidate_set.positive_index.device
+    negatives: Tensor = draws.pool.draw(num, generator, device, draws.num_rows_before)
+    if draws.shared_pool is None:
         return negatives
-    assert rows.query_index is not None
-    num_steps, _, num_latents = rows.size
-    time, time_index = torch.unique_consecutive(rows.query_index // num_steps, return_inverse=True)
-    pool_of_times = NegativePool.of(rows.candidate_mask, time // num_latents, None)
-    shared = pool_of_times.draw(num, generator, device, rows.num_times_before)[time_index.to(negatives.device)]
-    positives = rearrange(rows.positive_index, "m -> m 1").to(negatives.device, non_blocking=True)
-    return torch.where(shared == positives, negatives, shared)
+    shared = draws.shared_pool.draw(num, generator, device, draws.num_shared_before)[draws.shared_index]
+    return torch.where(shared == rearrange(candidate_set.positive_index, "m -> m 1"), negatives, shared)
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"] | None = None) -> Float[Tensor, " M"]:

@@ -11,7 +11,6 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import draw_excess_nats
 from cpc.candidates.strategies import STRATEGIES
 from cpc.contexts.grid import columns
 from cpc.data.batch import Batch
@@ -145,13 +144,11 @@ class Contrastive(Loss):
             vectors = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
             sums = []
             for strategy in strategies:
-                rows = plan(strategy, sequences, num_latents, steps, rank_slice, num_negatives is not None)
+                draws = (num_negatives, self.shared_across_steps)
+                rows = plan(strategy, sequences, num_latents, steps, rank_slice, *draws, device)
+                # From here on no shape depends on values, so the host waits for no GPU.
                 if num_negatives is not None:
-                    rows = rows._replace(
-                        negatives=draw_row_negatives(rows, num_negatives, generator, self.shared_across_steps, device),
-                        draw_excess_nats=draw_excess_nats(num_negatives, rows.num_negatives),
-                    )
-                rows = rows.on(device)  # from here on no shape depends on values, so the host waits for no GPU
+                    rows = rows._replace(negatives=draw_row_negatives(rows, num_negatives, generator))
                 losses = self._score(*vectors, rows)
                 sums.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats))
             by_direction.append(self._mix(*sums))

@@ -37,12 +37,7 @@ class CandidateSet(NamedTuple):
         size: K, B and the number of latents of each sequence.
         draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
         blocks: parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
-        pool: the candidates from which each row's negatives are drawn, on the host
-            (`cpc.candidates.draws.NegativePool`); None: not prepared.
-        num_rows_before: number of rows of the ranks before this one. A row is counted from there for its draws, so that
-            no two ranks draw alike.
-        num_times_before: the same for draws that the steps share: number of (b, t) with rows of the ranks before this
-            one.
+        draws: the source of each row's negatives (`cpc.losses.candidate_sets.RowDraws`); None: all candidates.
     """
 
     query_index: Tensor | None
@@ -57,19 +52,12 @@ class CandidateSet(NamedTuple):
     size: tuple[int, int, int]
     blocks: list[Any]
     draw_excess_nats: Tensor | None = None
-    pool: Any = None
-    num_rows_before: int = 0
-    num_times_before: int = 0
+    draws: Any = None
 
     def on(self, device: torch.device) -> "CandidateSet":
         """Return the same set on a device; the host does not wait for the copies."""
-        if device.type == "cpu":
-            return self
-        moved: dict[str, Any] = {"blocks": [block.on(device) for block in self.blocks]}
-        for name, value in self._asdict().items():
-            if isinstance(value, Tensor):
-                moved[name] = value.to(device, non_blocking=True)
-        return self._replace(**moved)
+        moved: CandidateSet = _moved(self, device)
+        return moved
 
 
 def info_nce_rows(
@@ -107,6 +95,15 @@ def info_nce_rows(
     dtype = torch.float64 if queries.dtype == torch.float64 else torch.float32
     num_candidates = num_times.sum(1).long()
     return RowLosses(loss.to(dtype), loss_nats.detach().to(dtype), num_candidates, accuracy.detach().float())
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, list | tuple):
+        parts = [_moved(each, device) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _num_times_negative(rows: CandidateSet) -> Float[Tensor, "M N"]:

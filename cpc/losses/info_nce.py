@@ -8,8 +8,9 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.candidates.draws import NegativePool
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
-from cpc.losses.candidate_sets import assemble, draw_row_negatives
+from cpc.losses.candidate_sets import assemble
 from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, score_dtype, split_scores
 from cpc.losses.output import RowLosses
 
@@ -111,7 +112,7 @@ def info_nce(
         )
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
     if num_negatives is not None and negatives is None:
-        negatives = draw_row_negatives(rows, num_negatives, generator, device=queries.device)
+        negatives = NegativePool.of(mask, sequence, positive_index).draw(num_negatives, generator, queries.device)
     elif negatives is not None:
         is_used = torch.zeros(len(candidates), dtype=torch.bool, device=queries.device)
         rows = rows._replace(is_used=is_used.index_fill(0, torch.cat([negatives.flatten(), positives.long()]), True))

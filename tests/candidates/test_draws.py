@@ -43,8 +43,9 @@ def test_numbers_are_those_of_splitmix64() -> None:
     """The first three of seed 1234567, as its reference implementation prints them; here as places among 2^20."""
     published = (6457827717110365317, 3203168211198807973, 9817491932198370423)
     key, one = 1234567 + 0x9E3779B97F4A7C15 - 2**64, torch.zeros(1, dtype=torch.int64)  # it counts from 1
-    places = _draw(key, 0, 3, one, one + 2**20, one + 2**40, torch.arange(2**20))
-    assert places.tolist() == [[number >> 44 for number in published]]
+    for each in (key, torch.tensor(key)):
+        places = _draw(each, 0, 3, one, one + 2**20, one + 2**40, torch.arange(2**20))
+        assert places.tolist() == [[number >> 44 for number in published]]
 
 
 def test_excludes_nothing_without_a_positive() -> None:

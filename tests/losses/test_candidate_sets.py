@@ -81,7 +81,8 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
     everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
     whole = plan(strategy, everyone, 6, steps)
     for rank in range(2):
-        part = plan(strategy, everyone, 6, steps, rank_slice=RankSlice(3 * rank, 3, 2))
+        rank_slice = RankSlice(3 * rank, 3, 2)
+        part = plan(strategy, everyone, 6, steps, rank_slice)
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
@@ -90,7 +91,10 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
         assert torch.equal(part.weight, 2 * whole.weight[mine])
         for is_shared in (False, True):
             ours, all_draws = (
-                draw_row_negatives(rows, 5, torch.Generator().manual_seed(7), is_shared) for rows in (part, whole)
+                draw_row_negatives(
+                    plan(strategy, everyone, 6, steps, each, 5, is_shared), 5, torch.Generator().manual_seed(7)
+                )
+                for each in (rank_slice, None)
             )
             assert torch.equal(ours, all_draws[mine])
 

@@ -1,4 +1,7 @@
-"""The kernel of GPUs, here in Triton's interpreter, against the definition and against `score_gradients`."""
+"""The kernel of GPUs against the definition and against `score_gradients`, which run on the CPU.
+
+Without a GPU it runs in Triton's interpreter.
+"""
 
 import math
 from itertools import product
@@ -18,21 +21,29 @@ CLOSE: dict[str, Any] = {"rtol": 2e-4, "atol": 2e-5}
 
 
 @pytest.fixture
-def _on_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of float32 and bfloat16 scores use the kernel, three rows a tile."""
-    monkeypatch.setattr(tiles, "has_kernel", lambda scores: scores.dtype != torch.float64)
+def on_kernel(device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device on which losses of float32 and bfloat16 scores use the kernel, three rows a tile."""
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("Triton's interpreter runs without a GPU")
+    monkeypatch.setattr(tiles, "has_kernel", lambda scores: scores.device.type == device and scores.element_size() < 8)
     monkeypatch.setattr(tiles, "TILE_ROWS", 3)
+    monkeypatch.setattr(tiles, "gpu_tile_rows", lambda candidates: 3)
+    return device
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def with_gradients(loss: Any, *inputs: Tensor, **options: Any) -> list[Tensor]:
-    leaves = [each.clone().requires_grad_() for each in inputs]
-    found = loss(*leaves, **options)
+def moved(values: Any, device: str) -> list[Any]:
+    return [each.to(device) if isinstance(each, Tensor) else each for each in values]
+
+
+def with_gradients(loss: Any, *inputs: Tensor, device: str = "cpu", **options: Any) -> list[Tensor]:
+    leaves = [each.detach().clone().to(device).requires_grad_() for each in inputs]
+    found = loss(*leaves, **dict(zip(options, moved(options.values(), device), strict=True)))
     fields = [each.detach() for each in found if isinstance(each, Tensor)]
-    return fields + list(torch.autograd.grad(found.loss, leaves))
+    return moved(fields + list(torch.autograd.grad(found.loss, leaves)), "cpu")
 
 
 # Sizes: fewer candidates than a block has, one block and a part of another, a single candidate.
@@ -46,7 +57,9 @@ def with_gradients(loss: Any, *inputs: Tensor, **options: Any) -> list[Tensor]:
         ("logistic", 1, True, 37),
     ],
 )
-def test_a_tile(form: str, num_targets: int, is_inside: bool, num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile(
+    form: str, num_targets: int, is_inside: bool, num: int, on_kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With masks by sequence, log counts that exclude candidates and targets, weights and hits, in blocks of 16."""
     monkeypatch.setattr(kernel, "BLOCK", 16)
     generator = torch.Generator().manual_seed(num)
@@ -63,24 +76,22 @@ def test_a_tile(form: str, num_targets: int, is_inside: bool, num: int, monkeypa
         mask, sequence = torch.rand(2, num, generator=generator) < 0.7, torch.tensor([1, 0, 1])
         places = {"own": own} if is_inside else {"targets": targets}
         expected = loss_and_gradients(form, scores.clone(), corrections, mask=mask[sequence], **places)
-        short = ScoreCorrections(
-            *(each if each is None or each.dtype == torch.bool else each.float() for each in corrections)
+        floats = (
+            each.float() if isinstance(each, Tensor) and each.is_floating_point() else each for each in corrections
         )
-        places = {"own": own} if is_inside else {"targets": targets.float()}
-        tile = scores.float()
-        found = kernel.loss_and_gradients(
-            form, tile, short, num_times=mask, sequence=sequence, gradients=tile, **places
-        )
-        torch.testing.assert_close(found[0], expected[0].float())
+        tile, mask, sequence, *short = moved((scores.float(), mask, sequence, *floats), on_kernel)
+        places = {name: (each if is_inside else each.float()).to(on_kernel) for name, each in places.items()}
+        options = {"num_times": mask, "sequence": sequence, "gradients": tile, **places}
+        accuracy, found = kernel.loss_and_gradients(form, tile, ScoreCorrections(*short), **options)
+        torch.testing.assert_close(accuracy.cpu(), expected[0].float())
         for name in ("loss", "score_grads", "target_grads"):
             exact = getattr(expected[1], name) * (1 if name == "loss" else expected[1].factor)
-            torch.testing.assert_close(getattr(found[1], name), exact.float(), **CLOSE)
+            torch.testing.assert_close(getattr(found, name).cpu(), exact.float(), **CLOSE)
 
 
-@pytest.mark.usefixtures("_on_kernel")
 @pytest.mark.parametrize("num_negatives", [None, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_contrast(strategy: str, num_negatives: int | None) -> None:
+def test_contrast(strategy: str, num_negatives: int | None, on_kernel: str) -> None:
     """With padding that holds nan, and files and speakers that several sequences share."""
     latents = random(4, 5, 6)
     num_valid = torch.tensor([5, 3, 5, 4])
@@ -93,53 +104,52 @@ def test_contrast(strategy: str, num_negatives: int | None) -> None:
         return contrast(queries, latents, strategy=strategy, **ids, **options)
 
     expected, found = (
-        with_gradients(loss, random(2, 4, 5, 6, seed=1), latents, compute=c) for c in ("reference", "tf32")
+        with_gradients(loss, random(2, 4, 5, 6, seed=1), latents, compute=compute, device=device)
+        for compute, device in (("reference", "cpu"), ("float32", on_kernel))
     )
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-@pytest.mark.usefixtures("_on_kernel")
-def test_single_rows_biases_and_rounded_operands() -> None:
+def test_single_rows_biases_and_rounded_operands(on_kernel: str) -> None:
     queries, candidates = random(4, 8), random(19, 8, seed=1)
     for positives in (torch.tensor([3, 0, 18, 3]), torch.tensor([5])):
         options: dict[str, Any] = {"positives": positives, "log_count": random(19, seed=2)}
         q = queries[: len(positives)]
         exact = with_gradients(info_nce, q, candidates, compute="reference", **options)
-        torch.testing.assert_close(with_gradients(info_nce, q, candidates, **options), exact, **CLOSE)
+        found = with_gradients(info_nce, q, candidates, compute="float32", device=on_kernel, **options)
+        torch.testing.assert_close(found, exact, **CLOSE)
         rounded = [each.bfloat16().float() for each in (q, candidates)]
         exact = with_gradients(info_nce, *rounded, compute="reference", **options)
-        found = with_gradients(info_nce, q, candidates, compute="bf16", **options)
+        found = with_gradients(info_nce, q, candidates, compute="bf16", device=on_kernel, **options)
         torch.testing.assert_close(found[0], exact[0], rtol=0, atol=0.02)  # scores have 8 bits
         for ours, theirs in zip(found[-2:], exact[-2:], strict=True):
             assert (ours - theirs).norm() < 0.016 * theirs.norm()
 
 
-@pytest.mark.usefixtures("_on_kernel")
 @pytest.mark.parametrize("compute", ["float32", "bf16"])
 @pytest.mark.parametrize("num_negatives", [None, 3])
-def test_equal_latents_are_right_once_in_n(compute: str, num_negatives: int | None) -> None:
-    latents = random(1, 48).expand(7, 48)
-    found = info_nce(random(2, 48, seed=1), latents, torch.tensor([2, 6]), compute=compute, num_negatives=num_negatives)
+def test_equal_latents_are_right_once_in_n(compute: str, num_negatives: int | None, on_kernel: str) -> None:
+    inputs = moved((random(2, 48, seed=1), random(1, 48).expand(7, 48), torch.tensor([2, 6])), on_kernel)
+    found = info_nce(*inputs, compute=compute, num_negatives=num_negatives)
     assert found.accuracy.tolist() == [torch.tensor(1 / (4 if num_negatives else 7)).item()] * 2
 
 
-@pytest.mark.usefixtures("_on_kernel")
-def test_classes_and_a_bias() -> None:
+def test_classes_and_a_bias(on_kernel: str) -> None:
     """A table's bias has a gradient."""
     targets = torch.tensor([[0, 4], [2, -1], [1, 3]])
     inputs = (random(3, 6), random(5, 6, seed=1), random(5, seed=2))
 
     def loss(queries: Tensor, classes: Tensor, bias: Tensor) -> Any:
-        return class_loss(queries, classes, targets, objective="full_logistic", bias=bias)
+        return class_loss(queries, classes, targets.to(queries.device), objective="full_logistic", bias=bias)
 
-    found = with_gradients(loss, *inputs)
+    found = with_gradients(loss, *inputs, device=on_kernel)
     exact = with_gradients(loss, *(each.double() for each in inputs))
-    torch.testing.assert_close(found, [each.to(ours.dtype) for each, ours in zip(exact, found, strict=True)], **CLOSE)
+    close = CLOSE if on_kernel == "cpu" else {"rtol": 5e-3, "atol": 5e-3}  # TF32
+    torch.testing.assert_close(found, [each.to(ours.dtype) for each, ours in zip(exact, found, strict=True)], **close)
 
 
-@pytest.mark.usefixtures("_on_kernel")
-def test_what_is_not_a_number_shows() -> None:
+def test_what_is_not_a_number_shows(on_kernel: str) -> None:
     latents = torch.tensor([[1.0], [math.nan], [2.0]])
-    found = info_nce(torch.ones(1, 1), latents, torch.tensor([0]))
+    found = info_nce(*moved((torch.ones(1, 1), latents, torch.tensor([0])), on_kernel))
     assert bool(found.loss.isnan())
     assert found.accuracy.tolist() == [0]

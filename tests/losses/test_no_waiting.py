@@ -7,11 +7,14 @@ values (`item`, `nonzero`, masks as indices), cannot run on them, and would make
 
 import contextlib
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import MagicMock
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cpc.candidates import STRATEGIES
 from cpc.candidates.class_table import ClassTable
@@ -19,7 +22,7 @@ from cpc.contexts import GRU, Identity, PixelCNN
 from cpc.data.batch import Batch
 from cpc.data.modality import Modality
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, TinyTrunk, TokenEncoder
-from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
+from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive, candidate_sets
 from cpc.model import CPC
 from cpc.predictors import Bilinear, TransformerPredictor
 from cpc.pretraining.data import PretrainingData
@@ -115,6 +118,49 @@ def test_a_whole_training_step() -> None:
     assert probe.num_batches == 1
     with pytest.raises(RuntimeError, match="meta"):
         training.training_step(there, 1)
+
+
+class HostCopies(TorchDispatchMode):
+    """Lists operators that copy from the host. Operators take the value of a tensor without axes along."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors, results = ([t for t in tree_leaves(x) if isinstance(t, torch.Tensor)] for x in (args, result))
+        if any(t.is_meta for t in (*tensors, *results)) and any(t.is_cpu and t.ndim > 0 for t in tensors):
+            self.found.append(str(function))
+        return result
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_negatives": 4}, {"num_negatives": 4, "shared_across_steps": True}, {"negatives": "same_speaker"}],
+    ids=["all", "drawn", "shared", "blocks"],
+)
+def test_a_batch_like_the_last_copies_nothing_from_the_host(options: dict) -> None:
+    """The identities have other names, but the same are equal. A CUDA graph can replay such a step."""
+    model = CPC(AudioEncoder(8), GRU(8), Bilinear(3), Contrastive(**options))
+    batch = Batch.of(torch.randn(8, 1600))._replace(**KNOWN)
+    model.initialise_from(batch.x)
+    model.to("meta")
+    candidate_sets._plan.cache_clear()
+    found = []
+    for sequence_id in (KNOWN["sequence_id"], KNOWN["sequence_id"] + 7):
+        with HostCopies() as copies:
+            there = batch._replace(x=torch.empty(8, 1600, device="meta"), sequence_id=sequence_id)
+            model.loss(there, torch.Generator().manual_seed(0)).loss.backward()
+        found.append(copies.found)
+    assert found[0]
+    assert found[1] == []
+
+
+def test_plain_observations_have_their_identities_on_the_host() -> None:
+    batch = Batch.of(torch.empty(3, 1600, device="meta"))
+    assert batch.group_id.tolist() == [-1] * 3
+    assert batch.labels.is_cpu
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,6 @@ class Block(NamedTuple):
         negatives = negatives if self.rows is None else negatives[self.rows]
         return negatives if self.column_index is None else self.column_index[negatives]
 
-    def on(self, device: torch.device) -> "Block":
-        """Return the same block on a device; the host does not wait for the copies."""
-        return Block(*(each if each is None else each.to(device, non_blocking=True) for each in self))
-
 
 def split_scores(
     candidate_mask: Bool[Tensor, "B N"],

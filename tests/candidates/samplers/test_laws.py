@@ -369,6 +369,7 @@ def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
     assert not torch.equal(ours.ids, other.ids)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", LAWS)
 @pytest.mark.parametrize("hits", ["remove", "exclude"])

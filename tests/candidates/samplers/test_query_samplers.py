@@ -56,7 +56,7 @@ def disable_matrix_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_level_module, "compiled", compiled_module.compiled.__wrapped__)
 
 
-@pytest.fixture(params=["compiled", "without tiles", "torch", "cuda"])
+@pytest.fixture(params=["compiled", "without tiles", "torch", pytest.param("cuda", marks=pytest.mark.gpu)])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Draws in C and in torch, where a sampler has both, and everybody's on a GPU."""
     if request.param == "without tiles":

@@ -1,6 +1,7 @@
 """Other packages' kernels for the loss, for `python -m benchmarks.gpu`; each only where it is installed.
 
-Their functions take queries of norm `QUERY_NORM` and candidates of norm 1, `[M, D]` each. Positive i is candidate i.
+Their functions take queries of norm `QUERY_NORM` and candidates of norm 1, `[M, D]` each, float32 or bfloat16. Positive
+i is candidate i.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,15 +40,10 @@ def foreign() -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
     try:
         siglip = import_module("siglip_kernel").fused_siglip_loss  # siglip-kernel 0.1.2 chooses a kernel by dtype
 
-        def sigmoid(queries: torch.Tensor, candidates: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        def sigmoid(queries: torch.Tensor, candidates: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
             log_temperature, bias = torch.tensor([0.0, SIGMOID_BIAS], device=queries.device)
-            return siglip(queries.to(dtype), candidates.to(dtype), log_temperature, bias)
+            return siglip(queries, candidates, log_temperature, bias)
 
-        for dtype in (torch.float32, torch.bfloat16):
-            name = str(dtype).removeprefix("torch.")
-            yield (
-                f"siglip-kernel, {name}: another loss (sigmoid)",
-                lambda queries, candidates, positives, dtype=dtype: sigmoid(queries, candidates, dtype),
-            )
+        yield "siglip-kernel: another loss (sigmoid)", sigmoid
     except Exception as error:
         print(f"  siglip-kernel: {type(error).__name__}: {error}")

@@ -1,0 +1,154 @@
+"""The loss alone, forward and backward, of 256 channels: ours, that of other packages, tiles, and drawn negatives."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.gpu.device import PRECISIONS, Device, Row, products_in
+from benchmarks.gpu.rivals import QUERY_NORM, foreign
+from benchmarks.reference import materialised_info_nce
+from benchmarks.step import DIM, NUM_LATENTS, NUM_NEGATIVES, NUM_STEPS
+from cpc.losses import info_nce
+from cpc.losses.candidate_sets import Sequences, assemble, draw_row_negatives, plan
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import info_nce_rows, split_scores, tiles
+from cpc.losses.engine.tiles import PerRowTiles
+
+SHARES = (64, 128, 512, 1024)  # of `tiles.GPU_SHARE`, beside its 256
+BLOCKS = (1024, 2048, 8192, 16384)  # of `kernel.BLOCK`, beside its 4096
+LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def all_candidates(size: int, device: torch.device) -> CandidateSet:
+    """Return `size` rows whose candidates are all `size` candidates. Positive i is candidate i."""
+    mask, rows, zeros = torch.ones(1, size, dtype=torch.bool), torch.arange(size), torch.zeros(size, dtype=torch.long)
+    blocks = split_scores(mask, None, zeros, None, rows)
+    return assemble(None, zeros, zeros, rows, mask, blocks, (1, 1, size)).on(device)
+
+
+def measured(on: Device, size: int, precision: str, loss: LossFunction, rounds_inputs: bool = False) -> Row:
+    """Return the time of the loss with its gradients, and its memory beside inputs and results.
+
+    Args:
+        on: the device.
+        size: number of queries, and of candidates.
+        precision: precision of products.
+        loss: the loss of queries, candidates and positives.
+        rounds_inputs: for `bf16`, round queries and candidates before the loss.
+    """
+    torch.manual_seed(0)
+    queries = (QUERY_NORM * F.normalize(torch.randn(size, DIM, device=on.device), dim=1)).requires_grad_()
+    candidates = F.normalize(torch.randn(size, DIM, device=on.device), dim=1).requires_grad_()
+    positives = torch.arange(size, device=on.device)
+    dtype = torch.bfloat16 if rounds_inputs and precision == "bf16" else torch.float32
+
+    def step() -> None:
+        torch.autograd.grad(loss(queries.to(dtype), candidates.to(dtype), positives), (queries, candidates))
+
+    with products_in(precision):
+        seconds, extra_mib = on.seconds(step), on.extra_mib(step)
+    return {"ms": 1e3 * seconds, "extra_mib": extra_mib, "tflops": 6 * size * size * DIM / seconds / 1e12}
+
+
+def loss_rows(on: Device, is_quick: bool) -> list[Row]:
+    """Ours and others at every size and precision, then our tiles."""
+    sizes = (256, 512) if is_quick else (16384, 65536)
+    planned = {size: all_candidates(size, on.device) for size in sizes}
+
+    def ours(size: int, precision: str) -> LossFunction:
+        return lambda queries, candidates, _: info_nce_rows(queries, candidates, planned[size], compute=precision).loss
+
+    def tried(losses: Iterable[tuple[str, LossFunction]], sizes: Iterable[int]) -> list[Row]:
+        return [
+            on.tried(f"{size}, {precision}, {name}", measured, on, size, precision, loss, True)
+            for (name, loss), size, precision in product(losses, sizes, PRECISIONS)
+        ]
+
+    rows = []
+    for size in reversed(sizes):
+        for precision in PRECISIONS:
+            loss = ours(size, precision)
+            rows.append(on.tried(f"{size}, {precision}, ours", measured, on, size, precision, loss))
+        rows.append(on.tried(f"{size}, bf16, ours, through info_nce", measured, on, size, "bf16", called))
+    rows += tried(foreign(), sizes)
+    for size in reversed(sizes):
+        for setting in ({"GPU_SHARE": share} for share in SHARES):
+            rows.append(_with(tiles, setting, on, size, ours(size, "bf16")))
+        if on.is_gpu:
+            from cpc.losses.engine import kernel  # Triton is not installed everywhere
+
+            for setting in ({"BLOCK": block} for block in BLOCKS):
+                rows.append(_with(kernel, setting, on, size, ours(size, "bf16")))
+    return rows + tried(materialised(on), sizes[:1])  # scores of 65,536 rows take 16 GiB
+
+
+def _with(module: Any, setting: dict[str, int], on: Device, size: int, loss: LossFunction) -> Row:
+    """Return a row in bf16 with another value of a module's constant."""
+    ((name, value),) = setting.items()
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        return on.tried(f"{size}, bf16, ours, {name} {value}", measured, on, size, "bf16", loss)
+    finally:
+        setattr(module, name, before)
+
+
+def called(queries: Tensor, candidates: Tensor, positives: Tensor) -> Tensor:
+    """Return our loss in bf16 as a user calls it; checks and the plan are a part of each call."""
+    return info_nce(queries, candidates, positives, compute="bf16").loss
+
+
+def materialised(on: Device) -> Iterator[tuple[str, LossFunction]]:
+    """Yield the loss from the whole matrix of scores in plain torch, and on a GPU the same by Inductor."""
+    yield "materialised", materialised_info_nce
+    if on.is_gpu:
+        yield "materialised, compiled", torch.compile(materialised_info_nce, dynamic=False)
+
+
+@contextmanager
+def _gathered() -> Iterator[None]:
+    """Let the engine gather drawn candidates, whatever it would choose."""
+
+    def choose(block: Any, _: int, candidates: Tensor, bias: Tensor | None, negatives: Tensor, __: str) -> PerRowTiles:
+        return PerRowTiles(block, candidates, bias, torch.cat([block.positives, negatives], 1))
+
+    with patch.object(sys.modules["cpc.losses.engine.tiled_loss"], "choose_tiles", choose):
+        yield
+
+
+def drawn_rows(on: Device, is_quick: bool) -> list[Row]:
+    """128 drawn negatives: the draws, the loss from all scores and counts of draws, and from gathered candidates."""
+    rows, steps = [], tuple(range(1, NUM_STEPS + 1))
+    generator = torch.Generator(on.device).manual_seed(0)
+    for size in (2,) if is_quick else (8, 64):
+        sequences = Sequences.of((size, NUM_LATENTS))
+        planned = plan("mixed", sequences, NUM_LATENTS, steps, None, NUM_NEGATIVES, False, on.device)
+        draw = partial(draw_row_negatives, planned, NUM_NEGATIVES, generator)
+        rows.append(on.tried(f"{size} windows, the draws", lambda draw: {"ms": 1e3 * on.seconds(draw)}, draw))
+        drawn = planned._replace(negatives=draw())
+        for precision in PRECISIONS:
+            rows.append(on.tried(f"{size} windows, {precision}, as chosen", _drawn, on, drawn, precision))
+        with _gathered():
+            rows.append(on.tried(f"{size} windows, tf32, gathered", _drawn, on, drawn, "tf32"))
+    return rows
+
+
+def _drawn(on: Device, rows: CandidateSet, precision: str) -> Row:
+    torch.manual_seed(0)
+    num_steps, size, num_latents = rows.size
+    queries = torch.randn(num_steps * size * num_latents, DIM, device=on.device, requires_grad=True)
+    latents = (torch.randn(size * num_latents, DIM, device=on.device) / 4).requires_grad_()
+
+    def step() -> None:
+        torch.autograd.grad(info_nce_rows(queries, latents, rows, compute=precision).loss, (queries, latents))
+
+    with products_in(precision):
+        return {"ms": 1e3 * on.seconds(step), "extra_mib": on.extra_mib(step)}
