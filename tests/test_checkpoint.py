@@ -398,7 +398,7 @@ def test_options_that_losses_no_longer_have_may_only_be_what_every_loss_does(
     assert cpc.load_pretrained(tmp_path).loss_part.negatives == "same_speaker"
     options[name] = value
     rewrite(tmp_path, config=config)
-    refused_model(tmp_path, rf"model\.loss\.init_args\.{name}={value!r} is no longer an option, .*: leave it out")
+    refused_model(tmp_path, rf"`loss\.{name}`={value!r} is no longer an option, .*: leave it out")
 
 
 def test_none_is_what_an_argument_may_be() -> None:

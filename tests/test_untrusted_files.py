@@ -39,6 +39,7 @@ from cpc.data.images.sources import read_image_source
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.sentences.splitting import read_sentences
 from cpc.data.sharding import shard_corpus
+from cpc.data.signals.recordings import read_recordings
 from cpc.data.store.packed import FORMAT
 from cpc.data.store.records import read_records
 from cpc.data.store.shards import INDEX_NAME
@@ -228,6 +229,76 @@ def test_items(content: bytes, tmp_path: Path) -> None:
         assert len({*zip(items.files, items.onset_seconds, items.offset_seconds, strict=True)}) == len(items)
 
     reads_or_refuses(read, "a.item")
+
+
+FOLDERS = [  # of signals; one of the files is damaged
+    *(["a.csv"], ["a.tsv"], ["a.parquet"], ["a.npy"], ["a.npz"], ["a.bdf"], ["a.hea", "a.dat", "a.atr"]),
+    *(["a_eeg.edf", "a_events.tsv"], ["SC1E0-PSG.edf", "SC1EC-Hypnogram.edf"], ["manifest.csv", "labels.csv", "a.csv"]),
+]
+
+
+@pytest.fixture(scope="module")
+def signal_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Two seconds of two channels in every format, and their labels."""
+    edfio, wfdb = pytest.importorskip("edfio"), pytest.importorskip("wfdb")
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder, rng = tmp_path_factory.mktemp("signals"), np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    rows = [f"{time / 50},{a:.3f},{b:.3f},walk" for time, (a, b) in enumerate(x)]
+    table = "\n".join(["time,x,y,label", *rows, ""]).encode()
+    np.savez(folder / "a.npz", x=x, length=[30, 10], label=["a", "b"], channels=["x", "y"], sample_rate_hz=50)
+    np.save(folder / "a.npy", x)
+    times = pa.array(np.arange(40) * 20, pa.timestamp("ms"))
+    parquet.write_table(pa.table({"time": times, "x": x[:, 0], "label": ["a", "b"] * 20}), folder / "a.parquet")
+    for name, of_file, of_signal in (
+        ("a_eeg.edf", edfio.Edf, edfio.EdfSignal),
+        ("a.bdf", edfio.Bdf, edfio.BdfSignal),
+        ("SC1E0-PSG.edf", edfio.Edf, edfio.EdfSignal),
+    ):
+        signals = [of_signal(column, 20, label=label) for column, label in zip(x.T, "AB", strict=True)]
+        of_file(signals, annotations=[edfio.EdfAnnotation(0.5, 1, "spindle")]).write(folder / name)
+    edfio.Edf([], annotations=[edfio.EdfAnnotation(0, 1, "W")]).write(folder / "SC1EC-Hypnogram.edf")
+    (folder / "a.dat").write_bytes(rng.integers(-99, 99, 120).astype("<i2").tobytes())
+    (folder / "a.hea").write_bytes(b"a 2 20 30\na.dat 16x2 200 16 0 0 0 0 I\na.dat 16x2 200 16 0 0 0 0 II\n")
+    notes = ["(AFIB", "", "(N"]
+    wfdb.wrann("a", "atr", np.array([2, 5, 20]), ["+", "N", "+"], aux_note=notes, fs=20, write_dir=str(folder))
+    return {file.name: file.read_bytes() for file in folder.iterdir()} | {
+        "a.csv": table,
+        "a.tsv": table.replace(b",", b"\t"),
+        "manifest.csv": b"path,split,group,mood\na.csv,train,ann,good\n",
+        "labels.csv": b"path,start,end,label,task\na.csv,0.1,0.3,cough,sound\na.csv,0.4,0.4,beat,heart\n",
+        "a_events.tsv": b"onset\tduration\ttrial_type\n0.1\tn/a\tgo\n0.5\t0.2\tstop\n",
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the record
+@fuzz
+@given(
+    which=st.sampled_from([(name, names) for names in FOLDERS for name in names]),
+    changes=edits,
+)
+def test_signals(
+    which: tuple[str, list[str]], changes: list[Edit], signal_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    damaged, names = which
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    for name in names:
+        (tmp_path / name).write_bytes(edited(signal_files[name], changes if name == damaged else []))
+
+    def read() -> None:
+        source = tmp_path / names[0] if names == ["a.npz"] else tmp_path
+        recordings = read_recordings(source, missing="mask", sample_rate_hz=50 if names == ["a.npy"] else None)
+        for row in range(len(recordings)):
+            samples = np.concatenate(list(recordings.read(row)))
+            assert 0 < len(samples) <= recordings.num_samples[row]
+            for labels in recordings.labels.values():
+                codes = labels.codes(row, 0, len(samples))
+                assert -1 <= codes.min() <= codes.max() < max(1, len(labels.classes))
+        for labels in recordings.labels.values():
+            labels.check(str(tmp_path), recordings.names, np.array(recordings.num_samples))
+
+    reads_or_refuses(read, str(tmp_path), has_sizes=True)
 
 
 LABELS = {

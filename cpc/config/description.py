@@ -102,9 +102,7 @@ def without_removed(config: Any) -> Any:
         for name in _REMOVED.keys() & init_args.keys():
             given, (kept, reason) = init_args.pop(name), _REMOVED[name]
             if given != kept:
-                raise ValueError(
-                    f"`loss.{name}`={given!r} is no longer an option, since {reason}: leave it out"
-                )
+                raise ValueError(f"`loss.{name}`={given!r} is no longer an option, since {reason}: leave it out")
     return config
 
 

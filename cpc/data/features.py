@@ -181,8 +181,7 @@ class Features:
     @torch.inference_mode()
     def _encode(self, x: Float[np.ndarray, "B S ..."]) -> Float[Tensor, "B t Z"]:
         samples = torch.from_numpy(x).to(self.device)
-        if self.kind not in _SPECTRAL:  # these may have no statistics
-            check_scale(self._encoder, samples)
+        check_scale(self._encoder, samples)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             return self._encoder(samples).float()
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 Count = TypeVar("Count", int, Tensor)
 _FARTHEST = 30.0  # mean or deviation: raw ECG reaches 22, shoulder exercises reach 14 by a model of daily activities
-_SMALLEST = 0.01  # deviation of the liveliest channel: a phone on a sleeping person reaches 0.013
+_SMALLEST = 0.01  # deviation of the liveliest channel: a phone on a lying person reaches 0.013
+_UNSET = {"input_mean": 0, "input_std": 1, "pixel_mean": 0, "pixel_std": 1}
 
 
 class Encoder(nn.Module):
@@ -54,10 +55,14 @@ class Encoder(nn.Module):
 def check_scale(encoder: Any, x: Tensor) -> None:
     """Warn if the input of a trained encoder has another scale than its training data; only of the first batch.
 
-    A batch that is constant, such as digital silence, decides nothing.
+    A batch that is constant, such as digital silence, decides nothing. Encoders whose statistics were never set have no
+    scale.
     """
     standardised = getattr(encoder, "standardised", None)  # encoders of users may lack it
     if standardised is None or getattr(encoder, "is_scale_checked", False) or torch.compiler.is_compiling():
+        return
+    buffers = dict(encoder.named_buffers(recurse=False))
+    if all((buffers[name] == value).all() for name, value in _UNSET.items() if name in buffers):
         return
     values = standardised(x)
     if values is None:

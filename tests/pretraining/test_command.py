@@ -186,7 +186,7 @@ def test_a_run_of_an_older_version_continues_unless_it_used_what_losses_no_longe
     path = finished / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     options = checkpoint["cpc"]["architecture"]["init_args"]["loss"]["init_args"]
-    message = "model.loss.init_args.exchange='ring' is no longer an option"
+    message = "--model.loss.init_args.exchange='ring' is no longer an option"
     options |= {"exchange": "ring", "anchor": False, "anchor_weight": 0.3}
     torch.save(checkpoint, path)
     assert message in refused("--ckpt_path=last", "--trainer.max_steps=6")
@@ -237,9 +237,9 @@ def test_bf16_autocast_with_clipping_and_adamw(run: Callable[..., Path]) -> None
             ["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}", "--data.batch_size=2"],
             "negatives='same_speaker_excluding' leaves",
         ),
-        (["--model.loss.exchange=ring"], "error: model.loss.init_args.exchange='ring' is no longer an option, since"),
-        (["--model.loss.init_args.exchange", "ring"], "error: model.loss.init_args.exchange='ring' is no longer"),
-        (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor=True is no longer"),
+        (["--model.loss.exchange=ring"], "error: --model.loss.init_args.exchange='ring' is no longer an option, since"),
+        (["--model.loss.init_args.exchange", "ring"], "error: --model.loss.init_args.exchange='ring' is no longer"),
+        (["--model.loss={class_path: cpc.losses.Contrastive, init_args: {anchor: true}}"], "anchor`=True is no longer"),
         (["--ckpt_path=last"], "there is no"),
         (["--run_dir= "], "error: --run_dir is empty: give a value, or leave it out"),
         ([f"--seed_everything={2**70}"], f"error: --seed_everything={2**70} must be at least 0 and at most 4294967295"),

@@ -185,7 +185,7 @@ def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.C
         (tmp_path / "other.csv").write_text("path,start,end,label\n" + "\n".join(lines) + "\n")
         return Task("phones", audio(alignments=tmp_path / "other.csv"))
 
-    with pytest.raises(ValueError, match=r"24 of 24 aligned files(.|\n)*labels until 400 s, audio until 0\.4 s"):
+    with pytest.raises(ValueError, match=r"24 of 24 labelled files(.|\n)*labels until 400 s, audio until 0\.4 s"):
         aligned("0,400")
     task = aligned("0.399,0.4")  # after the last frame's centre
     with pytest.raises(ValueError, match="do the times of the alignments fit"):

@@ -1,6 +1,5 @@
 """Alignments: labelled segments of audio files, and the label of every frame."""
 
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,20 +16,14 @@ from cpc.data.audio.alignment_formats import (
     read_ctm,
     read_phn,
 )
-from cpc.data.audio.file_names import bare_path, is_end_of, refuse
+from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.label_times import check_label_ends
 
 UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
-
-# Labels may end up to this time after their audio, because of an aligner's frames or a codec's padding. (In 80 files of
-# TIMIT none does.) If they end later, the phones are probably shifted.
-MOST_SECONDS_AFTER_AUDIO = 0.05
-# Labels at half the rate, or in another unit, end in the first half of the audio. Unlabelled silence at the end of a
-# file rarely lasts that long.
-LEAST_SHARE_LABELLED = 0.55
 
 _UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)
 _FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
@@ -55,7 +48,7 @@ class Alignments:
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
         self._tracks = dict(tracks)
-        self._source = source
+        self.source = source
         self._names_of_bare: dict[str, list[str]] = defaultdict(list)
         self._names_of_stem: dict[str, list[str]] = defaultdict(list)
         for name in self._tracks:
@@ -95,7 +88,7 @@ class Alignments:
         names = self._candidates(path)
         if len(names) > 1:
             raise ValueError(
-                f"{path}: {len(names)} alignments in {self._source} have this name:\n{name_a_few(names)}\n"
+                f"{path}: {len(names)} alignments in {self.source} have this name:\n{name_a_few(names)}\n"
                 "put the labels into the same folders as the audio, so that their paths differ"
             )
         return names[0] if names else None
@@ -109,16 +102,16 @@ class Alignments:
         track = self._track_of(path)
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 
-    def end_seconds(self, path: str) -> float:
-        """Return the end of the last segment of a file, or 0 without segments; raises the errors of `segments`."""
-        ends = self._track_of(path).ends
-        return float(ends[-1]) if len(ends) else 0.0
+    def extent_seconds(self, path: str) -> tuple[float, float]:
+        """Return the end of the last segment of a file and the length of all, or 0; raises the errors of `segments`."""
+        track = self._track_of(path)
+        return float(track.ends[-1]) if len(track.ends) else 0.0, float((track.ends - track.starts).sum())
 
     def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
         if name is None:
             raise ValueError(
-                f"{path}: {self._source} holds no alignment of this name (it has, for example, "
+                f"{path}: {self.source} holds no alignment of this name (it has, for example, "
                 f"{', '.join(self.names[:3])})"
             )
         return self._track(name)
@@ -243,11 +236,8 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
     without counts, from the headers of the files.
 
     Raises:
-        ValueError: if no file has an alignment, no alignment has a label, a file has several alignments, or the labels
-            of a file end more than 50 ms after its audio.
-
-    Warns:
-        UserWarning: if the last labels of half of the files end before 55 % of their audio.
+        ValueError: if no file has an alignment, no alignment has a label, or a file has several alignments; as
+            `check_label_ends`, which also warns.
     """
     rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds may repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
@@ -259,24 +249,19 @@ def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[
             "files match by their path, their path without suffix, or their stem"
         )
     files = manifest.take(rows[aligned])
-    ends = np.array([alignments.end_seconds(path) for path in files.paths])
+    ends, covered = np.array([alignments.extent_seconds(path) for path in files.paths]).T
     if not ends.any():
         raise ValueError(f"the alignments of {len(files)} audio files hold no label:\n{name_a_few(files.paths)}")
-    lengths = files.seconds
-    late = np.flatnonzero(ends > lengths + MOST_SECONDS_AFTER_AUDIO).tolist()
-    refuse(
-        f"of {len(files)} aligned files have labels that end after the audio",
-        [f"{files.paths[row]}: labels until {ends[row]:g} s, audio until {lengths[row]:g} s" for row in late],
-        "give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove alignments of "
-        "other recordings",
+    check_label_ends(
+        alignments.source,
+        files.paths,
+        ends,
+        covered,
+        files.seconds,
+        noun="audio",
+        advice="give times in seconds (samples at 16 kHz in .phn) from the beginning of each file, or remove "
+        "alignments of other recordings",
     )
-    shares = (ends / lengths)[(ends > 0) & np.isfinite(lengths)]
-    if len(shares) and (share := float(np.median(shares))) < LEAST_SHARE_LABELLED:
-        warnings.warn(
-            f"the last label of a file ends at {share:.2g} of its audio (median of {len(shares)} files): if whole "
-            "files are labelled, the times are in another unit (cpc takes seconds, in .phn samples at 16 kHz)",
-            stacklevel=3,
-        )
 
 
 def _files_below(folder: Path) -> list[Path]:

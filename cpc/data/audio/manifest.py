@@ -18,7 +18,7 @@ from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_hea
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import refuse_doubles
-from cpc.data.store.tables import format_table, read_table
+from cpc.data.store.tables import format_table, number_or_nan, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)
@@ -219,14 +219,6 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     speakers = {"speakers": manifest.codes("speaker")[1]} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
-
-
-def number_or_nan(cell: str) -> float:
-    """Return the number in a cell; NaN if the cell holds none."""
-    try:
-        return float(cell)
-    except ValueError:
-        return np.nan
 
 
 def _take_normal_forms(manifest: Manifest) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cpc.data.signals.tables import Rows, SignalTable
-from cpc.data.signals.times import parse_times
-from cpc.data.store.tables import read_table
+from cpc.data.signals.times import NUM_COUNTED, parse_times
+from cpc.data.store.tables import number_or_nan, read_table
 
 _BLOCK_ROWS = 4096
 _MISSING = ("", "na", "n/a", "null", "none", "-")
@@ -22,7 +22,12 @@ class CommaTable(SignalTable):
         return [cells[column].strip() if cells else "" for _, cells in self._cells()]
 
     def _open(self) -> tuple[list[str], int]:
-        names, _ = read_table(self.path)
+        names, rows = read_table(self.path)
+        if all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]])):  # pandas' names 0, 1, ... of counts
+            raise ValueError(
+                f"{self.path}, line 1: {', '.join(names)[:80]} may be names of columns or the first sample: write "
+                "other names into the first line"
+            )
         num_breaks, last = {b"\n": 0, b"\r": 0}, b""
         with self.path.open("rb") as stream:
             while content := stream.read(1 << 20):
@@ -30,6 +35,12 @@ class CommaTable(SignalTable):
                     num_breaks[character] += content.count(character)
                 last = content[-1:]
         return names, max(num_breaks.values()) - (last in num_breaks)
+
+    def _head(self, names: Sequence[str]) -> np.ndarray:
+        rows = [cells or [""] * len(self.names) for _, cells in itertools.islice(self._cells(), NUM_COUNTED)]
+        columns = [self.names.index(name) for name in names]
+        head = [[number_or_nan(cells[column]) for column in columns] for cells in rows]
+        return np.array(head, np.float64).reshape(len(rows), len(names))
 
     def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
         columns = [self.names.index(name) for name in numbers]

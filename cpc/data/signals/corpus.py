@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
+from cpc.data.signals.labels import Labels
 from cpc.data.signals.pack import PackedSignals, pack_signals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.starts import Starts, known_samples, ranges_of, usable_starts
@@ -178,25 +179,42 @@ class SignalCorpus(MapStyleCorpus):
         stream = UniformBatches(**draws, batch_size=num_windows, seed=seed)
         return windows.__getitems__(stream.batch(0)).x
 
+    def labels(self, task: str) -> Labels:
+        """Return the labels of a task.
+
+        Raises:
+            ValueError: if labels end after their recording.
+        """
+        labels = self.recordings.labels[task]
+        if task not in self._checked_tasks:
+            title = f"{self.recordings.source}, labels {task!r}"
+            labels.check(title, self.recordings.names, self.signals.lengths)
+            self._checked_tasks.add(task)
+        return labels
+
     def frame_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> np.ndarray:
         """Return the class at the centre of each latent, `[T]` int64; -1 without a label."""
         encoder = self.encoder
         centres = np.round(encoder.first_centre_samples + encoder.hop_samples * np.arange(num_latents)).astype(int)
         centres = np.clip(first_sample + centres, 0, max(int(self.signals.lengths[row]) - 1, 0))
-        labels = self.recordings.labels[task]
-        codes = labels.codes(row, int(centres[0]), int(centres[-1] - centres[0]) + 1)
+        codes = self.labels(task).codes(row, int(centres[0]), int(centres[-1] - centres[0]) + 1)
         return codes[centres - centres[0]]
 
     def _window_labels(self) -> WindowLabels | None:
         task = self._online_labels
         if task is None:
             return None
+        self.labels(task)
 
         def labels(row: int, start: int, num_latents: int) -> np.ndarray:
             codes = self.frame_codes(task, row, start, num_latents)
             return np.where(codes < 0, -100, codes)
 
         return labels
+
+    @cached_property
+    def _checked_tasks(self) -> set[str]:
+        return set()
 
     @cached_property
     def _statistics(self) -> dict[str | None, SignalStatistics]:

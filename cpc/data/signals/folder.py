@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -17,9 +17,12 @@ from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile
 from cpc.data.signals.rates import common_channels, common_rate, find_channel
+from cpc.data.signals.sidecars import sidecar_intervals, split_sidecars
+from cpc.data.signals.tables import SignalTable
+from cpc.data.store.contents import say
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.splits import split_called
-from cpc.data.store.tables import read_table
+from cpc.data.store.tables import number_or_nan, read_table
 
 MANIFEST_NAME, INTERVALS_NAME = "manifest.csv", "labels.csv"
 LABEL_COLUMNS = ("label",)
@@ -155,13 +158,15 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
     Raises:
         ValueError: naming a file that cannot be read, or two files of different channels or rates.
     """
-    files = []
+    files: list[SignalFile] = []
     for name in names:
         path = root / name
         opener = OPENERS.get(path.suffix.lower())
         if opener is None:
             raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
         files.append(opener(path, options))
+        files[-1].intervals |= sidecar_intervals(path)
+    _say_counters(root, [file for file in files if isinstance(file, SignalTable)])
     if options.channels is None and options.model_channels is None:
         shared = common_channels([file.channels for file in files], names, root)
     else:
@@ -186,6 +191,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
         intervals={task: [file.intervals.get(task, []) for file in files] for task in tasks},
         units=reader.units(),
+        own_rates_hz=[file.sample_rate_hz for file in files],
         layout_problem=next(filter(None, problems), ""),
     )
 
@@ -194,9 +200,9 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     """List the recordings of a folder.
 
     `manifest.csv` has a column `path`, optional columns `split` and `group` (or `user`, `subject`), and any number of
-    further columns, each a task with one label per recording. Without it, every file below the folder in a known format
-    is a recording. `labels.csv`, optional, has the columns path, start, end (seconds
-    from the recording's first sample) and label, and perhaps task.
+    further columns, each a task with one label per recording. Without it, `find_recordings` finds the recordings. Files
+    beside a recording may hold labels too (see `sidecar_intervals`). `labels.csv`, optional, has the columns path,
+    start, end (seconds from the recording's first sample) and label, and perhaps task.
 
     Raises:
         ValueError: naming the table or the file, if it is not legal.
@@ -210,10 +216,7 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
         if absent or not names:
             raise ValueError(f"{manifest} names {len(names)} files, of which are absent:\n{name_a_few(absent)}")
     else:
-        found = find_files(root, OPENERS, "signal")
-        names = [name for name in found if name not in (MANIFEST_NAME, INTERVALS_NAME)]
-        if not names:
-            raise ValueError(f"no recordings below {root}, only {', '.join(found)}")
+        names = find_recordings(root)
     refuse_doubles(root, names)
     listing = list_files(root, names, options)
     if "split" in columns:
@@ -227,6 +230,34 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     if (root / INTERVALS_NAME).is_file():
         listing.intervals = {**listing.intervals, **read_intervals(root / INTERVALS_NAME, names)}
     return listing
+
+
+def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
+    """Return the recordings below a folder, relative to it.
+
+    Its tables `manifest.csv` and `labels.csv` are none, nor are files about recordings (see `split_sidecars`), whose
+    number is printed.
+
+    Args:
+        root: the folder.
+        more_suffixes: suffixes of other files to find.
+        tables: other tables, which are no recordings even if they lie below the folder.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    found = find_files(root, {*OPENERS, *more_suffixes}, "signal")
+    below = [table.resolve() for table in tables if table.resolve().is_relative_to(root.resolve())]
+    left_out = {MANIFEST_NAME, INTERVALS_NAME, *(table.relative_to(root.resolve()).as_posix() for table in below)}
+    names, sidecars = split_sidecars([name for name in found if name not in left_out])
+    if not names:
+        raise ValueError(f"no recordings below {root}, only tables of labels, such as {found[0]}")
+    if sidecars:
+        say(
+            f"data: {root}: left out {len(sidecars)} tables and hypnograms beside recordings, such as {sidecars[0]} (a "
+            f"table that is a recording must be named in {MANIFEST_NAME})"
+        )
+    return names
 
 
 def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Interval]]]:
@@ -249,7 +280,7 @@ def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Inte
     intervals: dict[str, list[list[Interval]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}
     cells = zip(keys, *(columns[name] for name in ("start", "end", "label")), tasks, strict=True)
     for number, (name, start, end, label, task) in enumerate(cells, start=1):
-        times = [_seconds(time) for time in (start, end)]
+        times = [number_or_nan(time) for time in (start, end)]
         if name not in row_of or not 0 <= times[0] <= times[1] < math.inf:
             raise ValueError(
                 f"{path}, row {number}: {name} from {start!r} to {end!r}; a path is one of the recordings' ("
@@ -259,13 +290,6 @@ def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Inte
     return intervals
 
 
-def _seconds(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
 def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
     names, rows = read_table(path, errors="surrogateescape")
     absent = [name for name in required if name not in names]
@@ -273,6 +297,18 @@ def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
         raise ValueError(f"{path} has no column {absent[0]!r}, only {', '.join(names)}")
     cells = [row for _, row in rows]
     return {name: [row[column].strip() for row in cells] for column, name in enumerate(names)}
+
+
+def _say_counters(root: Path, tables: Sequence[SignalTable]) -> None:
+    """Print the columns of tables that are no channels, because they are times or counters."""
+    times = sorted({file.time_column for file in tables if file.time_column})
+    counters = sorted({name for file in tables for name in file.counters})
+    if counters:
+        rate = f"; the rate is that of {', '.join(times)}" if times else ""
+        say(
+            f"data: {root}: the columns {', '.join(counters)} are times or counters and no channels (to read one, name "
+            f"it in `channels`){rate}"
+        )
 
 
 class _LabelColumns:

@@ -11,6 +11,9 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Int64
 
+from cpc.data.signals.rates import RATE_ROUNDING
+from cpc.data.store.label_times import check_label_ends
+
 _SLACK = 1e-6  # in samples: a time that is rounded this much still lies on its sample
 
 
@@ -25,6 +28,15 @@ class Labels(ABC):
     @abstractmethod
     def codes(self, row: int, start_sample: int, num_samples: int) -> Int64[np.ndarray, " num_samples"]:
         """Return the code of each of `num_samples` samples of a recording; -1 where there is no label."""
+
+    def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: B027 - no times
+        """Raise an error on times that do not fit the recordings (see `cpc.data.store.label_times`).
+
+        Args:
+            title: name of the labels, for messages.
+            names: names of the recordings.
+            num_samples: length of each recording; 0 if it was left out.
+        """
 
 
 class RecordingLabels(Labels):
@@ -66,14 +78,15 @@ class IntervalLabels(Labels):
 
     Args:
         intervals: the intervals of each recording, in any order.
-        sample_rate_hz: rate of all recordings.
+        sample_rates_hz: rate of each recording by its own clock.
     """
 
-    def __init__(self, intervals: Sequence[Sequence[Interval]], sample_rate_hz: float) -> None:
+    def __init__(self, intervals: Sequence[Sequence[Interval]], sample_rates_hz: Sequence[float]) -> None:
+        self._rates = np.array(sample_rates_hz, np.float64)
         self.intervals = [sorted(row, key=lambda interval: interval.start_seconds) for row in intervals]
         self._classes = sort_names(interval.label for row in intervals for interval in row)
         self._codes = [encode_names([interval.label for interval in row], self._classes) for row in self.intervals]
-        self._extents = [_extents(row, sample_rate_hz) for row in self.intervals]
+        self._extents = [_extents(row, rate) for row, rate in zip(self.intervals, sample_rates_hz, strict=True)]
 
     @property
     def classes(self) -> list[str]:
@@ -88,6 +101,21 @@ class IntervalLabels(Labels):
         for index in touched.tolist():
             codes[max(0, first[index] - start_sample) : end[index] - start_sample] = self._codes[row][index]
         return codes
+
+    def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:  # noqa: D102
+        rows = [row for row, length in enumerate(num_samples) if length and self.intervals[row]]
+        times = [np.array([(each.start_seconds, each.end_seconds) for each in self.intervals[row]]) for row in rows]
+        check_label_ends(
+            title,
+            [names[row] for row in rows],
+            np.array([each[:, 1].max() for each in times]),
+            np.array([np.ptp(each, axis=1).sum() for each in times]),
+            num_samples[rows] / self._rates[rows],
+            noun="recording",
+            advice="times are seconds from the first sample of a recording: correct them, or remove labels of other "
+            "recordings",
+            rate_error=RATE_ROUNDING,
+        )
 
 
 class SampleLabels(Labels):

@@ -61,6 +61,7 @@ class Listing:
         names: path relative to the source, or `recording 3`.
         channels: names of all channels.
         sample_rate_hz: rate of all recordings; None if the source does not say.
+        own_rates_hz: rate of each recording by its own clock, if there are intervals; None: that of all.
         num_samples: upper bound of each recording's number of samples.
         reader: decodes the recordings.
         version: numbers and strings that change if the content of the source does.
@@ -83,4 +84,5 @@ class Listing:
     labels: dict[str, Labels] = field(default_factory=dict)
     intervals: Mapping[str, list[list[Interval]]] = field(default_factory=dict)
     units: Sequence[Sequence[str]] = ()
+    own_rates_hz: Sequence[float | None] = ()
     layout_problem: str = ""

@@ -7,9 +7,11 @@ import numpy as np
 
 from cpc.config.extras import install_hint
 from cpc.data.signals.tables import Rows, SignalTable
+from cpc.data.signals.times import NUM_COUNTED
 from cpc.data.store.untrusted import reading
 
 _BLOCK_ROWS = 1 << 16
+_NUMBERS = ("int", "uint", "float", "halffloat", "double", "decimal")  # names of types
 
 
 class ParquetTable(SignalTable):
@@ -31,31 +33,43 @@ class ParquetTable(SignalTable):
             self._types = {field.name: str(field.type) for field in file.schema_arrow}
             return names, int(file.metadata.num_rows)
 
+    def _head(self, names: Sequence[str]) -> np.ndarray:
+        head = np.full((min(NUM_COUNTED, self.num_samples), len(names)), np.nan)
+        numeric = [place for place, name in enumerate(names) if self._types[name].startswith(_NUMBERS)]
+        batch = next(self._batches([names[place] for place in numeric], NUM_COUNTED), None) if numeric else None
+        if batch is not None:
+            head[: len(batch), numeric] = _numbers(batch, len(numeric))
+        return head
+
     def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
         for name in numbers:
-            if not self._types[name].startswith(("int", "uint", "float", "halffloat", "double", "decimal")):
+            if not self._types[name].startswith(_NUMBERS):
                 raise ValueError(
                     f"{self.path}, line 1: the column {name!r} holds {self._types[name]}, no numbers; choose other "
                     "columns by `channels`, or name a column of labels `label`"
                 )
         is_dates = time is not None and self._types[time].startswith(("timestamp", "date"))
         for batch in self._batches([*numbers, *([] if time is None else [time])]):
-            columns = [batch.column(name) for name in numbers]
-            values = np.empty((len(batch), len(columns)))
-            for place, column in enumerate(columns):
-                values[:, place] = np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
             times = None
             if time is not None:
                 times = batch.column(time).to_numpy(zero_copy_only=False)
                 with reading(self.path, f"the column {time!r} holds no times"):
                     times = times.astype("datetime64[ns]").astype(np.int64) * 1e-9 if is_dates else times.astype(float)
-            yield Rows(values, times, is_dates)
+            yield Rows(_numbers(batch, len(numbers)), times, is_dates)
 
-    def _batches(self, names: Sequence[str]) -> Iterator[Any]:
+    def _batches(self, names: Sequence[str], num_rows: int = _BLOCK_ROWS) -> Iterator[Any]:
         with reading(self.path, "cannot be read as a parquet file"), _parquet().ParquetFile(self.path) as file:
-            for batch in file.iter_batches(_BLOCK_ROWS, columns=list(names), use_threads=False):
+            for batch in file.iter_batches(num_rows, columns=list(names), use_threads=False):
                 if len(batch):
                     yield batch
+
+
+def _numbers(batch: Any, num_columns: int) -> np.ndarray:
+    """Return the first columns of a batch as float64, NaN where empty."""
+    values = np.empty((len(batch), num_columns))
+    for place in range(num_columns):
+        values[:, place] = np.asarray(batch.column(place).to_numpy(zero_copy_only=False), np.float64)
+    return values
 
 
 def _parquet() -> Any:

@@ -1,7 +1,9 @@
 """Recordings of PhysioNet: WFDB headers (`.hea`) with their signals and annotations, read by wfdb."""
 
 import glob
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +12,26 @@ import numpy as np
 from cpc.config.extras import install_hint
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
+from cpc.data.signals.rates import channels_rate
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
+_NOTE = re.compile(rb"(.)[\xfc-\xff](?=## )", re.DOTALL)  # length, mark and content of a note
+_NOTES = {b"## annotation type definitions": "d", b"## end of definitions": "e"}
 _KNOWN_ANNOTATIONS = ("atr", "ann", "ecg", "qrs", "qrsc", "rhy", "ari", "apn", "st")
 _OTHER_FILES = "hea dat txt csv tsv json xml xws html pdf png jpg svg edf bdf npy npz mat parquet md zip gz"
 
 
 class WfdbRecord:
-    """A WFDB record of one segment, in physical units.
+    """A WFDB record of one segment, in physical units. A channel may have several samples per frame.
 
     Annotation files have the record's name and, as suffix, the annotator's, which names the task. `(`, a symbol and `)`
     are an interval from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
 
     Raises:
-        ValueError: naming the file, if the header is damaged or has several segments, or a file of signals is absent.
+        ValueError: naming the file, if the header is damaged or has several segments, a file of signals is absent, or
+            the chosen channels have different rates.
     """
 
     sample_labels: Sequence[str] = ()
@@ -40,10 +46,13 @@ class WfdbRecord:
                 raise ValueError("it has several segments; name the segments' headers instead, in a manifest.csv")
             if not header.n_sig:
                 raise ValueError("it has no signals")
-        names = list(header.sig_name or [None] * header.n_sig)
-        self.channels = [name or str(number) for number, name in enumerate(names)]
-        self.units = [unit or "" for unit in header.units or [None] * header.n_sig]
-        self.sample_rate_hz: float | None = float(header.fs)
+            names = list(header.sig_name or [None] * header.n_sig)
+            self.channels = [name or str(number) for number, name in enumerate(names)]
+            self.units = [unit or "" for unit in header.units or [None] * header.n_sig]
+            rates = [float(header.fs) * number for number in header.samps_per_frame]
+        _, chosen = options.choose(self.channels, path)
+        self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
+        self._per_frame = int(header.samps_per_frame[chosen[0]])
         data = [path.parent / name for name in dict.fromkeys(header.file_name)]
         absent = [str(file) for file in data if not file.is_file()]
         if absent:
@@ -51,7 +60,8 @@ class WfdbRecord:
         if header.sig_len is None:
             with reading(path, "its signals cannot be read"):
                 header.sig_len = wfdb.rdrecord(self._record).sig_len
-        self.num_samples = int(header.sig_len)
+        self._num_frames = int(header.sig_len)
+        self.num_samples = self._num_frames * self._per_frame
         self.parts = [path, *data]
         self.intervals: dict[str, list[Interval]] = {}
         for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*")):
@@ -61,13 +71,18 @@ class WfdbRecord:
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels in physical units; NaN where the record marks samples as invalid."""
         wfdb = _wfdb(self.path)
-        for first in range(0, self.num_samples, _BLOCK_SAMPLES):
-            end = min(first + _BLOCK_SAMPLES, self.num_samples)
+        step = max(1, _BLOCK_SAMPLES // self._per_frame)
+        for first in range(0, self._num_frames, step):
+            end = min(first + step, self._num_frames)
             with reading(self.path, "its signals cannot be read"):
-                record = wfdb.rdrecord(self._record, sampfrom=first, sampto=end, channels=list(columns))
-                if len(record.p_signal) != end - first:
-                    raise ValueError(f"samples {first} to {end} are incomplete")
-            yield record.p_signal
+                # smooth_frames would average the samples of a frame
+                record = wfdb.rdrecord(
+                    self._record, sampfrom=first, sampto=end, channels=list(columns), smooth_frames=False
+                )
+                block = np.stack(record.e_p_signal, axis=1)
+                if len(block) != (end - first) * self._per_frame:
+                    raise ValueError(f"frames {first} to {end} are incomplete")
+            yield block
 
     def texts(self, name: str) -> list[str]:
         """Raise, since a record has no labels per sample."""
@@ -77,22 +92,30 @@ class WfdbRecord:
         annotator = file.suffix[1:]
         try:
             with reading(file, "cannot be read as WFDB annotations"):
+                _check_notes(file.read_bytes())
                 found = wfdb.rdann(self._record, annotator)
-                samples = np.asarray(found.sample)
-                if samples.size and (np.diff(samples).min(initial=0) < 0 or not 0 <= samples[0] <= self.num_samples):
+                if not all(isinstance(symbol, str) for symbol in found.symbol):
+                    raise ValueError("it has symbols that WFDB does not define")
+                if np.diff(found.sample, prepend=0).min(initial=0) < 0:
                     raise ValueError("its times are not in order")
+                rate = float(found.fs or header_rate)
+                marks, rhythms = annotation_intervals(found.sample.tolist(), found.symbol, found.aux_note, rate)
         except ValueError:
             if annotator in _KNOWN_ANNOTATIONS:
                 raise
             return  # a file of another kind beside the record
-        rate = float(found.fs or header_rate)
-        marks, rhythms = annotation_intervals(samples.tolist(), found.symbol, found.aux_note, rate)
-        end_seconds = self.num_samples / header_rate
-        closed = [
-            each if each.end_seconds < np.inf else Interval(each.start_seconds, end_seconds, each.label)
-            for each in rhythms
-        ]
-        self.intervals |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", closed)) if each}
+        if rhythms:
+            last = rhythms[-1]
+            rhythms[-1] = replace(last, end_seconds=max(self._num_frames / header_rate, last.start_seconds))
+        self.intervals |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", rhythms)) if each}
+
+
+def _check_notes(content: bytes) -> None:
+    """Raise an error on notes that begin with "## " and define nothing, on which wfdb would hang."""
+    notes = [content[match.end() : match.end() + match[1][0]] for match in _NOTE.finditer(content)]
+    kinds = ["t" if re.match(rb"## time resolution: \d", note) else _NOTES.get(note, "?") for note in notes]
+    if not re.fullmatch("(de)*t?(de)*", "".join(kinds)):
+        raise ValueError("it has a note that begins with '## ' and defines nothing")
 
 
 def annotation_intervals(

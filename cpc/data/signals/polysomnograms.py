@@ -1,5 +1,6 @@
 """Recordings in EDF and BDF files, read by edfio; their annotations are intervals."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,27 @@ import numpy as np
 from cpc.config.extras import install_hint
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
+from cpc.data.signals.rates import channels_rate
+from cpc.data.store.tables import number_or_nan
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
 _DAMAGE = "cannot be read as an EDF or BDF file"
+_SIZES = {  # first byte of each field, and the byte after it
+    "size of the header": (184, 192),
+    "number of records": (236, 244),
+    "duration of a record": (244, 252),
+    "number of signals": (252, 256),
+}
+_RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 
 
 class EdfFile:
     """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), or the chosen channels have
-            different rates.
+        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), the chosen channels have
+            different rates, or the minimum or maximum of a chosen channel is no number, or both are equal.
     """
 
     sample_labels: Sequence[str] = ()
@@ -29,14 +39,14 @@ class EdfFile:
         self.path = path
         self.parts = [path]
         with reading(path, _DAMAGE):
-            edf = self._open()
+            edf = _open(path)
             signals = edf.signals
             is_continuous, num_records, record_seconds = (
                 edf.is_continuous,
                 edf.num_data_records,
                 edf.data_record_duration,
             )
-            annotations = edf.annotations
+            intervals = _intervals(edf)
         if not signals:
             raise ValueError(f"{path} holds no signals, only annotations")
         if not is_continuous:
@@ -45,30 +55,19 @@ class EdfFile:
         rates = [float(signal.sampling_frequency) for signal in signals]
         self.units = [signal.physical_dimension.strip() for signal in signals]
         _, chosen = options.choose(self.channels, path)
-        if len({rates[column] for column in chosen}) > 1:
-            listed = ", ".join(f"{self.channels[column]} {rates[column]:g} Hz" for column in chosen)
-            raise ValueError(f"{path}: channels have different rates: {listed}; choose those of one rate by `channels`")
-        self.sample_rate_hz: float | None = rates[chosen[0]]
+        for column in chosen:
+            _check_ranges(path, self.channels[column], signals[column])
+        self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
         self._per_record = signals[chosen[0]].samples_per_data_record
         self._num_records, self._record_seconds = num_records, float(record_seconds)
         self.num_samples = self._per_record * num_records
-        self.intervals = (
-            {
-                "annotation": [
-                    Interval(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
-                    for each in annotations
-                    if each.text.strip() and each.onset >= 0
-                ]
-            }
-            if annotations
-            else {}
-        )
+        self.intervals = {"annotation": intervals} if intervals else {}
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels, in the header's units."""
         step = max(1, _BLOCK_SAMPLES // self._per_record)
         with reading(self.path, _DAMAGE):
-            signals = self._open().signals
+            signals = _open(self.path).signals
             for first in range(0, self._num_records, step):
                 end = min(first + step, self._num_records)
                 seconds = (first * self._record_seconds, end * self._record_seconds)
@@ -78,14 +77,70 @@ class EdfFile:
         """Raise, since an EDF file has no labels per sample."""
         raise ValueError(f"{self.path} holds no labels {name!r}")
 
-    def _open(self) -> Any:
-        try:
-            import edfio
-        except ImportError as error:
-            raise ValueError(f"{self.path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
-        if self.path.suffix.lower() == ".bdf":
-            return edfio.read_bdf(self.path)  # into memory, since 24 bits cannot be mapped
-        return edfio.read_edf(self.path, lazy_load_data=True)
+
+def read_annotations(path: Path) -> list[Interval]:
+    """Return the annotations of an EDF file, which may hold no signals.
+
+    Raises:
+        ValueError: naming the file, if it is damaged.
+    """
+    with reading(path, _DAMAGE):
+        return _intervals(_open(path))
+
+
+def _open(path: Path) -> Any:
+    try:
+        import edfio
+    except ImportError as error:
+        raise ValueError(f"{path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
+    _check_sizes(path)
+    if path.suffix.lower() == ".bdf":
+        edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped
+    else:
+        edf = edfio.read_edf(path, lazy_load_data=True)
+    for signal in edf.signals:
+        for name in _RANGES:  # edfio would return digital values where a header has a decimal comma
+            setattr(signal, f"_{name}", getattr(signal, f"_{name}").replace(b",", b"."))
+    return edf
+
+
+def _intervals(edf: Any) -> list[Interval]:
+    return [
+        Interval(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
+        for each in edf.annotations
+        if each.text.strip() and each.onset >= 0
+    ]
+
+
+def _check_sizes(path: Path) -> None:
+    """Raise an error on a header whose sizes are no numbers, or do not fit each other."""
+    with path.open("rb") as stream:
+        header = stream.read(256).decode("ascii", "replace")
+    texts = {title: header[first:end].strip() for title, (first, end) in _SIZES.items()}
+    values = [number_or_nan(text) for text in texts.values()]
+    for (title, text), value in zip(texts.items(), values, strict=True):
+        if not math.isfinite(value):
+            raise ValueError(f"{path}: the {title} is {text!r}, no number: correct the header")
+    size, _, seconds, num_signals = values
+    if size != 256 * (1 + num_signals) or seconds < 0:
+        raise ValueError(
+            f"{path}: the header says that it has {size:g} bytes and {num_signals:g} signals, and that a record lasts "
+            f"{seconds:g} s: it is damaged"
+        )
+
+
+def _check_ranges(path: Path, channel: str, signal: Any) -> None:
+    """Raise an error on a channel without a scale, of which edfio returns digital values."""
+    texts = [getattr(signal, f"_{name}").decode("ascii", "replace").strip() for name in _RANGES]
+    values = [number_or_nan(text) for text in texts]
+    advice = "correct the header, or choose other channels by `channels`"
+    for name, text, value in zip(_RANGES, texts, values, strict=True):
+        if not math.isfinite(value) or (name.startswith("digital") and value % 1):
+            raise ValueError(f"{path}: {name} of channel {channel} is {text!r}, not a finite number: {advice}")
+    for lowest, highest in ((0, 1), (2, 3)):
+        if values[lowest] == values[highest]:
+            names = f"{_RANGES[lowest]} and {_RANGES[highest]}"
+            raise ValueError(f"{path}: {names} of channel {channel} are both {texts[lowest]}: {advice}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, ProbeData
 from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatureExtractor
-from cpc.data.signals.index import find_recordings
+from cpc.data.signals.folder import find_recordings
 from cpc.data.signals.labels import RecordingLabels
 from cpc.data.signals.windows import SignalWindows
 from cpc.data.store.fingerprints import Content
@@ -31,8 +31,9 @@ class LatentLabels(Labels):
 
     def __init__(self, corpus: SignalCorpus, task: str, rows: np.ndarray) -> None:
         self._corpus, self._task = corpus, task
-        self._classes = corpus.recordings.labels[task].classes
-        codes = {row: corpus.recordings.labels[task].codes(row, 0, corpus.num_samples(row)) for row in rows.tolist()}
+        labels = corpus.labels(task)
+        self._classes = labels.classes
+        codes = {row: labels.codes(row, 0, corpus.num_samples(row)) for row in rows.tolist()}
         seen = {row: {self._classes[code] for code in np.unique(codes[row]) if code >= 0} for row in codes}
         super().__init__({row: names for row, names in seen.items() if names}, order=self._classes)
 
@@ -122,7 +123,7 @@ class SignalProbeData(ProbeData):
         if task not in recordings.labels:
             known = ", ".join(["group", *recordings.labels])
             raise ValueError(f"`task` {task!r} is not among the labels of the recordings: {known}")
-        labels = recordings.labels[task]
+        labels = self.corpus.labels(task)
         if not isinstance(labels, RecordingLabels) and not self.is_windowed:
             return LatentLabels(self.corpus, task, rows)
         classes: dict[int, str] = {}

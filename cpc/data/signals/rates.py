@@ -1,7 +1,9 @@
 """Rates and channels that the files of one source must share."""
 
+import math
 from collections.abc import Sequence
 
+RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
 
@@ -19,6 +21,27 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
                 "have one rate: resample one of them, or read them as two sources"
             )
     return known[0][0] if known else None
+
+
+def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Sequence[str], source: object) -> float:
+    """Return the rate of the chosen channels of one file.
+
+    Args:
+        rates: rate of each channel of the file.
+        chosen: columns of the chosen channels.
+        channels: names of the file's channels.
+        source: the file, for the message.
+
+    Raises:
+        ValueError: if two chosen channels have different rates, of which the message lists all, or the rate is not
+            positive.
+    """
+    if len({rates[column] for column in chosen}) > 1:
+        listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
+        raise ValueError(f"{source}: channels have different rates: {listed}; choose those of one rate by `channels`")
+    if not 0 < rates[chosen[0]] < math.inf:
+        raise ValueError(f"{source}: channel {channels[chosen[0]]} has {rates[chosen[0]]:g} Hz: correct the header")
+    return rates[chosen[0]]
 
 
 def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], source: object) -> list[str]:

@@ -178,7 +178,8 @@ def read_recordings(
     rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
     splits = [split or "train" for split in listing.splits]
     splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
-    labels = listing.labels | {task: IntervalLabels(rows, rate) for task, rows in listing.intervals.items()}
+    own_rates = [own or rate for own in listing.own_rates_hz]
+    labels = listing.labels | {task: IntervalLabels(rows, own_rates) for task, rows in listing.intervals.items()}
     return Recordings(
         source=path,
         names=listing.names,

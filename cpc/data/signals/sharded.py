@@ -39,6 +39,7 @@ def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
         if isinstance(each, RecordingLabels):
             labels[task] = {"classes": each.classes, "codes": each.recording_codes.tolist()}
         else:
+            each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
             codes = (each.codes(row, 0, length) for row, length in enumerate(packed.lengths.tolist()))
             labels[task] = {"classes": each.classes, "runs": list(map(_runs, codes))}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups

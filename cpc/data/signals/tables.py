@@ -13,7 +13,7 @@ import numpy as np
 
 from cpc.data.signals.labels import Interval
 from cpc.data.signals.listing import ReadOptions
-from cpc.data.signals.times import NUM_HEAD, Clock, find_time_column
+from cpc.data.signals.times import NUM_HEAD, Clock, is_counter, is_time
 
 
 class Rows(NamedTuple):
@@ -29,14 +29,17 @@ class SignalTable(ABC):
 
     Args:
         path: the file.
-        options: the rate and the columns of labels.
+        options: the rate, the columns of labels, and the chosen channels. A column that is named there is a channel,
+            even if it looks like a time.
 
     Attributes:
         names: names of all columns.
         num_samples: upper bound of the number of rows.
+        time_column: the column that gives the rate; None without it.
+        counters: further columns of times, indices and counters, which are no channels.
 
     Raises:
-        ValueError: naming the file, if its header cannot be read.
+        ValueError: naming the file, if its header cannot be read, or no column is a channel.
     """
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
@@ -44,12 +47,21 @@ class SignalTable(ABC):
         self.parts = [path]
         self.intervals: dict[str, list[Interval]] = {}
         self.names, self.num_samples = self._open()
-        self.time_column = find_time_column(self.names)
         self.sample_labels = [name for name in self.names if name in options.label_columns]
-        others = {self.time_column, *self.sample_labels}
-        self.channels = [name for name in self.names if name not in others]
+        kept = {*self.sample_labels, *map(str, options.channels or ()), *(options.model_channels or ())}
+        times = [name for name in self.names if is_time(name) and name not in kept]
+        self.time_column = times[0] if times else None
+        others = [name for name in self.names if name not in (*kept, *times)]
+        head = self._head(others)
+        counters = [name for name, column in zip(others, head.T, strict=True) if is_counter(name, column)]
+        self.counters = times[1:] + counters
+        left_out = {self.time_column, *self.counters, *self.sample_labels}
+        self.channels = [name for name in self.names if name not in left_out]
         if not self.channels:
-            raise ValueError(f"{path} has no channels, only the columns {', '.join(self.names)}")
+            raise ValueError(
+                f"{path} has no channels, only the columns {', '.join(self.names)}, which are times, counters or "
+                "labels: name those to read in `channels`"
+            )
 
     @property
     def units(self) -> list[str]:
@@ -82,6 +94,10 @@ class SignalTable(ABC):
     @abstractmethod
     def _open(self) -> tuple[list[str], int]:
         """Return the columns' names and an upper bound of the number of rows."""
+
+    @abstractmethod
+    def _head(self, names: Sequence[str]) -> np.ndarray:
+        """Return the first `NUM_COUNTED` rows of columns, `[t, C]` float64; NaN where a cell is no number."""
 
     @abstractmethod
     def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:

@@ -1,4 +1,4 @@
-"""The column of time of a table: its name, its unit, its rate, its gaps."""
+"""Columns of time and counters of a table: names, units, rates, gaps."""
 
 import re
 from collections.abc import Sequence
@@ -7,23 +7,46 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from cpc.data.signals.rates import RATE_TOLERANCE
+from cpc.data.signals.rates import RATE_ROUNDING, RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
-_UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_NAME = re.compile(r"(?:time|timestamps?|datetime|t|epoch)(?:[ _.\[(]*(s|sec|seconds|ms|us|ns)[\])]?)?|(seconds)")
-_ZONE = re.compile(r"(?:Z|[+-]\d\d:?\d\d)$")
+NUM_COUNTED = 1024  # rows by which counters are known
+_LEAST_COUNTED = 10  # a few samples of a channel may rise by a constant
+_UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "millis": 1e-3, "us": 1e-6, "ns": 1e-9}
+_UNIT = "s|sec|seconds|ms|millis|us|ns"
+_NAME = re.compile(
+    rf"(?:elapsed[ _]?)?(?:time|timestamps?|datetime|t|epoch)(?:[ _]?elapsed)?(?:[ _.\[(]*({_UNIT})[\])]?)?"
+    r"|(seconds|millis)(?:[ _]?elapsed)?"
+)
+_INDEX_NAME = re.compile(r"index|unnamed: \d+")  # pandas writes the latter for the index of a frame
+_ZONE = re.compile(r"(?:Z|([+-])(\d\d):?(\d\d))$")
 _LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
-_ROUNDING = 1e-3  # of a rate: nearer whole numbers are meant
 
 
-def find_time_column(names: Sequence[str]) -> str | None:
-    """Return the first column whose name is one of time, such as `Timestamp`, `time_ms` or `t`."""
-    return next((name for name in names if _NAME.fullmatch(name.lower())), None)
+def is_time(name: str) -> bool:
+    """Return whether the name of a column is one of time, such as `Timestamp`, `time_ms`, `seconds_elapsed` or `t`."""
+    return _NAME.fullmatch(name.lower()) is not None
+
+
+def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool:
+    """Return whether a column is an index or a counter: by its name, or because its first values rise by a constant.
+
+    Args:
+        name: the column's name.
+        head: its first values; NaN where a cell is no number.
+    """
+    if _INDEX_NAME.fullmatch(name.lower()):
+        return True
+    steps = np.diff(head)
+    if len(steps) < _LEAST_COUNTED or not (np.isfinite(head).all() and (steps > 0).all()):
+        return False
+    decimals = [place for place in range(9) if np.allclose(head, head.round(place), rtol=1e-15, atol=0)]
+    rounding = 10.0 ** -decimals[0] if decimals else 1e-6 * steps.mean()
+    return bool(np.ptp(steps) < 1.5 * rounding + 4 * np.spacing(np.abs(head).max()))  # 60 Hz: 16 or 17 ms
 
 
 def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
-    """Return times as numbers, in seconds if the cells are dates, and whether they are.
+    """Return times as numbers, in seconds if the cells are dates, and whether they are. Dates without zone are UTC.
 
     Raises:
         ValueError: if a cell is neither a number nor a date of ISO 8601.
@@ -31,8 +54,13 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells)), False
     except ValueError:
-        dates = np.array([_ZONE.sub("", cell.strip()) for cell in cells], dtype="datetime64[ns]")
-    return dates.astype(np.int64) * 1e-9, True
+        texts = [cell.strip() for cell in cells]
+    zones = [_ZONE.search(text) for text in texts]
+    dates = [text[: zone.start()] if zone else text for text, zone in zip(texts, zones, strict=True)]
+    offsets = [
+        float(f"{zone[1]}1") * (3600 * int(zone[2]) + 60 * int(zone[3])) if zone and zone[1] else 0.0 for zone in zones
+    ]
+    return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
 
 
 class Clock:
@@ -69,7 +97,7 @@ class Clock:
         unit = 1.0 if is_dates else self._unit(head, expected_hz)
         rate = 1 / (self._mean_step * unit)
         whole = float(max(1, round(rate)))
-        self.sample_rate_hz = whole if abs(rate / whole - 1) < _ROUNDING else float(f"{rate:.6g}")
+        self.sample_rate_hz = whole if abs(rate / whole - 1) < RATE_ROUNDING else float(f"{rate:.6g}")
         if expected_hz is not None and abs(rate / expected_hz - 1) > RATE_TOLERANCE:
             raise ValueError(
                 f"{path}: the column {name!r} has a step of {self._mean_step:.6g}, a rate of {rate:.6g} Hz if it is in "

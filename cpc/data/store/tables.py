@@ -3,6 +3,7 @@
 import codecs
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from cpc.data.store.untrusted import require_regular
 
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
 _HEAD_BYTES = 1 << 16
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 _LINE_BREAK = re.compile(r"[\r\n]")
 
 
@@ -32,14 +34,20 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
 
     Raises:
         ValueError: if the file cannot be read, is a FIFO or a device, or has another format (semicolons, UTF-16, JSON);
-            if a column has no name, two columns have one name, a quote does not close in its line, or the number of
-            cells of a row differs from the number of columns. The message names the file and the line.
+            if the header holds only numbers and dates (but 0, 1, 2, ... are names), a column has no name, two columns
+            have one name, a quote does not close in its line, or the number of cells of a row differs from the number
+            of columns. The message names the file and the line.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
     line_number, names = next(rows, (1, []))
     if not names:
         raise ValueError(f"{path} is empty; expected a header, followed by one row per line")
+    if names != list(map(str, range(len(names)))) and all(map(_is_value, names)):
+        raise ValueError(
+            f"{path}, line {line_number}: {', '.join(names)[:80]} are values, no names of columns: write a header into "
+            "the first line"
+        )
     unfit = [name for name in names if not name or name != name.strip()]
     if unfit:
         raise ValueError(
@@ -67,6 +75,14 @@ def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
     return stream.getvalue().encode("utf-8", "surrogateescape")
+
+
+def number_or_nan(cell: str) -> float:
+    """Return the number in a cell; NaN if the cell holds none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 def has_line_break(cell: str) -> bool:
@@ -158,6 +174,10 @@ def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
             cells = unquoted if width in (None, len(unquoted)) else cells
         width = width or len(cells)
         yield line_number, cells
+
+
+def _is_value(cell: str) -> bool:
+    return bool(_DATE.fullmatch(cell)) or not math.isnan(number_or_nan(cell)) or cell.strip().lower() == "nan"
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.audio.alignments import MOST_SECONDS_AFTER_AUDIO
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
+from cpc.data.store.label_times import MOST_SECONDS_AFTER_END
 
 # Times are rounded. An item that ends after its recording by less than this time is not counted as cut.
 _ROUNDING_SECONDS = 1e-3
@@ -45,7 +45,7 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
     items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
     ends_seconds = 60 * np.asarray(probe_data.minutes(rows))
     is_within = items.onset_seconds < ends_seconds
-    is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_AUDIO
+    is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_END
     late = np.flatnonzero(~is_within).tolist()
     lines = name_a_few([f"{items.line(item)} (it lasts {ends_seconds[item]:g} s)" for item in late])
     num_cut = int((is_within & (items.offset_seconds > ends_seconds + _ROUNDING_SECONDS)).sum())

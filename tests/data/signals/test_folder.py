@@ -1,10 +1,15 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cpc.data import Signals, index_folder
+from cpc.data.sharding import shard_corpus
+from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
+from cpc.encoders import SignalEncoder
 
 RNG = np.random.default_rng(0)
 WALK = np.round(RNG.normal(size=(300, 2)), 6)
@@ -81,3 +86,98 @@ def test_a_folder_without_a_manifest_and_files_in_two_formats(tmp_path: Path) ->
     np.testing.assert_array_equal(packed.read(1, 0, 7000), SIT.astype(np.float32))
     chosen = read_recordings(tmp_path, sample_rate_hz=12.5, channels=["1"])
     np.testing.assert_array_equal(pack_signals(chosen, progress=False).read(0, 0, 300)[:, 0], WALK[:, 1].astype("f4"))
+
+
+def corpus_of(folder: Path, rate_hz: float, **options: Any) -> SignalCorpus:
+    encoder = SignalEncoder(1, 2, rate_hz, kernels=(2,), strides=(2,))
+    return Signals(source=str(folder), valid_share=0.0, **options).open(encoder)
+
+
+def test_labels_that_end_after_their_recording_are_refused_with_both_times(tmp_path: Path) -> None:
+    """Labels that are not used are not checked."""
+    edfio = pytest.importorskip("edfio")
+    for name in "ab":
+        notes = [edfio.EdfAnnotation(0, 10.2 if name == "b" else 10.04, "move")]
+        edfio.Edf([edfio.EdfSignal(RNG.normal(size=200), 20, label="x")], annotations=notes).write(
+            tmp_path / f"{name}.edf"
+        )
+    (tmp_path / "labels.csv").write_text(
+        "path,start,end,label,task\na,0,5000,rest,ms\nb,0,5,rest,half\na,2,2,hit,mark\n"
+    )
+    corpus = corpus_of(tmp_path, 20)
+    with pytest.raises(
+        ValueError, match=r"'annotation': 1 of 2 labelled (.|\n)*b.edf: labels until 10.2 s, recording until 10 s"
+    ):
+        corpus.frame_codes("annotation", 0, 0, 2)
+    with pytest.raises(
+        ValueError, match=r"'ms': 1 of 1 labelled (.|\n)*a.edf: labels until 5000 s, recording until 10 s"
+    ):
+        corpus_of(tmp_path, 20, labels="ms").windows("train")
+    with pytest.warns(UserWarning, match=r"'half': the last label of a file ends at 0.5 of its recording"):
+        assert corpus.labels("half").codes(1, 0, 1).tolist() == [0]
+    assert corpus.labels("mark").codes(0, 40, 1).tolist() == [0]  # sparse marks may end anywhere
+    with pytest.raises(ValueError, match=r"labels 'annotation': 1 of 2 labelled"):
+        shard_corpus(tmp_path, tmp_path / "out")
+
+
+def test_labels_follow_the_clock_of_their_file(tmp_path: Path) -> None:
+    for name, rate in (("a", 50), ("b", 50.4)):  # two devices of nominally 50 Hz
+        write_csv(tmp_path / f"{name}.csv", "time,x", np.arange(5000) / rate, RNG.normal(size=5000))
+    (tmp_path / "labels.csv").write_text("path,start,end,label\na,0,100,rest\nb,90,99.2,rest\n")
+    labels = corpus_of(tmp_path, 50).labels("interval")
+    assert np.flatnonzero(labels.codes(1, 0, 5000) == 0).tolist() == list(range(4536, 5000))
+
+
+def test_lengths_are_those_of_the_samples(tmp_path: Path) -> None:
+    """Of empty lines at the end only decoding knows."""
+    write_csv(tmp_path / "a.csv", "x,y", *WALK[:100].T)
+    with (tmp_path / "a.csv").open("a") as stream:
+        stream.write(",\n" * 100)
+    (tmp_path / "labels.csv").write_text("path,start,end,label\na,0,15,up\n")
+    corpus = corpus_of(tmp_path, 10, sample_rate_hz=10.0, channels=["x"])
+    with pytest.raises(ValueError, match=r"labels until 15 s, recording until 10 s"):
+        corpus.labels("interval")
+
+
+def test_tables_beside_recordings_are_left_out_and_events_are_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edfio = pytest.importorskip("edfio")
+    folder = tmp_path / "sub-02" / "eeg"
+    folder.mkdir(parents=True)
+    start = folder / "sub-02_task-odd_run-1"
+    edfio.Edf([edfio.EdfSignal(RNG.normal(size=200), 20, label="Cz")]).write(f"{start}_eeg.edf")
+    Path(f"{start}_events.tsv").write_text(
+        "onset\tduration\tvalue\ttrial_type\n1\t0.5\t3\tgo\n2\tn/a\t4\tstop\n3\t1\t5\tn/a\n"
+    )
+    Path(f"{start}_channels.tsv").write_text("name\ttype\tunits\nCz\tEEG\tuV\n")
+    (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-02\t30\n")
+    recordings = read_recordings(tmp_path)
+    assert recordings.names == ["sub-02/eeg/sub-02_task-odd_run-1_eeg.edf"]
+    assert "left out 3 tables and hypnograms beside recordings, such as participants.tsv" in capsys.readouterr().err
+    labels = recordings.labels["trial_type"]
+    assert labels.classes == ["go", "stop"]
+    codes = labels.codes(0, 0, 200)
+    assert (np.flatnonzero(codes == 0).tolist(), np.flatnonzero(codes == 1).tolist()) == (list(range(20, 30)), [40])
+    Path(f"{start}_events.tsv").write_text("onset\tduration\ttrial_type\nlate\t1\tgo\n")
+    with pytest.raises(ValueError, match=r"_events.tsv, line 2: an event from 'late' of duration '1'"):
+        read_recordings(tmp_path)
+
+
+def test_hypnograms_are_labels_of_their_recordings(tmp_path: Path) -> None:
+    """As in Sleep-EDF: two rates, another last letter, and an unscored rest that ends after the recording."""
+    edfio = pytest.importorskip("edfio")
+    signals = [
+        edfio.EdfSignal(RNG.normal(size=100 * rate), rate, label=name) for name, rate in (("Fpz", 20), ("Temp", 1))
+    ]
+    for night in ("SC4011E", "SC4012E"):
+        edfio.Edf(signals).write(tmp_path / f"{night}0-PSG.edf")
+        stages = [(0, 30, "Sleep stage W"), (30, 60, "Sleep stage 1"), (90, 6000, "Sleep stage ?")]
+        edfio.Edf([], annotations=[edfio.EdfAnnotation(*stage) for stage in stages]).write(
+            tmp_path / f"{night}H-Hypnogram.edf"
+        )
+    recordings = read_recordings(index_folder(tmp_path, test_share=0.0).root, channels=["Fpz"])
+    assert recordings.names == ["SC4011E0-PSG.edf", "SC4012E0-PSG.edf"]
+    labels = corpus_of(tmp_path, 20, channels=["Fpz"]).labels("hypnogram")
+    assert labels.classes == ["Sleep stage 1", "Sleep stage W"]
+    assert labels.codes(1, 0, 2000).tolist() == [1] * 600 + [0] * 1200 + [-1] * 200

@@ -102,6 +102,91 @@ def test_wfdb(tmp_path: Path) -> None:
         read_recordings(tmp_path)
 
 
+def edf_with(path: Path, field: str, text: str, channel: int = 1) -> Path:
+    """Write an EDF or BDF file of the channels A and B with another text in a field of its header."""
+    edfio = pytest.importorskip("edfio")
+    file_class, signal_class = {".edf": (edfio.Edf, edfio.EdfSignal), ".bdf": (edfio.Bdf, edfio.BdfSignal)}[path.suffix]
+    values = np.random.default_rng(0).uniform(-300, 300, (2, 600))
+    signals = [
+        signal_class(each, 20, label=name, physical_range=(-327.6, 327.5))
+        for name, each in zip("AB", values, strict=True)
+    ]
+    file_class(signals, data_record_duration=0.5).write(path)
+    widths = {
+        "label": 16,
+        "transducer": 80,
+        "unit": 8,
+        "physical_min": 8,
+        "physical_max": 8,
+        "digital_min": 8,
+        "digital_max": 8,
+    }
+    if field in widths:
+        before = list(widths.values())[: list(widths).index(field)]
+        first, width = 256 + 2 * sum(before) + channel * widths[field], widths[field]
+    else:
+        first, width = {"size": (184, 8), "records": (236, 8), "duration": (244, 8)}[field]
+    content = path.read_bytes()
+    path.write_bytes(content[:first] + text.ljust(width).encode() + content[first + width :])
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["edf", "bdf"])
+def test_decimal_commas_and_fields_without_a_number(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    right = decode(read_recordings(edf_with(path, "physical_min", "-327.6")))
+    for field, text in (("physical_min", "-327,6"), ("physical_max", "327,5")):
+        np.testing.assert_array_equal(decode(read_recordings(edf_with(path, field, text))), right)
+    for field, text, message in (
+        (
+            "digital_max",
+            "",
+            r"digital_max of channel B is '', not a finite number: correct the header, or choose other",
+        ),
+        ("physical_max", "high", r"physical_max of channel B is 'high'"),
+        ("physical_max", "-327,6", r"physical_min and physical_max of channel B are both -327.6"),
+        ("duration", "0,5", r"the duration of a record is '0,5', no number"),
+        ("size", "512", r"the header says that it has 512 bytes and 2 signals"),
+    ):
+        with pytest.raises(ValueError, match=rf"a.{suffix}: {message}"):
+            read_recordings(edf_with(path, field, text))
+    edf_with(path, "digital_max", "")
+    np.testing.assert_array_equal(decode(read_recordings(path, channels=["A"])), right[:, :1])  # as the advice says
+    edf_with(path, "records", "-1")  # while it is recorded
+    with pytest.warns(UserWarning, match="header indicates -1 data records, but file contains 60"):
+        np.testing.assert_array_equal(decode(read_recordings(path)), right)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the annotations
+def test_wfdb_with_several_samples_per_frame(tmp_path: Path) -> None:
+    wfdb = pytest.importorskip("wfdb")
+    num_frames = 30_000
+    fast, slow = RNG.integers(-999, 999, (2, num_frames, 3)), RNG.integers(-999, 999, (num_frames, 1))
+    np.concatenate([*fast, slow], axis=1).astype("<i2").tofile(tmp_path / "p.dat")
+    lines = [
+        "p 3 100 30000",
+        "p.dat 16x3 200 16 0 0 0 0 I",
+        "p.dat 16x3 100 16 0 0 0 0 II",
+        "p.dat 16 50 16 0 0 0 0 BP",
+    ]
+    (tmp_path / "p.hea").write_text("\n".join([*lines, ""]))
+    wfdb.wrann("p", "qrs", np.array([0, 100, 29_999]), ["N"] * 3, write_dir=str(tmp_path))
+    with pytest.raises(
+        ValueError, match=r"p.hea: channels have different rates: I 300 Hz, II 300 Hz, BP 100 Hz; choose"
+    ):
+        read_recordings(tmp_path)
+    recordings = read_recordings(tmp_path, channels=["II", "I"])
+    assert recordings.sample_rate_hz == 300
+    np.testing.assert_allclose(
+        decode(recordings), np.stack([fast[1].ravel() / 100, fast[0].ravel() / 200], axis=1), atol=1e-6
+    )
+    assert np.flatnonzero(recordings.labels["qrs"].codes(0, 0, 90_000) == 0).tolist() == [0, 300, 89_997]
+    np.testing.assert_allclose(decode(read_recordings(tmp_path, channels=["BP"])), slow / 50, atol=1e-6)
+    wfdb.wrann("p", "qrs", np.array([0, 9]), ['"', "N"], aux_note=["## by hand", ""], write_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=r"p.qrs: cannot .* note that begins with '## ' and defines nothing"):
+        read_recordings(tmp_path, channels=["BP"])  # wfdb would hang
+
+
 def write_ts(path: Path, values: np.ndarray, labels: list[str], header: str = "@equalLength true\n") -> None:
     about = f"@problemName P\n@timeStamps false\n@univariate false\n{header}@classLabel true up down\n@data\n"
     cases = [

@@ -124,6 +124,10 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "x\n1\n\n3\n"}, {}, r"a.csv: channel x is missing \(NaN\) at 0.02 s \(sample 1\)"),
         ({"a.csv": "x\n1\n2\n1e39\n"}, {}, r"channel x is infinite, or too large for float32 at 0.04 s \(sample 2\)"),
         ({"a.csv": "x\n"}, {}, r"a.csv: 1 channels of 0 samples|a.csv has no samples: remove it"),
+        ({"a.csv": "0.5,-1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0.5, -1 are values, no names of columns"),
+        ({"a.csv": "7,7\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 7, 7 are values, no names of columns"),
+        ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names of columns or the first sample"),
+        ({"a.tsv": "2024-05-01 10:00:00\t1\n"}, {}, r"a.tsv, line 1: 2024-05-01 10:00:00, 1 are values, no names"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
         (
             {"a.csv": "x\n1\n", "b.csv": "y\n1\n"},
@@ -150,7 +154,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
             r"the column 'time' steps by 2 before sample 51, on average by 1.01",
         ),
         (
-            {"a.csv": "time,x\n" + "".join(f"{i - (i > 6000)},{i}\n" for i in range(9000))},
+            {"a.csv": "time,x\n" + "".join(f"{i - (i > 6000)},{i % 7}\n" for i in range(9000))},
             {"sample_rate_hz": None},
             r"the column 'time' steps by 0 before sample 6001",
         ),
@@ -186,6 +190,9 @@ def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str,
         ("time", [0, 20, 41, 60], 50, 50),  # milliseconds, by the rate
         ("datetime", ["2024-01-01 00:00:00Z", "2024-01-01 00:01:00Z"], None, 1 / 60),
         ("timestamp", ["2024-01-01T00:00:00.5+01:00", "2024-01-01T00:00:00.6+01:00"], None, 10),
+        ("time", ["2024-10-27T02:59:59+02:00", "2024-10-27T02:00:00+01:00", "2024-10-27T01:00:01Z"], None, 1),
+        ("seconds_elapsed", [0.0, 0.02, 0.04], None, 50),
+        ("elapsed time (ms)", [0, 4, 8], None, 250),
     ],
 )
 def test_columns_of_time(tmp_path: Path, header: str, times: list[Any], rate: float | None, expected: float) -> None:
@@ -194,6 +201,35 @@ def test_columns_of_time(tmp_path: Path, header: str, times: list[Any], rate: fl
     assert recordings.channels == ["x"]
     assert recordings.sample_rate_hz == pytest.approx(expected, rel=1e-5)
     assert len(next(recordings.read(0))) == len(times)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A column that `channels` names is one."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    rows = np.arange(40)
+    columns = {
+        "Unnamed: 0": rows,
+        "timestamp_ms": 1_700_000_000_000 + np.rint(rows * 1000 / 60).astype(int),
+        "seconds_elapsed": rows / 60,
+        "packet": 7 + 3 * rows,
+        "x": RNG.normal(size=40),
+        "clock": np.round(rows / 60, 3),
+        "tesla": 1e-13 * np.sort(RNG.normal(size=40)),
+        "steps": np.cumsum(RNG.integers(0, 2, 40)),
+    }
+    frame = pandas.DataFrame(columns)
+    frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
+    recordings = read_recordings(tmp_path, sample_rate_hz=60)
+    assert recordings.channels == ["x", "tesla", "steps"]
+    assert "the columns Unnamed: 0, clock, packet, seconds_elapsed are times or counters" in capsys.readouterr().err
+    np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60)[0][:, 0], columns["x"].astype(np.float32))
+    for channels in (["x", "packet"], ["index", "clock"], ["timestamp_ms"]):
+        frame = frame.rename(columns={"Unnamed: 0": "index"})
+        frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
+        expected = frame[channels].to_numpy(np.float32)
+        np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60, channels=channels)[0], expected)
 
 
 def test_missing_samples_are_masked(tmp_path: Path) -> None:
