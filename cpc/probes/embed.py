@@ -76,7 +76,8 @@ def embed(
         ValueError: if the modality cannot be probed, a path is missing, a folder has no files of the modality, two
             inputs have the same output, outputs exist already, or the device cannot be used. These exceptions are
             raised before files are written. Without `skip_bad` also if a file is bad or has features that are not
-            finite; the files before it are written already. `num_ray_workers` adds the errors of `cpc.on_ray.spread.spread`.
+            finite; the files before it are written already. `num_ray_workers` adds the errors of
+            `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
