@@ -61,7 +61,7 @@ class Books:
             print(f"{len(bad)} of {len(names)} books skipped:\n{problems}")
         self.names = [name for name in names if name not in bad]
         self.splits = list(splits_of_names(self.names).values()) or draw_splits(
-            self.names, valid_share=valid_share, test_share=test_share
+            self.names, valid_share=valid_share, test_share=test_share, least_files=1
         )
         say_contents(source, "books", self.splits)
 

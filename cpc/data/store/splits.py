@@ -60,17 +60,20 @@ def _splits_in(name: str) -> set[str]:
     return {SPLIT_OF[word] for word in re.split(r"[\W\d_]+", name.lower()) if word in SPLIT_OF}
 
 
-def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, seed: int = 0) -> list[str]:
+def draw_splits(
+    units: Sequence[str], *, valid_share: float, test_share: float, seed: int = 0, least_files: int = 2
+) -> list[str]:
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
-    Every split has at least two files, since negatives come from other files than the positive. If there are too few
-    units for this, `test` gets one unit, and then `valid`.
+    If there are too few units for two files in every split, `test` gets one unit, and then `valid`.
 
     Args:
         units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
         valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
         test_share: expected share of the units in `test`, with the same minimum.
         seed: seed of the hash.
+        least_files: smallest number of files of a split: two, since negatives come from other files than the positive,
+            or one if a file has many sequences.
 
     Raises:
         ValueError: if the shares leave no units for `train`, or there are fewer units than splits.
@@ -90,7 +93,7 @@ def draw_splits(units: Sequence[str], *, valid_share: float, test_share: float, 
         )
     ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")
-    fewest = 1 if min(Counter(units).values()) > 1 else 2  # units of a split, so that it has two files
+    fewest = 1 if min(Counter(units).values()) >= least_files else 2  # units of a split
     first, edge = 0, 0.0
     for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share

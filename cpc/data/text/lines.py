@@ -67,6 +67,7 @@ class Text:
                 [f"{name}:{block}" for name, block in blocks],
                 valid_share=0.0 if "valid" in named_splits.values() else valid_share,
                 test_share=0.0 if named_splits else test_share,
+                least_files=1,
             )
             for (name, block), split in zip(blocks, splits, strict=True):
                 self._block_splits[name][block] = split
