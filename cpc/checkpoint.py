@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cpc.config.argument_rules import Writable
 from cpc.config.description import build, describe
 from cpc.contexts.context import time_constants
+from cpc.data.device import find_device
 from cpc.data.store.atomic import write_json
 from cpc.data.store.contents import say
 from cpc.data.store.torch_archive import read_torch_archive
@@ -112,7 +113,7 @@ def load_pretrained(
             model that ships with cpc (`cpc models` lists them); or a model on the Hugging Face Hub, as `ORG/NAME` or
             `ORG/NAME@REVISION` (`cpc.interop.hub.fetch_model`).
         revision: branch, tag or commit on the Hub.
-        device: device of the model in the notation of torch: `cpu`, `cuda`, `cuda:1`.
+        device: device of the model: `cpu`, `cuda`, `cuda:N` or `auto` (the GPU if there is one).
         trusted_packages: packages whose classes config.json may name.
 
     Raises:
@@ -154,20 +155,7 @@ def load_pretrained(
     broken = nonfinite_names(model)
     if broken:
         raise ValueError(f"{weights} holds values that are not finite, in {', '.join(broken[:5])}: export again")
-    return move_model(model, device).eval()
-
-
-def move_model(model: CPC, device: str) -> CPC:
-    """Move a model to a device in the notation of torch.
-
-    Raises:
-        ValueError: if the device cannot be used; the message has the reason.
-    """
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device={device!r} cannot be used: {reason}; `cpc doctor` lists the devices") from error
+    return model.to(find_device(device)).eval()
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rules for arguments, written as annotations: the range of a number, or a file or folder that can be written.
+"""Rules for arguments, written as annotations: the range of a number, a path that can be written, a device.
 
 `checked` makes a function check its arguments before it runs, and a dataclass calls `check_fields`; the same rules
 serve Python, the command line and configs. Every number must be finite, and no text may be empty.
@@ -6,6 +6,7 @@ serve Python, the command line and configs. Every number must be finite, and no 
 
 import inspect
 import math
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -64,12 +65,23 @@ class Writable:
             raise OSError(error.errno, reason, str(folder)) from error
 
 
+@dataclass(frozen=True)
+class DeviceName:
+    """A name that `cpc.data.device.find_device` understands."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ValueError, with the name of the argument, if the value is not the name of a device."""
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
+            raise ValueError(f"`{name}`={value} must be auto, cpu, cuda or cuda:N")
+
+
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Positive = Annotated[float, Range(0, is_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Device = Annotated[str, DeviceName()]
 OutFile = Annotated[str | Path, Writable(is_folder=False)]
 OutFolder = Annotated[str | Path, Writable(is_folder=True)]
 
@@ -153,7 +165,7 @@ def _annotations(annotated: Any) -> dict[str, Any]:
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
-        if isinstance(rule, Range | Writable):
+        if isinstance(rule, Range | Writable | DeviceName):
             yield kind.__origin__, rule
     for member in get_args(kind):
         yield from _rules(member)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cpc.data.device import move
+
 
 class Batch(NamedTuple):
     """A batch of observations with the identities that negative strategies need.
@@ -44,9 +46,17 @@ class Batch(NamedTuple):
         return Batch(x, None, None, unknown, unknown.new_zeros(len(x), 0))
 
     def beside(self, weights: Tensor) -> "Batch":
-        """Return the batch on the device of `weights`, with floating-point observations in the dtype of `weights`."""
-        moved = Batch(*(None if field is None else field.to(weights.device) for field in self))  # type: ignore[arg-type]
+        """Return the batch with its observations on the device of `weights`; floats are of the dtype of `weights`."""
+        moved = self.to(weights.device)
         if not self.x.is_floating_point():
             return moved
         target = None if moved.target is None else moved.target.to(weights.dtype)
         return moved._replace(x=moved.x.to(weights.dtype), target=target)
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the batch with its observations on a device.
+
+        All other fields stay on the host, which plans the loss from them, and would have to wait for a GPU.
+        """
+        target = None if self.target is None else move(self.target, device)
+        return self._replace(x=move(self.x, device), target=target)

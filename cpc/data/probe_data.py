@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cpc.data.batch import Batch
+from cpc.data.device import move
 from cpc.data.store.fingerprints import Content
 
 Precision = Literal["float32", "bfloat16"]
@@ -260,7 +261,7 @@ class ProbeData(ABC):
         with autocast(batch.x, self.precision):
             latents = model.encoder(batch.x)
         contexts, _ = model.context(latents.float())
-        num_valid = rearrange(model.encoder.num_latents(batch.num_valid), "b -> b 1")
+        num_valid = rearrange(move(model.encoder.num_latents(batch.num_valid), contexts.device), "b -> b 1")
         return contexts, torch.arange(contexts.shape[1], device=contexts.device) < num_valid
 
     def record(self) -> dict[str, Any]:

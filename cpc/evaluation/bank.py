@@ -55,7 +55,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
         in_latents = model.lengths_in_latents(batch)
         kept = is_signal(z, in_latents.num_valid, in_latents.is_known)
         latents.append(z[kept].float().cpu())
-        sequences.append(batch.sequence_id.cpu().repeat_interleave(kept.flatten(1).sum(1).cpu()))
+        sequences.append(batch.sequence_id.repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
         if num_stored >= num_latents:
             break

@@ -10,7 +10,8 @@ from cpc.bounds import Bound
 from cpc.candidates import BANK, STRATEGIES
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
-from cpc.config.argument_rules import Count, OutFile, Seed, checked
+from cpc.config.argument_rules import Count, Device, OutFile, Seed, checked
+from cpc.data.device import find_device
 from cpc.data.map_style import MapStyleModality
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
@@ -41,6 +42,7 @@ def evaluate(
     bank: str | None = None,
     bank_latents: Count | None = None,
     seed: Seed | None = None,
+    device: Device = "auto",
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     out: OutFile | None = None,
@@ -65,6 +67,7 @@ def evaluate(
             over the bank for every 1024 rows.
         bank_latents: maximum number of latents in the bank; 1,000,000 if not given.
         seed: seed of batches and negatives; 0 if not given.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         cache_dir: folder of packed data; next to the data if not given.
         skip_bad: leave out files that cannot be used, and print how many.
         out: JSON file; bound.json in the model's folder if not given.
@@ -78,11 +81,13 @@ def evaluate(
 
     Raises:
         ValueError: if a strategy, estimator, split or speaker column is unknown (the message names it), the model's
-            config.json does not describe its data, the data do not have an option, or a loss is not finite.
+            config.json does not describe its data, the data do not have an option, the device cannot be used, or a loss
+            is not finite.
     """
+    device = find_device(device)
     path = place_of_results(model_folder, "bound.json", out)
     config, trusted_packages = read_config(model_folder), tuple(trusted_packages)
-    model = load_pretrained(model_folder, trusted_packages=trusted_packages)
+    model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
     others = tuple(dict.fromkeys(name for name in estimators if name != INFO_NCE))
     modality = recorded_data(
         config,
@@ -183,6 +188,7 @@ def evaluate(
         "training_strategy": own,
         "num_negatives": loss.num_negatives,
         "seed": held_out.seed,
+        "device": device,
         **held_out.facts,
         "pretrained_on": pretrained_on,
         "bounds": bounds,

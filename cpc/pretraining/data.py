@@ -106,12 +106,8 @@ class PretrainingData(pl.LightningDataModule):
         )
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move only observations and targets. The host reads ids and lengths, and would have to wait for a GPU."""
-        x, target = (
-            tensor if tensor is None or tensor.device == device else _move(tensor, device)
-            for tensor in (batch.x, batch.target)
-        )
-        return batch._replace(x=x, target=target)
+        """Move the observations, as `Batch.to` does."""
+        return batch.to(device)
 
     def initialisation_batch(self) -> Tensor:
         """Return observations for the data-dependent initialisation, the same on every rank."""
@@ -141,11 +137,6 @@ class PretrainingData(pl.LightningDataModule):
             ValueError: if the data differ. The message names the differences.
         """
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
-
-
-def _move(x: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device; a copy to a GPU goes through pinned memory, so that the host does not wait."""
-    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
 def _identity(batch: Batch) -> Batch:

@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.config.argument_rules import Count, OutFolder, checked
+from cpc.config.argument_rules import Count, Device, OutFolder, checked
+from cpc.data.device import find_device
 from cpc.data.probe_data import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few
@@ -35,7 +36,7 @@ def embed(
     *,
     skip_bad: bool = False,
     overwrite: bool = False,
-    device: str = "cpu",
+    device: Device = "auto",
     precision: Precision = "float32",
     num_ray_workers: Count | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
@@ -59,11 +60,12 @@ def embed(
         format: `npy` or `safetensors`.
         skip_bad: leave out files that cannot be used, such as files too short for a frame, and warn how many.
         overwrite: replace existing outputs.
-        device: device of the computation.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         precision: precision of the encoder's matrix products.
         num_ray_workers: number of worker processes in a Ray cluster; no cluster if not given. The cluster is at
             RAY_ADDRESS; if this variable is not set, a local cluster is started. A worker has a CPU, and a GPU unless
-            `device` is cpu. When a bad file ends the command, other workers may still finish their files.
+            `device` is cpu, or is auto and this machine has no GPU. When a bad file ends the command, other workers may
+            still finish their files.
         trusted_packages: packages whose classes the model and its data may name.
         progress: show a progress bar.
 
@@ -72,15 +74,18 @@ def embed(
 
     Raises:
         ValueError: if the modality cannot be probed, a path is missing, a folder has no files of the modality, two
-            inputs have the same output, or outputs exist already. These exceptions are raised before files are written.
-            Without `skip_bad` also if a file is bad or has features that are not finite; the files before it
-            are written already. `num_ray_workers` adds the errors of `cpc.on_ray.spread.spread`.
+            inputs have the same output, outputs exist already, or the device cannot be used. These exceptions are
+            raised before files are written. Without `skip_bad` also if a file is bad or has features that are not
+            finite; the files before it are written already. `num_ray_workers` adds the errors of
+            `cpc.on_ray.spread.spread`.
     """
     for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
         if value not in legal:
             raise ValueError(f"{name}={value!r} is not one of {', '.join(legal)}")
     if num_ray_workers is not None and ":" in device:
         raise ValueError(f"`device`={device}: each Ray worker has its own GPU; write {device.partition(':')[0]}")
+    if num_ray_workers is None or device == "auto":  # with another name the GPUs may be on other machines
+        device = find_device(device)
     start = partial(_Embedding, model_folder, features, format, precision, tuple(trusted_packages))
     embedding = start(device if num_ray_workers is None else "cpu")
     targets = _targets(paths, Path(out), format, embedding.probe_data.find_files)

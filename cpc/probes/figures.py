@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from cpc.checkpoint import load_pretrained, read_config
-from cpc.config.argument_rules import Count, OutFolder, Seed, checked
+from cpc.config.argument_rules import Count, Device, OutFolder, Seed, checked
+from cpc.data.device import find_device
 from cpc.data.store.atomic import write_atomically
 from cpc.evaluation import recorded_data
 
@@ -20,6 +21,7 @@ def write_figures(
     among: str = "train",
     num_images: Count = 300,
     seed: Seed = 0,
+    device: Device = "auto",
     cache_dir: str | Path | None = None,
     skip_bad: bool = False,
     trusted_packages: Sequence[str] = ("cpc",),
@@ -36,6 +38,7 @@ def write_figures(
         among: split that is searched for neighbours.
         num_images: maximum number of images of each split, chosen at random.
         seed: seed of the random choices.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         cache_dir: folder of packed data; next to the source if not given.
         skip_bad: leave out files that cannot be used, and print how many.
         trusted_packages: packages whose classes the model and its data may name.
@@ -44,14 +47,15 @@ def write_figures(
         The files.
 
     Raises:
-        ValueError: if the modality has no figures, config.json does not describe the data, or a split cannot be used.
+        ValueError: if the modality has no figures, config.json does not describe the data, a split cannot be
+            used, or the device cannot be used.
     """
-    trusted = tuple(trusted_packages)
+    device, trusted = find_device(device), tuple(trusted_packages)
     cache = None if cache_dir is None else str(cache_dir)
     modality = recorded_data(
         read_config(model_folder), data, trusted_packages=trusted, cache_dir=cache, skip_bad=skip_bad
     )
-    model = load_pretrained(model_folder, trusted_packages=trusted)
+    model = load_pretrained(model_folder, device=device, trusted_packages=trusted)
     modality.check_encoder(model.encoder)
     figures = modality.figures(model, split=split, among=among, num_images=num_images, seed=seed)
     paths = []

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from cpc.config.argument_rules import NonNegative, check_fields
+from cpc.config.argument_rules import Device, NonNegative, check_fields
+from cpc.data.device import find_device
 from cpc.data.probe_data import FeatureExtractor, Precision
 from cpc.data.store.parallel import map_in_order
 
@@ -24,7 +25,7 @@ class Extraction:
     """Settings of feature extraction and storage.
 
     Attributes:
-        device: device of the computation.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         precision: precision of the encoder's matrix products.
         max_ram_gb: features above this size go to temporary files, which are deleted when the process ends.
         scratch_dir: folder of the temporary files; the folder of the system if not given.
@@ -34,10 +35,10 @@ class Extraction:
         progress: show progress bars.
 
     Raises:
-        ValueError: if `scratch_dir` is not a folder, or `max_ram_gb` is negative.
+        ValueError: if `scratch_dir` is not a folder, `max_ram_gb` is negative, or the device cannot be used.
     """
 
-    device: str = "cpu"
+    device: Device = "auto"
     precision: Precision = "float32"
     max_ram_gb: NonNegative = 2.0
     scratch_dir: str | Path | None = None
@@ -48,6 +49,7 @@ class Extraction:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "device", find_device(self.device))
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
             raise ValueError(
                 f"scratch_dir={str(self.scratch_dir)!r} is not a folder: create it, or name another folder"

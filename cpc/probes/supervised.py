@@ -19,12 +19,14 @@ from tqdm import tqdm
 
 from cpc.config.argument_rules import Count, NonNegative, Positive, Seed, Share, check_fields
 from cpc.data.batch import Batch
+from cpc.data.device import move
 from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
 from cpc.probes.task import Task
 
 DEFAULT_SECONDS = 75.0
+_CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
 _PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, relative to the softmax's
 
 
@@ -142,6 +144,7 @@ def train_supervised(
     body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
     with torch.no_grad():
         vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
+    is_gpu = vectors.device.type == "cuda"
     head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
         head.standardise(vectors[is_valid])
@@ -151,9 +154,11 @@ def train_supervised(
         [{"params": body, "share": share}, {"params": list(head.parameters()), "share": 1.0}],
         lr=protocol.learning_rate,
         weight_decay=protocol.weight_decay,
+        fused=is_gpu or None,  # a small network's step on a GPU is mostly launches
     )
-    num_steps = protocol.steps(len(task.train))
+    weights, num_steps = [*body, *head.parameters()], protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
+    loss_sum = torch.zeros((), device=vectors.device)  # not finite as soon as one loss is not
     share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
         for batch in chain([first], batches):
@@ -162,20 +167,21 @@ def train_supervised(
                 group["lr"] = rate * group["share"]
             batch = batch.beside(body[0])
             vectors, is_valid = probe_data.vectors(model, batch)
-            loss = _loss(head, vectors, batch.labels, is_valid, task.pool)
-            if not torch.isfinite(loss):
-                raise FloatingPointError(
-                    f"the supervised network's loss is {loss.item()} at step {step}: lower its learning_rate "
-                    f"({protocol.learning_rate})"
-                )
+            loss = _loss(head, vectors, move(batch.labels, vectors.device), is_valid, task.pool)
+            loss_sum += loss.detach()
             optimiser.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_([*body, *head.parameters()], 1.0)
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
             optimiser.step()
             step += 1
             progress = step / num_steps
             if protocol.seconds is not None:
                 progress = max(progress, (time.monotonic() - start) / protocol.seconds)
+            if (step % _CHECK_EVERY == 0 or progress >= 1) and not torch.isfinite(loss_sum):
+                raise FloatingPointError(
+                    f"the supervised network's loss is not finite within its first {step} steps: lower its "
+                    f"learning_rate ({protocol.learning_rate})"
+                )
             bar.update(min(progress, 1.0) - bar.n)
             if progress >= 1:
                 break
@@ -193,10 +199,10 @@ def _loss(
     if pool not in (None, "frames"):
         weights = is_valid / is_valid.sum(1, keepdim=True).clamp(min=1)
         return F.cross_entropy(head(torch.einsum("btd,bt->bd", vectors, weights)), labels[:, 0])
-    labels = torch.where(is_valid, labels, UNLABELLED)
-    if (labels == UNLABELLED).all():
-        return vectors.sum() * 0.0  # no vector of the batch has a label
-    return F.cross_entropy(head(rearrange(vectors, "b t d -> (b t) d")), labels.flatten(), ignore_index=UNLABELLED)
+    labels = torch.where(is_valid, labels, UNLABELLED).flatten()
+    scores = head(rearrange(vectors, "b t d -> (b t) d"))
+    total = F.cross_entropy(scores, labels, ignore_index=UNLABELLED, reduction="sum")
+    return total / (labels != UNLABELLED).sum().clamp(min=1)  # 0 if no vector of the batch has a label
 
 
 def _schedule(progress: float, warmup_share: float) -> float:

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from cpc.config.argument_rules import Count, Range, Writable, checked
+from cpc.config.argument_rules import Count, Device, Range, Writable, checked
 
 
 class Entry(NamedTuple):
@@ -41,6 +41,7 @@ def quickstart(
     corpus: Path | None = None,
     steps: Count | None = None,
     seed: Annotated[int, Range(0, 2**32 - 1)] = 0,
+    device: Device = "auto",
 ) -> None:
     """Make a corpus, pretrain, measure the bound, probe, and write a report.
 
@@ -53,6 +54,7 @@ def quickstart(
             data/embedded_images, data/embedded_signals or data/embedded_prose.
         steps: optimiser steps; if not given, chosen by the speed of this machine.
         seed: seed of the model, the batches and the corpus.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
 
     Raises:
         ValueError: the errors of `cpc.quickstart.engine.quickstart`.
@@ -60,4 +62,5 @@ def quickstart(
     from cpc.quickstart import engine
 
     recipe = RECIPES[modality]
-    engine.quickstart(recipe.load(), out or recipe.out, corpus or recipe.corpus, seed=seed, steps=steps)
+    place = (out or recipe.out, corpus or recipe.corpus)
+    engine.quickstart(recipe.load(), *place, seed=seed, steps=steps, device=device)

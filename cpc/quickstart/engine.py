@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cpc.data.device import describe_device, find_device
 from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
@@ -13,12 +14,15 @@ from cpc.pages.chart import Chart
 from cpc.pages.page import ImageFigure
 from cpc.pretraining.command import parse, pretrain
 from cpc.probes.clock import Clock
+from cpc.probes.store import Extraction
 from cpc.quickstart.page import Chapter, write_page
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study
 from cpc.quickstart.time_budget import Precision, StepTimes, measure_step_times, require_extras, require_new
 
 
-def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps: int | None = None) -> dict[str, Any]:
+def quickstart(
+    recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps: int | None = None, device: str = "auto"
+) -> dict[str, Any]:
     """Run all stages; write `report.json`, `report.html` and a run for each study of the recipe into `out`.
 
     Args:
@@ -27,28 +31,31 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
         corpus: folder of the corpus; made if it does not exist.
         seed: seed of the corpus, the models and the batches.
         steps: optimiser steps of each model; None: as many as this machine runs in the seconds of the study.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
 
     Returns:
         The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
         `TASK_interval`; the bound and the step times of each study, under `runs`; and the seconds of each stage.
 
     Raises:
-        ValueError: if `out` already holds a quickstart, or an extra is not installed.
+        ValueError: if `out` already holds a quickstart, an extra is not installed, or the device cannot be used.
     """
+    device = find_device(device)
     require_new(out, recipe.studies)
     require_extras(recipe.extras)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock()
     with clock(recipe.making):
         sources, report = recipe.make(corpus, seed)
-    report = report | {"runs": {}, "num_threads": torch.get_num_threads()}
+    report = report | {"runs": {}, "device": describe_device(device), "num_threads": torch.get_num_threads()}
     chapters = {}
     for name, study in recipe.studies.items():
         with clock("pretrain"):
-            step_times, num_steps = _pretrain(name, study, out / name, sources[name], seed, steps)
+            step_times, num_steps = _pretrain(name, study, out / name, sources[name], seed, steps, device)
         with clock("bound"):
-            measured = evaluate(out / name, sources[name], **study.evaluation)
-        run = Run(out / name, sources[name], measured, step_times.precision, seed)
+            measured = evaluate(out / name, sources[name], device=device, **study.evaluation)
+        extraction = Extraction(device=device, precision=step_times.precision.probes)
+        run = Run(out / name, sources[name], measured, extraction, seed)
         probed = ProbeResults({}, {})
         figures: Sequence[Chart | ImageFigure] = ()
         if study.probe is not None:
@@ -71,9 +78,10 @@ def quickstart(recipe: Recipe, out: Path, corpus: Path, *, seed: int = 0, steps:
 
 
 def _pretrain(
-    name: str, study: Study, folder: Path, source: Path, seed: int, steps: int | None
+    name: str, study: Study, folder: Path, source: Path, seed: int, steps: int | None, device: str
 ) -> tuple[StepTimes, int]:
     """Time the training steps, then train for `steps` or for as many as fit in the seconds of the study."""
+    accelerator, _, index = device.partition(":")
 
     def config(precision: Precision, num_steps: int) -> Config:
         return study.config(source, seed, precision) | {
@@ -82,13 +90,14 @@ def _pretrain(
             "trainer": {
                 "max_steps": num_steps,
                 "precision": precision.trainer,
-                "accelerator": "cpu",
+                "accelerator": accelerator,
+                "devices": [int(index)] if index else 1,
                 "gradient_clip_val": 1.0,
             },
         }
 
     step_times = measure_step_times(
-        lambda precision: parse(config(precision, 1)).model.model, study.noise(), study.precisions
+        lambda precision: parse(config(precision, 1)).model.model, study.noise(), study.precisions, device
     )
     num_steps = steps or step_times.num_steps(study.seconds, study.most_steps)
     print(f"pretraining on {name}: {num_steps} steps in {step_times}", flush=True)

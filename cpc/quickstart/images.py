@@ -15,7 +15,6 @@ from cpc.pages.page import ImageFigure
 from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
 from cpc.probes.figures import write_figures
-from cpc.probes.store import Extraction
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
 from cpc.quickstart.time_budget import Precision
@@ -182,7 +181,7 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
         baselines=("majority", "random", "pixels", "hog", "supervised"),
         supervised_seconds=SUPERVISED_SECONDS,
         held_out=run.measured["bounds"],
-        extraction=Extraction(precision=run.precision.probes),
+        extraction=run.extraction,
     )
     results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
     own = {
@@ -199,7 +198,10 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
 
 def figures(run: Run) -> list[ImageFigure]:
     """Return the figures that `cpc figures` writes."""
-    paths = write_figures(run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed)
+    device = run.extraction.device
+    paths = write_figures(
+        run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed, device=device
+    )
     return [ImageFigure(*FIGURES[path.name], path) for path in paths]
 
 

@@ -13,6 +13,7 @@ from cpc.quickstart.recipe import Recipe
 FACTS = {  # texts for keys that every report has
     "latent_dim": "latents of width {}",
     "context_dim": "contexts of width {}",
+    "device": "computed on {}",
     "num_threads": "{} threads",
 }
 RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}

@@ -47,17 +47,18 @@ def broad_class(phone: str) -> str:
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 
-def map_of_contexts(run: Path, corpus: Path) -> ContextsMap:
+def map_of_contexts(run: Path, corpus: Path, device: str) -> ContextsMap:
     """Compute a map of contexts of held-out speakers: t-SNE of their first 30 principal components.
 
     Args:
         run: folder of the run.
         corpus: folder of the synthesised corpus.
+        device: device of the model.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    features = Features("c", load_pretrained(run))
+    features = Features("c", load_pretrained(run, device=device))
     alignments = read_alignments(corpus / "alignments.csv")
     classes = {label: i for i, label in enumerate(alignments.labels)}
     tested = read_manifest(corpus).select("test")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from cpc.data.batch import Batch
 from cpc.pages.chart import Chart
 from cpc.pages.page import ImageFigure
+from cpc.probes.store import Extraction
 from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
 Config = dict[str, Any]
@@ -20,14 +21,14 @@ class Run(NamedTuple):
         folder: folder of the run.
         source: the corpus.
         measured: result of `cpc.evaluation.evaluate`.
-        precision: precision of pretraining.
+        extraction: device, and precision of pretraining, for probes.
         seed: seed of the model and the batches.
     """
 
     folder: Path
     source: Path
     measured: dict[str, Any]
-    precision: Precision
+    extraction: Extraction
     seed: int
 
 

@@ -14,7 +14,6 @@ from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_install
 from cpc.pages.charts import probe_chart
 from cpc.pages.palette import BLUE
 from cpc.probes import report
-from cpc.probes.store import Extraction
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
 from cpc.quickstart.time_budget import Precision
@@ -118,7 +117,7 @@ def probe(run: Run) -> ProbeResults:
         features=("c", "c_stream"),
         baselines=("majority", "hand", "random", "supervised"),
         supervised_seconds=SUPERVISED_SECONDS,
-        extraction=Extraction(precision=run.precision.probes),
+        extraction=run.extraction,
         held_out=run.measured["bounds"],
         window_seconds=PROBE_WINDOW_SECONDS,
         hop_seconds=PROBE_HOP_SECONDS,

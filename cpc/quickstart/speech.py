@@ -12,7 +12,6 @@ from cpc.pages.chart import Chart
 from cpc.pages.charts import probe_chart
 from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
-from cpc.probes.store import Extraction
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
@@ -122,7 +121,7 @@ def probe(run: Run) -> ProbeResults:
         tuple(TASKS),
         train_minutes=PROBE_TRAIN_MINUTES,
         supervised_seconds=SUPERVISED_SECONDS,
-        extraction=Extraction(precision=run.precision.probes),
+        extraction=run.extraction,
         held_out=run.measured["bounds"],
     )
     shared: dict[str, Any] = {}
@@ -134,7 +133,7 @@ def probe(run: Run) -> ProbeResults:
 
 def figures(run: Run) -> list[Chart]:
     """Return the map of contexts."""
-    return [contexts_chart(map_of_contexts(run.folder, run.source))]
+    return [contexts_chart(map_of_contexts(run.folder, run.source, run.extraction.device))]
 
 
 RECIPE = Recipe(

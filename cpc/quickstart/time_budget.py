@@ -103,7 +103,10 @@ class StepTimes:
 
 
 def measure_step_times(
-    make_model: Callable[[Precision], Any], batch: Batch, precisions: Sequence[Precision] = PRECISIONS
+    make_model: Callable[[Precision], Any],
+    batch: Batch,
+    precisions: Sequence[Precision] = PRECISIONS,
+    device: str = "cpu",
 ) -> StepTimes:
     """Time whole training steps of every precision in turns, for `MEASURING_SECONDS` per precision.
 
@@ -115,13 +118,16 @@ def measure_step_times(
         make_model: returns a model whose loss is computed in the given precision.
         batch: a batch of noise.
         precisions: precisions to time.
+        device: device of the steps.
     """
     steps = {}
     with torch.random.fork_rng(devices=[]):
         for precision in precisions:
-            model = make_model(precision)
+            model = make_model(precision).to(device)
             optimiser = torch.optim.Adam(model.parameters())
-            steps[precision.trainer] = partial(_step, model, optimiser, batch, precision is BFLOAT16)
+            steps[precision.trainer] = partial(
+                _step, model, optimiser, batch.to(torch.device(device)), precision is BFLOAT16
+            )
         taken: dict[str, list[float]] = {name: [] for name in steps}
         # The first step in each precision allocates and compiles, so it is not counted.
         while unfinished := [name for name, seconds in taken.items() if sum(seconds[1:]) < MEASURING_SECONDS]:
@@ -133,8 +139,10 @@ def measure_step_times(
 
 
 def _step(model: Any, optimiser: torch.optim.Optimizer, batch: Batch, is_bfloat16: bool) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16):
+    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=is_bfloat16):
         loss = model.loss(batch).loss
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
+    if batch.x.device.type == "cuda":
+        torch.cuda.synchronize(batch.x.device)  # the step has only been queued

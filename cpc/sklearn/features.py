@@ -8,7 +8,8 @@ from jaxtyping import Float32
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from cpc.checkpoint import load_pretrained, move_model
+from cpc.checkpoint import load_pretrained
+from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.model import CPC
 from cpc.sklearn.device import models_on_cpu
@@ -25,7 +26,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
     Args:
         model: a run folder, a model folder, or a model of audio.
         features: contexts `c`, latents `z`, or both concatenated, `zc`.
-        device: device of the model.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N; the model is moved there.
 
     Attributes:
         n_features_out_: D.
@@ -33,7 +34,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
     """
 
     def __init__(
-        self, model: str | Path | CPC, *, features: Literal["c", "z", "zc"] = "c", device: str = "cpu"
+        self, model: str | Path | CPC, *, features: Literal["c", "z", "zc"] = "c", device: str = "auto"
     ) -> None:
         self.model = model
         self.features = features
@@ -88,7 +89,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
                     f"the model encodes {model.encoder.modality}, but CPCFeatures needs waveforms: pass a model of "
                     "audio"
                 )
-            self._cached_reader = Features(self.features, move_model(model, self.device))
+            self._cached_reader = Features(self.features, model.to(find_device(self.device)))
             self._reader_key = key
         self.n_features_out_, self.sample_rate_hz_ = self._cached_reader.dim, self._cached_reader.sample_rate_hz
         return self._cached_reader

@@ -10,6 +10,7 @@ from cpc.evaluation import held_out_bound, measured_tallies
 from cpc.losses import EvalProtocol
 from cpc.model import CPC
 
+_CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
 _WARMUP_SHARE = 0.1
 _LARGEST_GRADIENT = 1.0
 
@@ -33,7 +34,7 @@ def train(
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(weights, learning_rate)
     warmup_steps = max(1, round(_WARMUP_SHARE * max_steps))
-    generator, losses = torch.Generator().manual_seed(seed), []
+    generator, losses = torch.Generator().manual_seed(seed), torch.zeros(max_steps, device=weights[0].device)
     model.train()
     for step in tqdm(range(max_steps), desc="pretrain", disable=not verbose):
         optimiser.param_groups[0]["lr"] = learning_rate * min(
@@ -41,15 +42,18 @@ def train(
         )
         batch = training.dataset.__getitems__(training.batches.batch(step)).beside(weights[0])
         loss = model.loss(batch, generator).loss
-        losses.append(loss.item())
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss is {losses[-1]} at step {step}: lower learning_rate={learning_rate}")
+        losses[step] = loss.detach()
+        if (step % _CHECK_EVERY == 0 or step == max_steps - 1) and not losses.isfinite().all():
+            broken = int((~losses.isfinite()).nonzero()[0])
+            raise FloatingPointError(
+                f"the loss is {losses[broken]} at step {broken}: lower learning_rate={learning_rate}"
+            )
         optimiser.zero_grad()
         loss.backward()
         clip_grad_norm_(weights, _LARGEST_GRADIENT)
         optimiser.step()
     model.eval()
-    return losses
+    return losses.tolist()
 
 
 def measure(model: CPC, held_out: HeldOutBatches) -> Bound:

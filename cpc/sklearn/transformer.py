@@ -15,8 +15,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from cpc.checkpoint import load_pretrained, move_model, read_config, save_pretrained
+from cpc.checkpoint import load_pretrained, read_config, save_pretrained
 from cpc.contexts import GRU
+from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.signals.arrays import transposed
@@ -75,7 +76,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         init_from: a model folder. Training then starts from its architecture, loss and weights, and ignores the
             parameters from `dim` to `negatives`. None: a new model.
         random_state: seed of weights, batches and held-out recordings.
-        device: device of the model.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         verbose: show a progress bar and lines about the data.
 
     Attributes:
@@ -120,7 +121,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         pool: str = "mean_std",
         init_from: str | Path | None = None,
         random_state: Any = None,
-        device: str = "cpu",
+        device: str = "auto",
         verbose: bool = False,
     ) -> None:
         self.sample_rate_hz = sample_rate_hz
@@ -220,7 +221,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             data.standardise(encoder, corpus)
             model.initialise_from(windows)
         self.losses_ = train(
-            move_model(model, self.device),
+            model.to(find_device(self.device)),
             data.training(corpus, model),
             max_steps=self.max_steps,
             learning_rate=self.learning_rate,
@@ -434,7 +435,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         x = np.full((len(recordings), max(map(len, recordings)), self.num_channels_), np.nan, np.float32)
         for row, recording in zip(x, recordings, strict=True):
             row[: len(recording)] = recording
-        reader = Features(self.features, move_model(self.model_, self.device))  # type: ignore[arg-type]  # checked before
+        reader = Features(self.features, self.model_.to(find_device(self.device)))  # type: ignore[arg-type]  # checked before
         return reader.encode_windows(x)
 
 

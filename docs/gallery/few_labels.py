@@ -23,7 +23,7 @@ folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
 PLAIN = f"--config configs/small_speech.yaml --data.manifest {folder}/speech --data.eval_batches 4"
 SMALL = "--model.encoder.init_args.dim 128 --model.encoder.init_args.hidden_dim 256 --model.context.init_args.dim 128"
-PLAIN += " --trainer.accelerator cpu --data.augmentation null"
+PLAIN += " --data.augmentation null"
 for steps in (200, 1):
     main(f"pretrain {PLAIN} {SMALL} --run_dir {folder}/{steps} --trainer.max_steps {steps}".split())
 pretrained, untrained = (cpc.load_pretrained(f"{folder}/{steps}") for steps in (200, 1))

@@ -29,7 +29,7 @@ print(f"{len(manifest)} recordings, {manifest.num_samples.sum() / 16_000 / 60:.1
 # batch. The commands differ in this one option. A batch holds eight recordings of four speakers.
 
 SMALL = "--model.encoder.init_args.dim 128 --model.encoder.init_args.hidden_dim 256 --model.context.init_args.dim 128"
-PLAIN = "--trainer.max_steps 150 --trainer.accelerator cpu --data.augmentation null --data.eval_batches 4"
+PLAIN = "--trainer.max_steps 150 --data.augmentation null --data.eval_batches 4"
 tested = {"phones": "test", "speaker": "valid"}
 accuracy = {}
 for negatives in ("sequence_only", "mixed_excluding"):

@@ -20,7 +20,7 @@ from cpc.data.synthetic.speech import synthesize
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
 SMALL = "--model.encoder.init_args.dim 64 --model.context.init_args.dim 128 --data.augmentation null"
-PLAIN = "--config configs/small_speech.yaml --trainer.max_steps 200 --trainer.accelerator cpu --data.eval_batches 4"
+PLAIN = "--config configs/small_speech.yaml --trainer.max_steps 200 --data.eval_batches 4"
 main(f"pretrain {PLAIN} {SMALL} --data.manifest {folder}/speech --run_dir {folder}/run".split())
 model = cpc.load_pretrained(f"{folder}/run")
 

@@ -166,6 +166,43 @@ def test_a_place_that_cannot_be_written_to_shows_before_the_work(
     assert Path("/dev/null").is_char_device()
 
 
+WITHOUT_DEVICE = {
+    *("pretrain", "ray"),  # have Lightning's --trainer.accelerator
+    *("export", "import", "share", "models"),  # write files
+    "agent",  # plays its environments step by step on the processor
+    *("data", "monitor", "doctor"),
+}
+DEVICES = [each for each in ALL if each.values[1].dest == "device"]
+
+
+def test_every_command_that_computes_has_the_same_option_for_the_device() -> None:
+    commands = {name for name in COMMANDS if name.partition(" ")[0] not in WITHOUT_DEVICE}
+    assert {each.values[0] for each in DEVICES} == commands
+    assert {each.values[1].help for each in DEVICES} == {
+        "auto (the GPU if there is one), cpu, cuda or cuda:N (default: auto)"
+    }
+
+
+@pytest.mark.parametrize(("name", "action", "needed"), DEVICES)
+def test_a_device_that_cannot_be_used_shows_before_the_work(
+    name: str,
+    action: argparse.Action,
+    needed: list[argparse.Action],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only the device is reported, although the data do not exist either."""
+    monkeypatch.chdir(tmp_path)
+    said = refused(name, typed(action, "cuda:99", needed, model), capsys)
+    assert said.startswith("cpc: error: --device=cuda:99 cannot be used: ")
+    assert said.endswith("; `cpc doctor` lists the devices\n")
+    said = refused(name, typed(action, "gpu", needed, model), capsys)
+    assert said == "cpc: error: --device=gpu must be auto, cpu, cuda or cuda:N\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_that_nothing_reads_are_refused(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, arguments, message in (
         (

@@ -99,7 +99,7 @@ def test_probe(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--device", "nowhere"], "device='nowhere' cannot be used"),
+        (["--device", "nowhere"], "--device=nowhere must be auto"),
         (["--hidden_dim", "8"], "set --hidden to 1"),
         (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is not a folder"),
         (["--max_ram_gb", "-1"], "--max_ram_gb=-1.0 must be at least 0"),
@@ -131,4 +131,4 @@ def test_embed(
         main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
     rough = np.load(tmp_path / "out" / "good.npy")
     assert 0 < np.abs(rough - exact).max() < 0.1
-    assert "device='nowhere' cannot be used" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)
+    assert "--device=nowhere must be auto" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)

@@ -362,7 +362,7 @@ def test_a_pickle_holds_the_model_of_the_cpu(recordings: np.ndarray, monkeypatch
     assert not any(weight.requires_grad for weight in again.model_.parameters())
     assert all(weight.requires_grad for weight in made.model_.parameters()), "the estimator keeps its model"
     np.testing.assert_array_equal(again.transform(recordings), made.transform(recordings))
-    with pytest.raises(ValueError, match="device='cuda:99' cannot be used"):
+    with pytest.raises(ValueError, match="`device`=cuda:99 cannot be used"):
         again.set_params(device="cuda:99").transform(recordings)
 
 

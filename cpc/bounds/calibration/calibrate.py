@@ -18,8 +18,9 @@ from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_reading_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, make_task
-from cpc.config.argument_rules import Count, OutFolder, Positive, Range, Seed, checked
+from cpc.config.argument_rules import Count, Device, OutFolder, Positive, Range, Seed, checked
 from cpc.config.extras import install_hint
+from cpc.data.device import find_device
 from cpc.data.store.atomic import finite, write_json
 
 SCHEMA = 1
@@ -50,6 +51,7 @@ def calibrate(
     steps: Count | None = None,
     num_matrices: Annotated[int, Range(2)] = 100,
     seed: Seed = 0,
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """Measure, print a table, and write `calibration.json` and `calibration.html`.
 
@@ -65,6 +67,7 @@ def calibrate(
         steps: training steps at each information, for critics that are trained; 300 if not given.
         num_matrices: matrices for each bias and variance.
         seed: seed of pairs and weights.
+        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
 
     Returns:
         The content of the JSON file: the options, `constants`, `rows` (one per task, dim, N, critic, estimator and
@@ -72,10 +75,10 @@ def calibrate(
         `left_out` and the trainings that `diverged`.
 
     Raises:
-        ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, or plotly is
-            not installed.
+        ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, the device
+            cannot be used, or plotly is not installed.
     """
-    start = time.monotonic()
+    device, start = find_device(device), time.monotonic()
     grid: dict[str, list[Any]] = {  # keys of the record, with distinct values
         "tasks": list(dict.fromkeys(tasks)),
         "estimators": list(dict.fromkeys(estimators)),
@@ -98,7 +101,7 @@ def calibrate(
         levels = _reachable(name, grid["mi"], num_dims, left_out)
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
             setting = {"task": name, "dim": num_dims, "num_candidates": size, "critic": critic}
-            measured = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, diverged)
+            measured = _measure(levels, critic, grid["estimators"], size, steps, num_matrices, seed, device, diverged)
             setting_rows = [finite(setting | row) for level in measured for row in _rows(level, size)]
             if setting_rows:
                 print(_table(setting, setting_rows), flush=True)
@@ -118,6 +121,7 @@ def calibrate(
         "steps": steps,
         "num_matrices": num_matrices,
         "seed": seed,
+        "device": device,
         "seconds": round(time.monotonic() - start, 1),
         "constants": CONSTANTS,
         "left_out": left_out,
@@ -160,18 +164,19 @@ def _measure(
     num_steps: int,
     num_matrices: int,
     seed: int,
+    device: str,
     diverged: list[str],
 ) -> list[Level]:
     """Return the results at each information, up to a divergence of training."""
     if critic == EXACT:
         return [
-            measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed))
+            measure_exact(task, names, num_candidates, num_matrices, torch.Generator().manual_seed(seed), device)
             for task in tasks
         ]
     levels: list[Level] = []
     for group in trainable(names):
         try:
-            for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed):
+            for level in train(tasks, group, critic, num_candidates, num_steps, num_matrices, seed, device):
                 levels.append(level)  # keep the levels before a divergence
         except FloatingPointError as error:
             print(f"diverged: {error}; this and all higher levels are left out", flush=True)

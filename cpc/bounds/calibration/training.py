@@ -64,7 +64,12 @@ class Level:
 
 
 def measure_exact(
-    task: Task, names: Iterable[str], num_candidates: int, num_matrices: int, generator: torch.Generator
+    task: Task,
+    names: Iterable[str],
+    num_candidates: int,
+    num_matrices: int,
+    generator: torch.Generator,
+    device: str = "cpu",
 ) -> Level:
     """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1.
 
@@ -73,10 +78,12 @@ def measure_exact(
         names: names of estimators.
         num_candidates: N, pairs of a matrix.
         num_matrices: R.
-        generator: source of the pairs.
+        generator: source of the pairs, on the CPU.
+        device: device of the computation.
     """
-    log_baseline = torch.zeros(num_candidates, dtype=torch.float64)
-    pairs = (task.sample(num_candidates, generator) for _ in range(num_matrices))
+    log_baseline = torch.zeros(num_candidates, dtype=torch.float64, device=device)
+    samples = (task.sample(num_candidates, generator) for _ in range(num_matrices))
+    pairs = ((x.to(device), y.to(device)) for x, y in samples)
     scored = ((task.log_density_ratio(x, y), log_baseline) for x, y in pairs)
     offsets = {name: ESTIMATORS[name].best_offset for name in names}
     return Level(task.mutual_information_nats, _measured(task, scored, offsets))
@@ -100,6 +107,7 @@ def train(
     num_steps: int,
     num_matrices: int,
     seed: int,
+    device: str = "cpu",
 ) -> Iterator[Level]:
     """Train one critic, and measure every estimator that shares its objective, as in figure 2 of Poole et al. 2019.
 
@@ -114,6 +122,7 @@ def train(
         num_steps: training steps at each level.
         num_matrices: R, new matrices at the end of each level.
         seed: seed of weights and pairs.
+        device: device of the computation.
 
     Raises:
         FloatingPointError: if the objective is not finite.
@@ -122,14 +131,14 @@ def train(
     sample = tuple(values.float() for values in tasks[0].sample(NUM_STANDARDISED, generator))
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(seed)
-        networks = nn.ModuleList([CRITICS[critic](*sample), Baseline(sample[0])])
+        networks = nn.ModuleList([CRITICS[critic](*sample), Baseline(sample[0])]).to(device)
     score, log_baseline = networks
     objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
     optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
 
     def scored(task: Task, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         for _ in range(num_batches):
-            x, y = (values.float() for values in task.sample(num_candidates, generator))
+            x, y = (values.to(device, torch.float32) for values in task.sample(num_candidates, generator))
             yield score(x, y), log_baseline(x) if needs_baseline else None
 
     first = 0

@@ -83,7 +83,7 @@ def plot_neighbours(
     from matplotlib.patches import Rectangle
 
     grid, images = model.encoder.grid, shown.pixels()
-    z, bank = (rearrange(_batched(model.encoder, each), "n h w d -> n (h w) d") for each in (shown, others))
+    z, bank = (rearrange(_batched(model, model.encoder, each), "n h w d -> n (h w) d") for each in (shown, others))
     z, bank = (F.normalize(vectors - bank.mean((0, 1)), dim=-1) for vectors in (z, bank))
     pixels, candidates = (
         rearrange(grid.patches(squares), "n h w c p q -> n (h w) c p q") for squares in (images, others.pixels())
@@ -121,7 +121,7 @@ def plot_map(model: Any, images: ImageDataset, seed: int = 0) -> Any:
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
     from matplotlib.patches import Patch
 
-    contexts = _batched(lambda x: model(x).contexts.float().mean((1, 2)), images)
+    contexts = _batched(model, lambda x: model(x).contexts.float().mean((1, 2)), images)
     figure = _figure(11.3, 9.2)
     axes = figure.subplots()
     axes.axis("off")
@@ -179,10 +179,12 @@ def _sample(images: ImageDataset, num: int, seed: int) -> ImageDataset:
 
 
 @torch.no_grad()
-def _batched(function: Callable[[Tensor], Tensor], images: ImageDataset) -> Tensor:
-    """Return a function of all images, computed in batches."""
+def _batched(model: Any, function: Callable[[Tensor], Tensor], images: ImageDataset) -> Tensor:
+    """Return a function of all images on the CPU, computed in batches on the device of the model."""
+    weights = next(model.parameters())
     parts = np.array_split(np.arange(len(images.rows)), range(_BATCH_IMAGES, len(images.rows), _BATCH_IMAGES))
-    return torch.cat([function(images.subset(part).all_images().x).float() for part in parts])
+    batches = (images.subset(part).all_images().beside(weights) for part in parts)
+    return torch.cat([function(batch.x).float().cpu() for batch in batches])
 
 
 def _queries(

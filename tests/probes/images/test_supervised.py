@@ -151,7 +151,5 @@ def test_seeds_repeat(model: cpc.CPC, task: Task) -> None:
 def test_a_loss_that_is_no_number_is_named(model: cpc.CPC, task: Task) -> None:
     with torch.no_grad():
         model.encoder.trunk.layers[0].bias[0] = float("nan")
-    with pytest.raises(
-        FloatingPointError, match=r"network's loss is nan at step 0: lower its learning_rate \(0\.002\)"
-    ):
+    with pytest.raises(FloatingPointError, match=r"not finite within its first \d+ steps: lower .* \(0\.002\)"):
         trained(model, task)
