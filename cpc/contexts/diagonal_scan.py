@@ -69,13 +69,13 @@ def diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, s
     Raises:
         ValueError: if a tensor does not fit the others.
     """
+    if torch.compiler.is_exporting():  # a comparison of sizes would fix them in the graph
+        return _loop(inputs, decay, weight, skip, state)
     check_tensor("inputs", inputs, "floats", ("B", "T", "C"))
     check_tensor("decay", decay, "floats", (2, "N", inputs.shape[2]))
     check_tensor("weight", weight, "floats", decay.shape)
     check_tensor("skip", skip, "floats", inputs.shape[2:])
     check_tensor("state", state, "floats", (len(inputs), *decay.shape))
-    if torch.compiler.is_exporting():
-        return _loop(inputs, decay, weight, skip, state)
     if inputs.device.type == "cpu" and inputs.dtype in (torch.float32, torch.float64) and _is_compiled():
         outputs, states = _diagonal_scan(inputs, decay, weight, skip, state)
         return outputs, states[:, -1]
