@@ -101,7 +101,7 @@ def without_removed(config: Any) -> Any:
     if isinstance(init_args, dict) and str(config.get("class_path", "cpc.losses.")).startswith("cpc.losses."):
         for name in _REMOVED.keys() & init_args.keys():
             given, (kept, reason) = init_args.pop(name), _REMOVED[name]
-            if given != kept:
+            if str(given).lower() != str(kept).lower():  # the command line gives text
                 raise ValueError(f"`loss.{name}`={given!r} is no longer an option, since {reason}: leave it out")
     return config
 

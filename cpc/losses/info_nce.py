@@ -11,7 +11,7 @@ from torch import Tensor
 from cpc.candidates.draws import NegativePool
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
 from cpc.losses.candidate_sets import assemble
-from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, score_dtype, split_scores
+from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, rounding_of, score_dtype, split_scores
 from cpc.losses.output import RowLosses
 
 
@@ -117,6 +117,7 @@ def info_nce(
         is_used = torch.zeros(len(candidates), dtype=torch.bool, device=queries.device)
         rows = rows._replace(is_used=is_used.index_fill(0, torch.cat([negatives.flatten(), positives.long()]), True))
     rows = rows.on(queries.device)._replace(negatives=negatives)
+    compute = rounding_of(compute, queries)  # queries that are divided by a temperature are float32
     return info_nce_rows(divide_by_temperature(queries, temperature), candidates, rows, bias, compute)
 
 

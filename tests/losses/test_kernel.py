@@ -4,6 +4,9 @@ Without a GPU it runs in Triton's interpreter.
 """
 
 import math
+import os
+import subprocess
+import sys
 from itertools import product
 from typing import Any
 
@@ -13,6 +16,7 @@ from torch import Tensor
 
 from cpc.candidates import STRATEGIES
 from cpc.losses import class_loss, contrast, info_nce
+from cpc.losses.class_loss import candidate_loss
 from cpc.losses.engine import tiles
 from cpc.losses.engine.score_gradients import FORMS, ScoreCorrections, loss_and_gradients
 
@@ -81,7 +85,7 @@ def test_a_tile(
         )
         tile, mask, sequence, *short = moved((scores.float(), mask, sequence, *floats), on_kernel)
         places = {name: (each if is_inside else each.float()).to(on_kernel) for name, each in places.items()}
-        options = {"num_times": mask, "sequence": sequence, "gradients": tile, **places}
+        options = {"num_times": mask, "sequence": sequence, **places}
         accuracy, found = kernel.loss_and_gradients(form, tile, ScoreCorrections(*short), **options)
         torch.testing.assert_close(accuracy.cpu(), expected[0].float())
         for name in ("loss", "score_grads", "target_grads"):
@@ -153,3 +157,64 @@ def test_what_is_not_a_number_shows(on_kernel: str) -> None:
     found = info_nce(*moved((torch.ones(1, 1), latents, torch.tensor([0])), on_kernel))
     assert bool(found.loss.isnan())
     assert found.accuracy.tolist() == [0]
+
+
+@pytest.mark.parametrize("form", ["softmax", "logistic"])
+def test_candidates_of_each_row(form: str, on_kernel: str) -> None:
+    inputs = (random(4, 6), random(4, 5, 6, seed=1), random(4, 1, 6, seed=2))
+
+    def loss(queries: Tensor, candidates: Tensor, targets: Tensor) -> Any:
+        corrections = ScoreCorrections(torch.zeros_like(candidates[..., 0]), torch.zeros_like(targets[..., 0]))
+        return candidate_loss(queries, candidates, None, (targets, None), corrections, form)
+
+    found = with_gradients(loss, *inputs, device=on_kernel)
+    exact = with_gradients(loss, *(each.double() for each in inputs))
+    torch.testing.assert_close(found, [each.to(ours.dtype) for each, ours in zip(exact, found, strict=True)], **CLOSE)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_target_that_is_not_a_number_shows(form: str, on_kernel: str) -> None:
+    """Beside one that is, and not as padding."""
+    scores, targets = torch.zeros(1, 4, device=on_kernel), torch.tensor([[0.5, math.nan]], device=on_kernel)
+    corrections = ScoreCorrections(tie_width=torch.zeros(1, 1, device=on_kernel))
+    accuracy, found = kernel.loss_and_gradients(form, scores, corrections, targets=targets)
+    assert bool(found.loss.isnan())
+    assert accuracy.tolist() == [0]
+
+
+# What the interpreter accepts, the compiler may refuse: types of variables that a loop changes, branches on None.
+COMPILE = """
+from itertools import product
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
+from triton.compiler import ASTSource
+from cpc.losses.engine import kernel
+
+backend = CUDABackend(GPUTarget("cuda", 90, 32))
+always = dict.fromkeys(("loss", "accuracy", "target_grads", "tie_width"), "*fp32")
+more = dict(log_count_targets="*fp32", num_times="*u8", sequence="*i64", bias="*fp32", log_count="*fp32", hits="*u8")
+sizes = ("num", "num_targets", "scores_stride", "log_count_stride", "weight_stride")
+for form, has_own, has_more, dtype in product(FORMS, (True, False), (True, False), ("*fp32", "*bf16")):
+    pointers = always | {"scores": dtype} | ({"own": "*i64"} if has_own else {"targets": "*fp32"})
+    pointers |= more if has_more else {}
+    pointers |= {"term_weight": "*fp32"} if has_more and form == "logistic" else {}
+    constants = {"form": form, "NUM_TARGETS": 2, "BLOCK": 1024}
+    names = kernel._row.arg_names
+    types = {name: pointers.get(name) or ("i32" if name in sizes else "constexpr") for name in names}
+    values = {(i,): constants.get(name) for i, name in enumerate(names) if types[name] == "constexpr"}
+    context, options = ir.context(), backend.parse_options({})
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    code = backend.get_codegen_implementation(options), backend.get_module_map()
+    ASTSource(kernel._row, types, values).make_ir(backend.target, options, *code, context)
+print("compiled")
+"""
+
+
+def test_it_compiles_for_a_gpu() -> None:
+    """The first stage of Triton's compiler, which needs no GPU, in a process without the interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    code = COMPILE.replace("FORMS", repr(tuple(FORMS)))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout == "compiled\n", done.stderr

@@ -23,7 +23,7 @@ from cpc.losses.engine.blocks import Block, split_scores
 from cpc.losses.engine.partition import partition_sums
 from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
 from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
-from cpc.losses.engine.tiles import ROUNDINGS
+from cpc.losses.engine.tiles import ROUNDINGS, rounding_of
 from cpc.losses.output import RowLosses
 
 REFERENCE = "reference"
@@ -40,6 +40,7 @@ __all__ = [
     "loss_and_factor",
     "mask_unused",
     "partition_sums",
+    "rounding_of",
     "score_dtype",
     "softplus",
     "split_scores",

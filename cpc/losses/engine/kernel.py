@@ -30,9 +30,8 @@ def loss_and_gradients(
     num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
     sequence: Int[Tensor, " m"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
-    gradients: Float[Tensor, "m N"] | None = None,
 ) -> tuple[Float[Tensor, " m"], LossAndGradients]:
-    """Return accuracies, losses and score gradients of a tile.
+    """Return accuracies, losses and score gradients of a tile. The gradients are written over the scores.
 
     Args:
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
@@ -44,7 +43,6 @@ def loss_and_gradients(
             all are candidates once.
         sequence: the row of `num_times` of each row; None: row m has row m.
         bias: added to the scores.
-        gradients: memory for the score gradients, which may be that of the scores; None: no gradients.
     """
     num_rows, num_candidates = scores.shape
     assert corrections.tie_width is not None
@@ -55,10 +53,11 @@ def loss_and_gradients(
     loss, accuracy = (scores.new_empty(num_rows, dtype=torch.float32) for _ in range(2))
     target_grads = torch.empty_like(given, dtype=torch.float32, memory_format=torch.contiguous_format)
     log_count, hits = corrections.log_count, corrections.hits
-    if num_rows > 0:
+    if num_rows == 0:
+        return accuracy, LossAndGradients(loss[:, None], loss[:, None], scores, target_grads)
+    with torch.cuda.device_of(scores):  # Triton launches on the current device
         _row[(num_rows,)](
             scores,
-            gradients,
             loss,
             accuracy,
             target_grads,
@@ -67,15 +66,14 @@ def loss_and_gradients(
             _rows(corrections.log_count_targets),
             _rows(corrections.tie_width),
             _rows(num_times),
-            sequence,
-            bias,
+            _rows(sequence),
+            _rows(bias),
             _rows(log_count),
             _rows(corrections.term_weight),
             _rows(hits),
             num_candidates,
             num_targets,
             scores.stride(0),
-            0 if gradients is None else gradients.stride(0),
             _stride(log_count),
             _stride(corrections.term_weight),
             form=form,
@@ -84,7 +82,7 @@ def loss_and_gradients(
             num_warps=8,
         )
     factor = torch.ones_like(loss)[:, None]
-    return accuracy, LossAndGradients(loss[:, None], factor, scores if gradients is None else gradients, target_grads)
+    return accuracy, LossAndGradients(loss[:, None], factor, scores, target_grads)
 
 
 def _rows(tensor: Tensor | None) -> Tensor | None:
@@ -151,7 +149,6 @@ def _candidates(  # type: ignore[no-untyped-def]
 @_jit
 def _row(  # type: ignore[no-untyped-def]
     scores,
-    gradients,
     loss,
     accuracy,
     target_grads,
@@ -168,7 +165,6 @@ def _row(  # type: ignore[no-untyped-def]
     num,
     num_targets,
     scores_stride,
-    gradients_stride,
     log_count_stride,
     weight_stride,
     form: tl.constexpr,
@@ -224,7 +220,7 @@ def _row(  # type: ignore[no-untyped-def]
         if log_count is not None:
             x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
         if form == "logistic":
-            term = _softplus(x)
+            term = times * _softplus(x)
             if term_weight is not None:
                 term *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
             total += tl.sum(term, 0)
@@ -235,13 +231,12 @@ def _row(  # type: ignore[no-untyped-def]
             best = tl.maximum(best, tl.max(x, 0))
             finite = tl.where(best == -inf, 0.0, best)
             total = total * tl.exp(before - finite) + tl.sum(times * tl.exp(x - finite), 0)
-    is_right = (highest <= best_target + width) & (total == total)  # a maximum ignores nan, a sum does not
-    tl.store(accuracy + row, tl.where(is_right, 1 / (1 + num_ties), 0.0))
+    is_right = highest <= best_target + width
 
     # The loss, and the gradients of the targets. See `softmax` and `logistic` in score_gradients.py.
     if log_count_targets is not None:
         target -= tl.where(target_count == inf, 0.0, target_count)
-    is_target = target > -inf
+    is_target = target != -inf
     scale = 1.0
     finite = 0.0
     if form == "logistic":
@@ -269,13 +264,12 @@ def _row(  # type: ignore[no-untyped-def]
         scale = miss / some_total
         finite = tl.where(best == -inf, 0.0, best)
     tl.store(loss + row, row_loss)
+    is_right = is_right & (row_loss == row_loss)  # a maximum ignores nan, a sum does not
+    tl.store(accuracy + row, tl.where(is_right, 1 / (1 + num_ties), 0.0))
     tl.store(target_grads + t, target_grad, mask=has_target)
-    if gradients is None:
-        return
 
     # Second pass: gradients of the scores, in their place.
     tl.debug_barrier()  # all warps have read the targets' scores
-    gradients += row * gradients_stride
     for start in range(0, num, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         x, times = _candidates(
@@ -284,7 +278,7 @@ def _row(  # type: ignore[no-untyped-def]
         if log_count is not None:
             x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
         if form == "logistic":
-            gradient = _sigmoid(x)
+            gradient = times * _sigmoid(x)
             if term_weight is not None:
                 gradient *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
         elif form == "softmax_of_odds":
@@ -293,7 +287,7 @@ def _row(  # type: ignore[no-untyped-def]
             gradient = times * tl.exp(x - finite) * scale
         if own is not None:
             for i in tl.static_range(NUM_TARGETS):
-                place = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
+                column = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
                 own_grad = tl.sum(tl.where(tl.arange(0, NUM_TARGETS) == i, target_grad, 0.0), 0)
-                gradient += tl.where(columns == place, own_grad, 0.0)  # that of another candidate is 0 here
-        tl.store(gradients + columns, gradient.to(gradients.dtype.element_ty), mask=columns < num)
+                gradient += tl.where(columns == column, own_grad, 0.0)  # that of another candidate is 0 here
+        tl.store(scores + columns, gradient.to(scores.dtype.element_ty), mask=columns < num)

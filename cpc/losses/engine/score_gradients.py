@@ -96,6 +96,7 @@ def loss_and_gradients(
     accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width)
     if log_count is not None:
         scores -= log_count
+    if log_count is not None or hits is not None:
         best = scores.amax(1, keepdim=True)
     if log_count_targets is not None:
         targets = targets - log_count_targets
@@ -146,7 +147,7 @@ def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | Non
     candidate_terms = softplus(scores)
     if weight is not None:
         candidate_terms *= weight
-    is_target = targets > -torch.inf
+    is_target = targets != -torch.inf
     loss = candidate_terms.sum(1, keepdim=True)
     loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
     score_grads = scores.sigmoid_()

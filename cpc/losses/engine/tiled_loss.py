@@ -8,6 +8,7 @@ M rows, N candidates, T targets, R drawn negatives, D latent dim.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiles import choose_tiles, rounding_of
+from cpc.losses.engine.tiles import choose_tiles, inside_float32, rounding_of
 
 
 @torch.compiler.disable
@@ -63,7 +64,10 @@ def tiled_loss(
     compute = rounding_of(compute, queries)
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
-    with torch.no_grad(), torch.autocast(queries.device.type, enabled=False):
+    device = queries.device.type
+    # A CPU rounds only where `bf16` tiles ask for it.
+    precision = inside_float32(device, compute) if device == "cuda" else nullcontext()
+    with torch.no_grad(), torch.autocast(device, enabled=False), precision:
         for block in blocks:
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]

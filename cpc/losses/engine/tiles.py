@@ -5,7 +5,11 @@ On a GPU with Triton one kernel computes the losses of a tile (`kernel.py`), els
 M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts the rows of a tile.
 """
 
+import functools
 import importlib.util
+import logging
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +31,7 @@ GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB.
 DRAWN_BEYOND = 2  # products in C
 GATHER_BEYOND = 100  # products in torch, which gathers the vectors
 SOURCE = source("drawn.c")
+_log = logging.getLogger(__name__)
 DRAWN_SCORES = CFunction(
     SOURCE,
     "drawn_scores",
@@ -71,7 +76,17 @@ def rounding_of(compute: str, queries: Tensor) -> str:
 
 def has_kernel(scores: Tensor) -> bool:
     """Return whether the Triton kernel computes losses from scores of this device and dtype."""
-    return scores.is_cuda and scores.dtype != torch.float64 and importlib.util.find_spec("triton") is not None
+    return scores.is_cuda and scores.dtype != torch.float64 and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
+    missing = [] if importlib.util.find_spec("triton") else ["the package triton"]
+    missing += [] if shutil.which(compiler.split(" ")[0]) else ["a C compiler, which Triton needs"]
+    if missing:
+        _log.warning("losses run in torch instead of a kernel, which is slower: %s is missing", " and ".join(missing))
+    return not missing
 
 
 def choose_tiles(
@@ -196,7 +211,7 @@ class RoundedTiles(SharedTiles):
             return out.copy_(torch.mm(queries.bfloat16(), self.rounded.T, out_dtype=torch.float32))
         # A bfloat16 product on a CPU rounds its result too. A float32 product of rounded operands does not round its
         # result, and uses the processor's bfloat16 units if it has any.
-        with _inside_float32("cpu", "bf16"):
+        with inside_float32("cpu", "bf16"):
             return torch.mm(queries.bfloat16().float(), self.rounded_float32.T, out=out)
 
 
@@ -216,14 +231,12 @@ class KernelTiles(SharedTiles):
         negatives: Tensor | None,
         compute: str,
     ) -> None:
-        self.compute, self.negatives = compute, negatives
+        self.negatives = negatives
         rounded = candidates.bfloat16() if compute == "bf16" else candidates
         super().__init__(block, num_rows, rounded, bias)
 
     def scores(self, queries: Tensor, tile: slice) -> Tensor:  # noqa: D102
-        self.queries = queries.to(self.candidates.dtype)
-        with _inside_float32(queries.device.type, self.compute):
-            return torch.mm(self.queries, self.candidates.T, out=self.scratch[: len(queries)])
+        return torch.mm(queries.to(self.candidates.dtype), self.candidates.T, out=self.scratch[: len(queries)])
 
     def losses(  # noqa: D102
         self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
@@ -235,12 +248,10 @@ class KernelTiles(SharedTiles):
         num_times, sequence = block.candidate_mask, None if block.sequence is None else block.sequence[tile]
         if self.negatives is not None:
             drawn, sequence = self.negatives[tile], None
-            counts = torch.uint8 if drawn.shape[1] < 256 else torch.int32
+            counts = torch.uint8 if drawn.shape[1] < 2**8 else torch.int16 if drawn.shape[1] < 2**15 else torch.int32
             num_times = torch.zeros(scores.shape, dtype=counts, device=scores.device)
             num_times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=counts))
-        return kernel.loss_and_gradients(
-            form, scores, corrections, own, targets, num_times, sequence, self.bias, scores
-        )
+        return kernel.loss_and_gradients(form, scores, corrections, own, targets, num_times, sequence, self.bias)
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         return self._float32_product(score_grads, self.candidates)
@@ -253,8 +264,7 @@ class KernelTiles(SharedTiles):
 
     def _float32_product(self, left: Tensor, right: Tensor) -> Tensor:
         if left.dtype == torch.float32:
-            with _inside_float32(left.device.type, self.compute):
-                return torch.mm(left, right)
+            return torch.mm(left, right)
         return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else torch.mm(left.float(), right.float())
 
 
@@ -339,12 +349,17 @@ def gpu_tile_rows(candidates: Tensor) -> int:
 
 
 @contextmanager
-def _inside_float32(device: str, rounding: str) -> Iterator[None]:
-    """Let products of float32 operands on a device round them inside to `bf16` or `tf32`, if the device can."""
+def inside_float32(device: str, rounding: str) -> Iterator[None]:
+    """Round operands of float32 products inside: `tf32` on a GPU, `bf16` on a CPU; nothing if the rounding is another.
+
+    On a GPU this holds whatever torch's own switches say.
+    """
+    if (device, rounding) not in (("cpu", "bf16"), ("cuda", rounding)):
+        yield
+        return
     products = _products[device]
     before = products.fp32_precision
-    if (device, rounding) in (("cpu", "bf16"), ("cuda", "tf32")):
-        products.fp32_precision = rounding
+    products.fp32_precision = rounding if device == "cpu" or rounding == "tf32" else "ieee"
     try:
         yield
     finally:
