@@ -65,7 +65,7 @@ def draw_splits(
 ) -> list[str]:
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
-    If there are too few units for two files in every split, `test` gets one unit, and then `valid`.
+    A held-out split has two files or more, unless fewer than half of the units would be left for `train`.
 
     Args:
         units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
@@ -93,7 +93,8 @@ def draw_splits(
         )
     ordered = sorted(hashes, key=hashes.__getitem__)
     split_of = dict.fromkeys(ordered, "train")
-    fewest = 1 if min(Counter(units).values()) >= least_files else 2  # units of a split
+    has_few = len(ordered) < 4 * len(held_out)
+    fewest = 1 if has_few or min(Counter(units).values()) >= least_files else 2  # units of a split
     first, edge = 0, 0.0
     for num_remaining, (name, share) in zip(range(len(held_out), 0, -1), held_out.items(), strict=True):
         edge += share

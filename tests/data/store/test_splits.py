@@ -45,9 +45,9 @@ def test_seeds_draw_differently_and_processes_alike() -> None:
     assert printed == draw_splits([*"abcdefghij"], valid_share=0.3, test_share=0.3)
 
 
-@pytest.mark.parametrize("num_units", [3, 4, 5, 6, 7, 12])
+@pytest.mark.parametrize("num_units", [3, 4, 7, 8, 12])
 def test_splits_of_a_small_corpus_have_two_files_or_at_least_one(num_units: int) -> None:
-    fewest = {3: (1, 1, 1), 4: (2, 1, 1), 5: (2, 2, 1)}.get(num_units, (2, 2, 2))
+    fewest = (2, 2, 2) if num_units >= 8 else (1, 1, 1)  # train keeps half
     for seed in range(50):
         for shares in ((0.01, 0.01), (0.1, 0.1), (0.49, 0.5), (0.98, 0.01), (0.01, 0.98)):
             counts = Counter(split_of(PATHS[:num_units], *shares, seed=seed).values())
