@@ -23,7 +23,8 @@ class CommaTable(SignalTable):
 
     def _open(self) -> tuple[list[str], int]:
         names, rows = read_table(self.path)
-        if all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]])):  # pandas' names 0, 1, ... of counts
+        # Three names 0, 1, 2 or more are pandas'; fewer may be counts.
+        if len(names) < 3 and all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]])):
             raise ValueError(
                 f"{self.path}, line 1: {', '.join(names)[:80]} may be names of columns or the first sample: write "
                 "other names into the first line"

@@ -232,6 +232,11 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
         np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60, channels=channels)[0], expected)
 
 
+def test_default_names_of_pandas_are_names_of_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0,1,2\n4,5,6\n8,1,2\n3,3,3\n")
+    np.testing.assert_array_equal(read(tmp_path)[0], [[4, 5, 6], [8, 1, 2], [3, 3, 3]])
+
+
 def test_missing_samples_are_masked(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,2\n,4\n\ninf,NA\n9,10\n")
     expected = [[1, 2], [np.nan, 4], [np.nan, np.nan], [np.nan, np.nan], [9, 10]]
