@@ -208,16 +208,16 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
     """A column that `channels` names is one."""
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    rows = np.arange(40)
+    rows = np.arange(160)
     columns = {
         "Unnamed: 0": rows,
         "timestamp_ms": 1_700_000_000_000 + np.rint(rows * 1000 / 60).astype(int),
         "seconds_elapsed": rows / 60,
         "packet": 7 + 3 * rows,
-        "x": RNG.normal(size=40),
+        "x": RNG.normal(size=160),
         "clock": np.round(rows / 60, 3),
-        "tesla": 1e-13 * np.sort(RNG.normal(size=40)),
-        "steps": np.cumsum(RNG.integers(0, 2, 40)),
+        "tesla": 1e-13 * np.sort(RNG.normal(size=160)),
+        "steps": np.cumsum(RNG.integers(0, 2, 160)),
     }
     frame = pandas.DataFrame(columns)
     frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
@@ -230,6 +230,23 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
         frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
         expected = frame[channels].to_numpy(np.float32)
         np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60, channels=channels)[0], expected)
+    assert read_recordings(tmp_path, sample_rate_hz=60, channels=[2, 3]).channels == ["packet", "x"]
+    temperature = {"time": rows / 60, "T": 20 + np.sin(rows), "middle": columns["x"], "index": columns["x"]}
+    write = {"csv": pandas.DataFrame.to_csv, "parquet": pandas.DataFrame.to_parquet}[suffix]
+    write(pandas.DataFrame(temperature), tmp_path / f"a.{suffix}", index=False)
+    assert read_recordings(tmp_path).channels == ["T", "middle", "index"]
+
+
+def test_a_folder_has_one_set_of_counters(tmp_path: Path) -> None:
+    """Short files that rise by a constant have channels; so does one that rises only in a part of the long files."""
+    for name, num in (("a", 12), ("b", 150), ("c", 150)):
+        rows = np.arange(num)
+        ramp = 20 + rows / 10 if name != "c" else RNG.normal(size=num)
+        lines = [f"{row},{x},{y},{z}" for row, x, y, z in zip(rows, ramp, 2 * rows, RNG.normal(size=num), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["seconds,ramp,packet,x", *lines, ""]))
+    assert read_recordings(tmp_path).channels == ["ramp", "x"]
+    assert read_recordings(tmp_path / "a.csv").channels == ["ramp", "packet", "x"]
+    assert read_recordings(tmp_path / "b.csv").channels == ["x"]
 
 
 def test_default_names_of_pandas_are_names_of_counts(tmp_path: Path) -> None:
