@@ -19,7 +19,7 @@ _NAME = re.compile(
     r"|(seconds|millis)(?:[ _]?elapsed)?"
 )
 _INDEX_NAME = re.compile(r"index|unnamed: \d+")  # pandas writes the latter for the index of a frame
-_ZONE = re.compile(r"(?:Z|([+-])(\d\d):?(\d\d))$")
+_ZONE = re.compile(r"([T ]\d\d(?::\d\d)*(?:\.\d+)?) ?(?:Z|([+-])(\d\d)(?::?(\d\d))?)$")  # and the time before it
 _LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
 
 
@@ -63,9 +63,10 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
     except ValueError:
         texts = [cell.strip() for cell in cells]
     zones = [_ZONE.search(text) for text in texts]
-    dates = [text[: zone.start()] if zone else text for text, zone in zip(texts, zones, strict=True)]
+    dates = [text[: zone.end(1)] if zone else text for text, zone in zip(texts, zones, strict=True)]
     offsets = [
-        float(f"{zone[1]}1") * (3600 * int(zone[2]) + 60 * int(zone[3])) if zone and zone[1] else 0.0 for zone in zones
+        float(f"{zone[2]}1") * (3600 * int(zone[3]) + 60 * int(zone[4] or 0)) if zone and zone[2] else 0.0
+        for zone in zones
     ]
     return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
 
