@@ -127,6 +127,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "0.5,-1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0.5, -1 are values, no names of columns"),
         ({"a.csv": "7,7\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 7, 7 are values, no names of columns"),
         ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names of columns or the first sample"),
+        ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names of columns or the first sample"),
         ({"a.tsv": "2024-05-01 10:00:00\t1\n"}, {}, r"a.tsv, line 1: 2024-05-01 10:00:00, 1 are values, no names"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
         (
