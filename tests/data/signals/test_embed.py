@@ -61,11 +61,12 @@ def test_advice_that_names_no_option_of_the_command_says_so(
     model: cpc.CPC, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The advice is right for `cpc.data.Signals`, where the message comes from."""
-    (file.parent / "manifest.csv").write_text("path,split\nwalk.csv,valid\n")
-    with pytest.raises(SystemExit):  # the file says no rate, and has that of the model
-        main(["evaluate", str(folder_of(model, tmp_path, None)), "--data", str(file.parent)])
-    assert "or choose with `channels`; but cpc evaluate has no option for `channels`" in capsys.readouterr().err
     folder = folder_of(model, tmp_path, ("x", "z"))
+    (file.parent / "manifest.csv").write_text("path,split\nwalk.csv,valid\n")
+    file.write_text("x,z\n" + "1,2\n" * 99 + "1,\n")
+    with pytest.raises(SystemExit):  # the file says no rate, and has that of the model
+        main(["evaluate", str(folder), "--data", str(file.parent)])
+    assert "; but cpc evaluate has no option for `missing`" in capsys.readouterr().err
     doubled = np.stack([np.arange(100) / 10, *np.ones((2, 100))], 1)  # seconds at half the model's rate
     np.savetxt(file, doubled, "%.9g", ",", header="time,x,z", comments="")
     with pytest.raises(SystemExit):
