@@ -1,6 +1,7 @@
 """Recordings in csv and tsv files."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,10 +24,12 @@ class CommaTable(SignalTable):
 
     def _open(self) -> tuple[list[str], int]:
         names, rows = read_table(self.path)
-        if all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]])):  # pandas' names 0, 1, ... of counts
+        numbers = [name for name in names if math.isfinite(number := number_or_nan(name)) and number % 1]
+        # Three names 0, 1, 2 or more are pandas'; fewer may be counts.
+        if numbers or (len(names) < 3 and all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]]))):
             raise ValueError(
-                f"{self.path}, line 1: {', '.join(names)[:80]} may be names of columns or the first sample: write "
-                "other names into the first line"
+                f"{self.path}, line 1: {', '.join(numbers or names)[:80]} may be names of columns or the first sample: "
+                "write other names into the first line"
             )
         num_breaks, last = {b"\n": 0, b"\r": 0}, b""
         with self.path.open("rb") as stream:

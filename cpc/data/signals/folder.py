@@ -18,7 +18,7 @@ from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile
 from cpc.data.signals.rates import common_channels, common_rate, find_channel
 from cpc.data.signals.sidecars import sidecar_intervals, split_sidecars
-from cpc.data.signals.tables import SignalTable
+from cpc.data.signals.tables import SignalTable, leave_out_counters
 from cpc.data.store.contents import say
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.splits import split_called
@@ -166,7 +166,9 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
             raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
         files.append(opener(path, options))
         files[-1].intervals |= sidecar_intervals(path)
-    _say_counters(root, [file for file in files if isinstance(file, SignalTable)])
+    tables = [file for file in files if isinstance(file, SignalTable)]
+    leave_out_counters(tables)
+    _say_counters(root, tables)
     if options.channels is None and options.model_channels is None:
         shared = common_channels([file.channels for file in files], names, root)
     else:

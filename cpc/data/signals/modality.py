@@ -129,13 +129,15 @@ class Signals(MapStyleModality):
         """Open the source, whose channels and rate must be those of the encoder.
 
         Channels are read by the names that the encoder has, and converted to its units. With `to_train` an encoder
-        without names or units gets those of the source.
+        without names or units gets those of the source. Without it, a source that says no rate has that of the encoder.
 
         Raises:
             ValueError: if they differ, or units cannot be converted; the message names both.
         """
         recordings, signals, conversions = self._read(
-            *(getattr(encoder, name, None) for name in ("channel_names", "units"))
+            getattr(encoder, "channel_names", None),
+            getattr(encoder, "units", None),
+            None if to_train else encoder.sample_rate_hz,
         )
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
@@ -171,18 +173,20 @@ class Signals(MapStyleModality):
             self.channels = names
 
     def _read(
-        self, names: Sequence[str] | None, units: Sequence[str] | None
+        self, names: Sequence[str] | None, units: Sequence[str] | None, rate_hz: float | None
     ) -> tuple[Recordings | ArrayRecordings, PackedSignals | None, str]:
         """Return the recordings of the source, their samples if they are in shards, and a line about conversions.
 
         Args:
             names: channels that the encoder reads; None: by position.
             units: their units; None: those of the source.
+            rate_hz: rate of a source that says none; None: it must say one.
         """
         shares: dict[str, Any] = {"valid_share": self.valid_share, "test_share": self.test_share, "seed": self.seed}
         if not is_sharded(self.source):
             options = {name: getattr(self, name) for name in ("sample_rate_hz", "channels", "missing")}
-            recordings = read_recordings(self.source, **options, **shares, model_channels=names, model_units=units)
+            model: dict[str, Any] = {"model_channels": names, "model_units": units, "model_rate_hz": rate_hz}
+            recordings = read_recordings(self.source, **options, **shares, **model)
             return recordings, None, recordings.conversions
         shards = Shards(self.source, self.cache_dir, self.cache_gb)
         sharded, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)

@@ -96,22 +96,23 @@ def choose_model_channels(
     as `choose_channels` returns them.
 
     Raises:
-        ValueError: if a wanted channel is missing, or is not among the chosen ones; the message lists both. Also the
-            errors of `choose_channels`.
+        ValueError: if a wanted channel is missing, or is not among the chosen ones, or channels without names are of
+            another number; the message lists both. Also the errors of `choose_channels`.
     """
     if wanted is None:
         return choose_channels(chosen, available, source)
-    if is_nameless(available):
-        return choose_channels(None if chosen and set(chosen) <= set(wanted) else chosen, available, source)
+    nameless = is_nameless(available)
+    if nameless and chosen and set(chosen) <= set(wanted):
+        chosen = None
     names = list(available) if chosen is None else choose_channels(chosen, available, source)[0]
-    columns = [find_channel(name, names) for name in wanted]
-    if -1 in columns or (chosen is not None and len(names) != len(wanted)):
+    places = range(len(names)) if nameless else [find_channel(name, names) for name in wanted]
+    if -1 in places or ((nameless or chosen is not None) and len(names) != len(wanted)):
         has = "has the channels" if chosen is None else "has, by `channels`, the channels"
         raise ValueError(
             f"{source} {has} {', '.join(names)}, but the model reads {', '.join(wanted)}, by these names: rename the "
             "channels of the source, or the model's (`channel_names` of the encoder, in its config.json)"
         )
-    return list(wanted), [list(available).index(names[column]) for column in columns]
+    return names if nameless else list(wanted), [list(available).index(names[place]) for place in places]
 
 
 def is_nameless(channels: Sequence[str]) -> bool:

@@ -130,6 +130,7 @@ def read_recordings(
     label_columns: Sequence[str] = LABEL_COLUMNS,
     model_channels: Sequence[str] | None = None,
     model_units: Sequence[str] | None = None,
+    model_rate_hz: float | None = None,
 ) -> Recordings:
     """Read names, splits, groups and labels of a source of recordings, but not the samples.
 
@@ -154,6 +155,7 @@ def read_recordings(
             names are taken by position, and so are all if it is None.
         model_units: units that a model reads, to which recordings are converted. If it is None, all recordings are
             converted to the units of the first.
+        model_rate_hz: rate that a model reads; the rate of a source that says none, if `sample_rate_hz` is None.
 
     Raises:
         ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
@@ -175,7 +177,8 @@ def read_recordings(
     units, factors, conversions = convert_units(
         [[each[column] for column in columns] for each in listing.units], names, listing.names, model_units, path
     )
-    rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz)
+    says_rate = sample_rate_hz is not None or listing.sample_rate_hz is not None
+    rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz if says_rate else model_rate_hz)
     splits = [split or "train" for split in listing.splits]
     splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
     own_rates = [own or rate for own in listing.own_rates_hz]

@@ -29,7 +29,7 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
 
     `NAME_events.tsv` beside `NAME_eeg.edf` (or another word than `eeg`) is the task `trial_type`, its column.
     `SC4001EC-Hypnogram.edf` beside `SC4001E0-PSG.edf`, whose last letters may differ, is the task `hypnogram`. Events
-    without a type and unscored stages have no label.
+    without a type or an onset, and unscored stages, have no label.
 
     Raises:
         ValueError: naming the file, if it cannot be read, a time is illegal, or several hypnograms fit.
@@ -62,12 +62,13 @@ def _read_events(path: Path) -> list[Interval]:
     intervals = []
     for line, cells in rows:
         onset, duration, label = (cells[column].strip() for column in columns)
-        if label in _UNKNOWN:
-            continue
-        seconds = [number_or_nan("0" if cell == "n/a" else cell) for cell in (onset, duration)]
-        if not (math.isfinite(seconds[0]) and 0 <= seconds[1] < math.inf):
+        if onset == "n/a":
+            continue  # nobody knows when it was
+        start, length = number_or_nan(onset), 0.0 if duration == "n/a" else number_or_nan(duration)
+        if not (math.isfinite(start) and 0 <= length < math.inf):
             raise ValueError(
-                f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; both are seconds, or n/a"
+                f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; an onset is seconds, a "
+                "duration seconds >= 0; n/a if unknown"
             )
-        intervals.append(Interval(seconds[0], seconds[0] + seconds[1], label))
+        intervals.append(Interval(start, start + length, label))
     return intervals

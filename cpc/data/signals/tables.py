@@ -4,7 +4,7 @@ t samples of a block, C channels.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,21 @@ class Rows(NamedTuple):
     is_dates: bool = False
 
 
+def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
+    """Take columns out of the channels of all tables that are counters in each table that is long enough to judge.
+
+    Raises:
+        ValueError: naming a table that has no other channels.
+    """
+    verdicts: dict[str, set[bool]] = {}
+    for table in tables:
+        for name, verdict in table.verdicts.items():
+            verdicts.setdefault(name, set()).add(verdict)
+    counters = {name for name, found in verdicts.items() if found == {True}}
+    for table in tables:
+        table.leave_out(counters)
+
+
 class SignalTable(ABC):
     """A table that is a recording.
 
@@ -36,7 +51,9 @@ class SignalTable(ABC):
         names: names of all columns.
         num_samples: upper bound of the number of rows.
         time_column: the column that gives the rate; None without it.
+        channels: names of the channels; `leave_out_counters` takes the counters out.
         counters: further columns of times, indices and counters, which are no channels.
+        verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
 
     Raises:
         ValueError: naming the file, if its header cannot be read, or no column is a channel.
@@ -51,15 +68,30 @@ class SignalTable(ABC):
         kept = {*self.sample_labels, *map(str, options.channels or ()), *(options.model_channels or ())}
         times = [name for name in self.names if is_time(name) and name not in kept]
         self.time_column = times[0] if times else None
-        others = [name for name in self.names if name not in (*kept, *times)]
-        head = self._head(others)
-        counters = [name for name, column in zip(others, head.T, strict=True) if is_counter(name, column)]
-        self.counters = times[1:] + counters
-        left_out = {self.time_column, *self.counters, *self.sample_labels}
+        left_out = {self.time_column, *self.sample_labels}
+        self.counters: list[str] = []
         self.channels = [name for name in self.names if name not in left_out]
+        self._require_channels()
+        if any(str(channel).isdecimal() and channel not in self.names for channel in options.channels or ()):
+            kept.update(self.names)  # numbers count all columns
+        others = [name for name in self.channels if name not in kept]
+        verdicts = [is_counter(name, column) for name, column in zip(others, self._head(others).T, strict=True)]
+        self.verdicts = {name: found for name, found in zip(others, verdicts, strict=True) if found is not None}
+
+    def leave_out(self, counters: Collection[str]) -> None:
+        """Take counters out of the channels.
+
+        Raises:
+            ValueError: naming the file, if no channel is left.
+        """
+        self.counters = [name for name in self.channels if name in counters]
+        self.channels = [name for name in self.channels if name not in counters]
+        self._require_channels()
+
+    def _require_channels(self) -> None:
         if not self.channels:
             raise ValueError(
-                f"{path} has no channels, only the columns {', '.join(self.names)}, which are times, counters or "
+                f"{self.path} has no channels, only the columns {', '.join(self.names)}, which are times, counters or "
                 "labels: name those to read in `channels`"
             )
 

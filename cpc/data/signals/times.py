@@ -11,7 +11,7 @@ from cpc.data.signals.rates import RATE_ROUNDING, RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 NUM_COUNTED = 1024  # rows by which counters are known
-_LEAST_COUNTED = 10  # a few samples of a channel may rise by a constant
+_LEAST_COUNTED = 100  # fewer samples of a channel may rise by a constant
 _UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "millis": 1e-3, "us": 1e-6, "ns": 1e-9}
 _UNIT = "s|sec|seconds|ms|millis|us|ns"
 _NAME = re.compile(
@@ -19,7 +19,7 @@ _NAME = re.compile(
     r"|(seconds|millis)(?:[ _]?elapsed)?"
 )
 _INDEX_NAME = re.compile(r"index|unnamed: \d+")  # pandas writes the latter for the index of a frame
-_ZONE = re.compile(r"(?:Z|([+-])(\d\d):?(\d\d))$")
+_ZONE = re.compile(r"([T ]\d\d(?::\d\d)*(?:\.\d+)?) ?(?:Z|([+-])(\d\d)(?::?(\d\d))?)$")  # and the time before it
 _LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
 
 
@@ -28,17 +28,24 @@ def is_time(name: str) -> bool:
     return _NAME.fullmatch(name.lower()) is not None
 
 
-def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool:
-    """Return whether a column is an index or a counter: by its name, or because its first values rise by a constant.
+def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
+    """Return whether a column is a time, an index or a counter; None if it is too short to judge.
+
+    A column that is named so is one if its first values rise, or none of them is a number. Any other column is one if
+    its first values rise by a constant.
 
     Args:
         name: the column's name.
         head: its first values; NaN where a cell is no number.
     """
-    if _INDEX_NAME.fullmatch(name.lower()):
-        return True
+    is_named = is_time(name) or _INDEX_NAME.fullmatch(name.lower()) is not None
+    if len(head) < (2 if is_named else _LEAST_COUNTED):
+        return None
     steps = np.diff(head)
-    if len(steps) < _LEAST_COUNTED or not (np.isfinite(head).all() and (steps > 0).all()):
+    rises = bool(np.isfinite(head).all() and (steps > 0).all())
+    if is_named:
+        return rises or bool(np.isnan(head).all())  # dates are no numbers
+    if not rises:
         return False
     decimals = [place for place in range(9) if np.allclose(head, head.round(place), rtol=1e-15, atol=0)]
     rounding = 10.0 ** -decimals[0] if decimals else 1e-6 * steps.mean()
@@ -56,9 +63,10 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
     except ValueError:
         texts = [cell.strip() for cell in cells]
     zones = [_ZONE.search(text) for text in texts]
-    dates = [text[: zone.start()] if zone else text for text, zone in zip(texts, zones, strict=True)]
+    dates = [text[: zone.end(1)] if zone else text for text, zone in zip(texts, zones, strict=True)]
     offsets = [
-        float(f"{zone[1]}1") * (3600 * int(zone[2]) + 60 * int(zone[3])) if zone and zone[1] else 0.0 for zone in zones
+        float(f"{zone[2]}1") * (3600 * int(zone[3]) + 60 * int(zone[4] or 0)) if zone and zone[2] else 0.0
+        for zone in zones
     ]
     return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
 

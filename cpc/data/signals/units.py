@@ -78,8 +78,14 @@ def convert_units(
         The units; the factors, None if nothing is converted; the line, "" if nothing is converted.
 
     Raises:
-        ValueError: if a unit cannot be converted; the message names channel, units and two recordings.
+        ValueError: if a unit cannot be converted; the message names channel, units and two recordings. If the model
+            reads another number of channels.
     """
+    if wanted is not None and len(wanted) != len(channels):
+        raise ValueError(
+            f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: choose these by "
+            "`channels`"
+        )
     firsts = [next((row for row, each in enumerate(units) if each[column]), None) for column in range(len(channels))]
     own = ["" if row is None else units[row][column] for column, row in enumerate(firsts)]
     targets = own if wanted is None else [given or unit for given, unit in zip(wanted, own, strict=True)]

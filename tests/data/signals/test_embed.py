@@ -62,9 +62,11 @@ def test_advice_that_names_no_option_of_the_command_says_so(
 ) -> None:
     """The advice is right for `cpc.data.Signals`, where the message comes from."""
     folder = folder_of(model, tmp_path, ("x", "z"))
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(folder), "--data", str(file)])
-    assert "give it by `sample_rate_hz`; but cpc evaluate has no option for `sample_rate_hz`" in capsys.readouterr().err
+    (file.parent / "manifest.csv").write_text("path,split\nwalk.csv,valid\n")
+    file.write_text("x,z\n" + "1,2\n" * 99 + "1,\n")
+    with pytest.raises(SystemExit):  # the file says no rate, and has that of the model
+        main(["evaluate", str(folder), "--data", str(file.parent)])
+    assert "; but cpc evaluate has no option for `missing`" in capsys.readouterr().err
     doubled = np.stack([np.arange(100) / 10, *np.ones((2, 100))], 1)  # seconds at half the model's rate
     np.savetxt(file, doubled, "%.9g", ",", header="time,x,z", comments="")
     with pytest.raises(SystemExit):

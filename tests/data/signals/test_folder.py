@@ -148,7 +148,7 @@ def test_tables_beside_recordings_are_left_out_and_events_are_labels(
     start = folder / "sub-02_task-odd_run-1"
     edfio.Edf([edfio.EdfSignal(RNG.normal(size=200), 20, label="Cz")]).write(f"{start}_eeg.edf")
     Path(f"{start}_events.tsv").write_text(
-        "onset\tduration\tvalue\ttrial_type\n1\t0.5\t3\tgo\n2\tn/a\t4\tstop\n3\t1\t5\tn/a\n"
+        "onset\tduration\tvalue\ttrial_type\n1\t0.5\t3\tgo\n2\tn/a\t4\tstop\n3\t1\t5\tn/a\nn/a\t5\t3\tgo\n"
     )
     Path(f"{start}_channels.tsv").write_text("name\ttype\tunits\nCz\tEEG\tuV\n")
     (tmp_path / "participants.tsv").write_text("participant_id\tage\nsub-02\t30\n")

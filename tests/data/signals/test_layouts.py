@@ -127,6 +127,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "0.5,-1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0.5, -1 are values, no names of columns"),
         ({"a.csv": "7,7\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 7, 7 are values, no names of columns"),
         ({"a.csv": "0,1\n1,2\n2,3\n"}, {}, r"a.csv, line 1: 0, 1 may be names of columns or the first sample"),
+        ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names of columns or the first sample"),
         ({"a.tsv": "2024-05-01 10:00:00\t1\n"}, {}, r"a.tsv, line 1: 2024-05-01 10:00:00, 1 are values, no names"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
         (
@@ -191,6 +192,8 @@ def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str,
         ("datetime", ["2024-01-01 00:00:00Z", "2024-01-01 00:01:00Z"], None, 1 / 60),
         ("timestamp", ["2024-01-01T00:00:00.5+01:00", "2024-01-01T00:00:00.6+01:00"], None, 10),
         ("time", ["2024-10-27T02:59:59+02:00", "2024-10-27T02:00:00+01:00", "2024-10-27T01:00:01Z"], None, 1),
+        ("time", ["2024-10-27 02:59:59.0+02", "2024-10-27 02:00:00 +01:00", "2024-10-27 01:00:01 Z"], None, 1),
+        ("time", ["2021-03-28", "2021-03-29"], None, 1 / 86400),
         ("seconds_elapsed", [0.0, 0.02, 0.04], None, 50),
         ("elapsed time (ms)", [0, 4, 8], None, 250),
     ],
@@ -208,16 +211,16 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
     """A column that `channels` names is one."""
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    rows = np.arange(40)
+    rows = np.arange(160)
     columns = {
         "Unnamed: 0": rows,
         "timestamp_ms": 1_700_000_000_000 + np.rint(rows * 1000 / 60).astype(int),
         "seconds_elapsed": rows / 60,
         "packet": 7 + 3 * rows,
-        "x": RNG.normal(size=40),
+        "x": RNG.normal(size=160),
         "clock": np.round(rows / 60, 3),
-        "tesla": 1e-13 * np.sort(RNG.normal(size=40)),
-        "steps": np.cumsum(RNG.integers(0, 2, 40)),
+        "tesla": 1e-13 * np.sort(RNG.normal(size=160)),
+        "steps": np.cumsum(RNG.integers(0, 2, 160)),
     }
     frame = pandas.DataFrame(columns)
     frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
@@ -230,6 +233,28 @@ def test_times_and_counters_are_no_channels(tmp_path: Path, suffix: str, capsys:
         frame.to_csv(tmp_path / "a.csv", index=False) if suffix == "csv" else frame.to_parquet(tmp_path / "a.parquet")
         expected = frame[channels].to_numpy(np.float32)
         np.testing.assert_array_equal(read(tmp_path, sample_rate_hz=60, channels=channels)[0], expected)
+    assert read_recordings(tmp_path, sample_rate_hz=60, channels=[2, 3]).channels == ["packet", "x"]
+    temperature = {"time": rows / 60, "T": 20 + np.sin(rows), "middle": columns["x"], "index": columns["x"]}
+    write = {"csv": pandas.DataFrame.to_csv, "parquet": pandas.DataFrame.to_parquet}[suffix]
+    write(pandas.DataFrame(temperature), tmp_path / f"a.{suffix}", index=False)
+    assert read_recordings(tmp_path).channels == ["T", "middle", "index"]
+
+
+def test_a_folder_has_one_set_of_counters(tmp_path: Path) -> None:
+    """Short files that rise by a constant have channels; so does one that rises only in a part of the long files."""
+    for name, num in (("a", 12), ("b", 150), ("c", 150)):
+        rows = np.arange(num)
+        ramp = 20 + rows / 10 if name != "c" else RNG.normal(size=num)
+        lines = [f"{row},{x},{y},{z}" for row, x, y, z in zip(rows, ramp, 2 * rows, RNG.normal(size=num), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["seconds,ramp,packet,x", *lines, ""]))
+    assert read_recordings(tmp_path).channels == ["ramp", "x"]
+    assert read_recordings(tmp_path / "a.csv").channels == ["ramp", "packet", "x"]
+    assert read_recordings(tmp_path / "b.csv").channels == ["x"]
+
+
+def test_default_names_of_pandas_are_names_of_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("0,1,2\n4,5,6\n8,1,2\n3,3,3\n")
+    np.testing.assert_array_equal(read(tmp_path)[0], [[4, 5, 6], [8, 1, 2], [3, 3, 3]])
 
 
 def test_missing_samples_are_masked(tmp_path: Path) -> None:

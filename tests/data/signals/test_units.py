@@ -126,6 +126,13 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     expected = model.encode(torch.from_numpy(np.stack([values[name] for name in "xyz"], 1))[None])[1][0]
     embed(tmp_path / "model", [tmp_path / "a.parquet"], tmp_path / "out", progress=False)
     np.testing.assert_allclose(np.load(tmp_path / "out/a.npy"), expected.detach(), atol=1e-5)
+    silent = Signals(source=str(tmp_path / "a.parquet"), valid_share=0.0)  # it says no rate
+    assert silent.open(model.encoder).recordings.sample_rate_hz == RATE_HZ
+    with pytest.raises(ValueError, match="does not say its sample rate"):
+        silent.open(model.encoder, to_train=True)
+    parquet.write_table(pa.table({"time": np.arange(100) / 25, **values}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"has 25 samples per second, but `encoder.sample_rate_hz`=20"):
+        Signals(source=str(tmp_path / "b.parquet"), valid_share=0.0).open(model.encoder)
     encoder, options = model.encoder, {"sample_rate_hz": RATE_HZ, "valid_share": 0.0}
     for channels in (None, ["z", "x", "y"]):  # the names of a run, in whatever order
         corpus = Signals(source=str(tmp_path / "a.parquet"), channels=channels, **options).open(encoder)
@@ -143,6 +150,11 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     np.save(tmp_path / "nameless.npy", np.stack([values[name] for name in "xyz"], 1))
     embed(tmp_path / "model", [tmp_path / "nameless.npy"], tmp_path / "out", progress=False)
     np.testing.assert_allclose(np.load(tmp_path / "out/nameless.npy"), expected.detach(), atol=1e-5)
+    np.save(tmp_path / "nameless.npy", np.stack([values[name] for name in "xyzw"], 1))
+    for names, reads in ((("x", "y", "z"), "x, y, z, by these names"), (None, "3: choose")):
+        encoder = SignalEncoder(3, 4, RATE_HZ, channel_names=names, units=["uV"] * 3)
+        with pytest.raises(ValueError, match=f"nameless.npy has the channels 0, 1, 2, 3, but the model reads {reads}"):
+            Signals(source=str(tmp_path / "nameless.npy"), **options).open(encoder)
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
