@@ -183,11 +183,11 @@ def test_a_signal_to_the_launcher_lets_ranks_save(folder: Path, environment: dic
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while not (folder / "run" / "bound.jsonl").exists() and time.monotonic() < until:
         time.sleep(0.2)
     os.kill(launcher.pid, number)
-    _, said = launcher.communicate(timeout=60)
+    _, said = launcher.communicate(timeout=120)
     assert launcher.returncode == 143, said
     assert "saved; continue with --run_dir run --ckpt_path last" in said
     assert (folder / "run" / "checkpoints" / "last.ckpt").exists()
