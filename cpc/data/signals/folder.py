@@ -237,8 +237,8 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
     """Return the recordings below a folder, relative to it.
 
-    Its tables `manifest.csv` and `labels.csv` are none, nor are files about recordings (see `split_sidecars`), whose
-    number is printed.
+    `manifest.csv` and `labels.csv` are left out, and so are files about recordings (see `split_sidecars`), whose number
+    is printed.
 
     Args:
         root: the folder.

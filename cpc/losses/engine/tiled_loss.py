@@ -65,8 +65,8 @@ def tiled_loss(
     loss_nats = torch.empty_like(weight)
     accuracy = torch.empty_like(weight, dtype=torch.float32)
     device = queries.device.type
-    # A CPU rounds only where `bf16` tiles ask for it.
-    precision = inside_float32(device, compute) if device == "cuda" else nullcontext()
+    # Whatever torch's own switches say, `float32` is exact on a GPU. On a CPU, tiles of `bf16` ask for rounding.
+    precision = inside_float32(device, "tf32" if compute == "tf32" else "ieee") if device == "cuda" else nullcontext()
     with torch.no_grad(), torch.autocast(device, enabled=False), precision:
         for block in blocks:
             columns = block.columns

@@ -349,17 +349,11 @@ def gpu_tile_rows(candidates: Tensor) -> int:
 
 
 @contextmanager
-def inside_float32(device: str, rounding: str) -> Iterator[None]:
-    """Round operands of float32 products inside: `tf32` on a GPU, `bf16` on a CPU; nothing if the rounding is another.
-
-    On a GPU this holds whatever torch's own switches say.
-    """
-    if (device, rounding) not in (("cpu", "bf16"), ("cuda", rounding)):
-        yield
-        return
+def inside_float32(device: str, precision: str) -> Iterator[None]:
+    """Compute float32 products on a device in this precision of torch, such as `tf32`, `bf16` or `ieee` (exact)."""
     products = _products[device]
     before = products.fp32_precision
-    products.fp32_precision = rounding if device == "cpu" or rounding == "tf32" else "ieee"
+    products.fp32_precision = precision
     try:
         yield
     finally:
