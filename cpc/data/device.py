@@ -35,6 +35,5 @@ def describe_device(device: str) -> str:
 
 def move(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device; a copy to a GPU goes through pinned memory, so that the host does not wait."""
-    if x.device == device:
-        return x
-    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+    is_upload = x.device.type == "cpu" and device.type == "cuda"  # `cuda` and `cuda:0` differ, and only a CPU pins
+    return (x.pin_memory() if is_upload else x).to(device, non_blocking=True)
