@@ -48,8 +48,10 @@ class Output(NamedTuple):
         queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences the name of the direction is empty and S =
             B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
         state: state of the context network, with which the next chunk continues.
-        targets: latents to which queries are compared, if they are not z (`Loss.encode`); None: z.
+        targets: latents to which queries are compared, if they are not z; None: z.
         steps: the step of each of the K queries, to which the loss adds its `skip_steps`; None: 1..K.
+        num_latents: `[B]`, number of latents of each sequence that are signal, before padding; None: all.
+        is_known: `[B, T]`, mask of the known latents, which alone are targets and candidates; None: all.
     """
 
     latents: Tensor
@@ -58,6 +60,8 @@ class Output(NamedTuple):
     state: Any
     targets: Tensor | None = None
     steps: tuple[int, ...] | None = None
+    num_latents: Tensor | None = None
+    is_known: Tensor | None = None
 
 
 def check_steps(name: str, steps: Any) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ def losses() -> Iterator[tuple[str, Callable[..., torch.Tensor], tuple[str, ...]
     def contrastive(strategy: str, **options: Any) -> Callable[..., torch.Tensor]:
         def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
             draws = torch.Generator().manual_seed(0)
-            known = {"num_valid": num_valid, **ids, **options}
+            known = {"num_latents": num_valid, **ids, **options}
             return contrast(queries, latents, strategy=strategy, generator=draws, compute=compute, **known).loss
 
         return loss

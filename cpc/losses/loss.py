@@ -4,12 +4,13 @@ from abc import abstractmethod
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
 from cpc.losses.output import ContrastiveOutput
+from cpc.losses.rows import Geometry
 from cpc.predictors import Output
 
 
@@ -29,7 +30,8 @@ class Loss(nn.Module):
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
-        predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
+        predicts: `latents`; `places`, the local latents of an encoder with `latents_and_places`; or `classes`, the next
+            classes in `Batch.labels`.
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
@@ -39,7 +41,7 @@ class Loss(nn.Module):
     """
 
     num_negatives: int | None = None
-    predicts: Literal["latents", "classes"] = "latents"
+    predicts: Literal["latents", "places", "classes"] = "latents"
     uses_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
@@ -48,10 +50,11 @@ class Loss(nn.Module):
         check_count("`loss.skip_steps`", skip_steps, 0)
         self.skip_steps = skip_steps
 
-    def query_steps(self, output: Output) -> tuple[int, ...]:
-        """Return the number of latents that each of the K queries of an output predicts ahead."""
+    def geometry(self, output: Output) -> Geometry:
+        """Return where the latents lie that the queries of an output predict."""
         num_steps = len(next(iter(output.queries.values())))
-        return tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
+        distances = tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
+        return Geometry(tuple(output.latents.shape[1:-1]), tuple(output.queries), distances)
 
     @property
     @abstractmethod
@@ -80,10 +83,6 @@ class Loss(nn.Module):
         """
         return encoder.dim
 
-    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
-        return encoder(x), None
-
     def set_step(self, batch: int) -> None:
         """Set the index of the next training batch, for a loss that depends on it."""
 
@@ -101,8 +100,8 @@ class Loss(nn.Module):
         """Return the loss of an output.
 
         Args:
-            output: output of the model.
-            batch: the observations of the output; `num_valid` counts latents here (`CPC.lengths_in_latents`).
+            output: output of the model, with its lengths (`CPC.complete`).
+            batch: the observations of the output; their identities and labels are read.
             generator: source of the draws.
             measure: the strategy and the number of negatives to measure with; None: the strategy and number of
                 training.

@@ -9,7 +9,7 @@ A row depends on latents of every rank, so the gradient of a latent is the sum o
 pass gathers latents; the backward pass sums and scatters their gradients. Each rank then has its part of the gradient
 of sum over s of L_s = W L. DDP and FSDP take the mean over ranks, which is the gradient of L for any W.
 
-A observations of all ranks, B of this rank.
+A observations of all ranks, B of this rank, L latents of each, N latents that can be candidates.
 """
 
 import functools
@@ -18,108 +18,88 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from einops import rearrange, reduce
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import num_candidates_of
 from cpc.data.batch import Batch
-from cpc.losses.candidate_sets import RankSlice, check_identities
+from cpc.losses.candidate_sets import Share
 from cpc.losses.engine import score_dtype
+from cpc.losses.sequences import Sequences, check_identities, sequences_of, targets_of
 from cpc.predictors import Output
 
 _NUM_AT_ONCE = 256  # number of observations of a rank that fit into one message of identities
-_UNKNOWN = {"num_valid": None, "sequence_id": -1, "group_id": -1}  # stand for missing identities; None: no padding
 
 
-class GatheredBatch(NamedTuple):
-    """The predictions of this rank, with the targets and identities of all ranks.
+class Gathered(NamedTuple):
+    """Latents and identities of all ranks, in the order of the ranks.
 
     Attributes:
-        output: this rank's queries, and the targets of all ranks, `[A, ...]`.
-        batch: this rank's batch, with the lengths and identities of all ranks, `[A]`.
-        first: number of observations of the ranks before this one.
-        nums: number of observations of each rank.
-        is_apart: no row is scored against latents of another rank, so targets were not gathered.
+        candidates: `[N, D]`; only the latents of this rank if `share.is_apart`.
+        sequences: lengths and identities of all A observations.
+        share: the observations of this rank.
     """
 
-    output: Output
-    batch: Batch
-    first: int
-    nums: list[int]
-    is_apart: bool = False
-
-    def rank_slice(self, num_sequences: int) -> RankSlice | None:
-        """Return which of the sequences of all ranks belong to this rank; None if there is one rank."""
-        if len(self.nums) == 1:
-            return None
-        first = self.first * num_sequences // len(self.output.latents)
-        return RankSlice(first, num_sequences, len(self.nums), self.is_apart)
+    candidates: Tensor
+    sequences: Sequences
+    share: Share
 
 
-def gather_batch(output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",)) -> GatheredBatch:
-    """Gather targets and identities of all ranks, in the order of the ranks. With one rank nothing changes.
+def gather(output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",)) -> Gathered:
+    """Gather the latents that queries predict, and the identities of their sequences, from all ranks.
 
-    Only identities are gathered if these strategies need no latents of other ranks.
-
-    Every rank of the default process group must call this at the same time. Ranks may have different numbers of
-    observations. Observations without `sequence_id` are all distinct.
+    Only identities are gathered if these strategies need no latents of other ranks. Every rank of the default process
+    group must call this at the same time. Ranks may have different numbers of observations. Observations without
+    `sequence_id` are all distinct.
 
     Raises:
         ValueError: if lengths or identities are not one integer for each observation. On every rank: if the latents of
             the ranks differ in shape, only some ranks have a `sequence_id`, or a strategy needs speakers that are
             unknown.
     """
-    targets = output.latents if output.targets is None else output.targets
-    check_identities(len(targets), batch.num_valid, batch.sequence_id, batch.group_id)
+    latents = targets_of(output)
     if not _has_other_ranks():
-        return GatheredBatch(output, batch, 0, [len(output.latents)])
-    shapes, is_given, all_ids = _exchange_identities(
-        targets.shape, [getattr(batch, name) for name in _UNKNOWN], batch.is_known is not None
-    )
-    _check(shapes, is_given[:, 1])
-    nums, (*known, has_missing) = shapes[:, 0].tolist(), is_given.any(0).tolist()
-    ids: dict[str, Any] = {
-        name: each if is_there else None for name, each, is_there in zip(_UNKNOWN, all_ids, known, strict=True)
-    }
-    ids["is_known"] = _gather_known(batch.is_known, targets.shape[:2], nums) if has_missing else None
-    is_apart = not any(
-        _needs_other_ranks(strategy, nums, ids["sequence_id"], ids["group_id"]) for strategy in strategies
-    )
+        share = Share(0, (len(latents),), True)
+        return Gathered(rearrange(latents, "b l d -> (b l) d"), sequences_of(output, batch), share)
+    own = (output.num_latents, batch.sequence_id, batch.group_id)
+    check_identities(len(latents), *own)
+    nums, ids = _exchange_identities(output.latents.shape, own, output.is_known)
+    sequences = Sequences.of((sum(nums), latents.shape[1]), *ids)
+    is_apart = not any(_needs_other_ranks(strategy, nums, sequences) for strategy in strategies)
     if not is_apart:
-        output = output._replace(targets=_remove_padding(_Gather.apply(_padded(targets, max(nums))), nums))
-    return GatheredBatch(output, batch._replace(**ids), sum(nums[: dist.get_rank()]), nums, is_apart)
+        latents = _remove_padding(_Gather.apply(_padded(latents, max(nums))), nums)
+    return Gathered(rearrange(latents, "b l d -> (b l) d"), sequences, Share(dist.get_rank(), tuple(nums), is_apart))
 
 
 def _exchange_identities(
-    size: torch.Size, ids: list[Tensor | None], has_missing: bool
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Return, for every rank, shape of targets, which identities it has, whether latents are missing, and ids.
+    shape: torch.Size, own: tuple[Tensor | None, ...], is_known: Tensor | None
+) -> tuple[list[int], tuple[Tensor | None, ...]]:
+    """Return the number of observations of each rank, and lengths, ids and known latents of all.
 
-    One collective is enough unless a rank has many observations. Under load, each collective takes a millisecond or
-    two, whatever its size.
+    One collective is enough unless a rank has many observations, or latents are missing. Under load, each collective
+    takes a millisecond or two, whatever its size.
     """
-    id_defaults = zip(ids, _UNKNOWN.values(), strict=True)
-    own = torch.stack(
-        [torch.full(size[:1], value or size[1]) if each is None else each.cpu() for each, value in id_defaults], 1
+    num_latents = shape[1:-1].numel()
+    defaults = (num_latents, -1, -1)
+    ids = torch.stack(
+        [torch.full(shape[:1], none) if each is None else each.cpu() for each, none in zip(own, defaults, strict=True)],
+        1,
     )
-    header = torch.tensor([*size, *(each is not None for each in ids), has_missing])
-    first = _padded(own[:_NUM_AT_ONCE], _NUM_AT_ONCE)
+    header = torch.tensor([*shape, own[1] is not None, is_known is not None])
+    first = _padded(ids[:_NUM_AT_ONCE], _NUM_AT_ONCE)
     messages = rearrange(_all_gather(torch.cat([header, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
-    headers, all_ids = (
-        messages[:, : len(header)],
-        rearrange(messages[:, len(header) :], "w (a i) -> (w a) i", i=len(ids)),
-    )
-    nums = headers[:, 0].tolist()
-    if max(nums) > _NUM_AT_ONCE:
-        all_ids = _all_gather(_padded(own, max(nums)))
-    return headers[:, : len(size)], headers[:, len(size) :], _remove_padding(all_ids, nums).unbind(1)
-
-
-def _gather_known(is_known: Tensor | None, size: torch.Size, nums: list[int]) -> Bool[Tensor, "A T"]:
-    """Return the mask of known latents of all ranks. On a rank without a mask all latents are known."""
-    own = torch.ones(size, dtype=torch.uint8) if is_known is None else is_known.cpu().to(torch.uint8)
-    return _remove_padding(_all_gather(_padded(own, max(nums))), nums).bool()
+    headers, all_ids = messages.split([len(header), first.numel()], 1)
+    *shapes, has_id, has_missing = headers.unbind(1)
+    _check(torch.stack(shapes[1:], 1), has_id)
+    nums = shapes[0].tolist()
+    all_ids = _all_gather(_padded(ids, max(nums))) if max(nums) > _NUM_AT_ONCE else all_ids.reshape(-1, len(own))
+    lengths, sequence_id, group_id = _remove_padding(all_ids, nums).unbind(1)
+    known = None
+    if bool(has_missing.any()):
+        known = torch.ones(shape[0], num_latents, dtype=torch.bool) if is_known is None else is_known.cpu()
+        known = _remove_padding(_all_gather(_padded(known.byte(), max(nums))), nums).bool()
+    return nums, (lengths, sequence_id if bool(has_id.all()) else None, group_id, known)
 
 
 def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
@@ -174,11 +154,10 @@ def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
     return host_group
 
 
-def _needs_other_ranks(strategy: str, nums: list[int], sequence_id: Tensor | None, group_id: Tensor | None) -> bool:
+def _needs_other_ranks(strategy: str, nums: list[int], sequences: Sequences) -> bool:
     """Return whether some sequence has candidates on another rank; the result is the same on all ranks."""
     rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
-    ones, sequence_id = torch.ones_like(rank), torch.arange(len(rank)) if sequence_id is None else sequence_id
-    ids = (strategy, ones, sequence_id, group_id)
+    ids = (strategy, torch.ones_like(rank), sequences.sequence_id, sequences.group_id)
     return not torch.equal(num_candidates_of(*ids), num_candidates_of(*ids, within=rank))
 
 
@@ -196,13 +175,12 @@ def _remove_padding(gathered: Tensor, nums: list[int]) -> Tensor:
     return gathered.index_select(0, index.to(gathered.device, non_blocking=True))
 
 
-def _check(shapes: Tensor, has_sequence_id: Tensor) -> None:
-    latent_shapes = shapes[:, 1:]
-    if bool((latent_shapes != latent_shapes[0]).any()):
+def _check(shapes: Int[Tensor, "W _"], has_sequence_id: Int[Tensor, " W"]) -> None:
+    if bool((shapes != shapes[0]).any()):
         raise ValueError(
-            f"the latents of the ranks have the shapes {', '.join(map(str, latent_shapes.tolist()))} per observation, "
-            "but must have the same shape to be candidates of each other: give all ranks windows of one length, and "
-            "pad shorter ones (num_valid)"
+            f"the latents of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} per observation, but "
+            "must have the same shape to be candidates of each other: give all ranks windows of one length, and pad "
+            "shorter ones (num_valid)"
         )
     if bool((has_sequence_id != has_sequence_id[0]).any()):
         raise ValueError("only some ranks have a sequence_id for their observations: give it on all ranks, or on none")

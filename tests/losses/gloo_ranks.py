@@ -33,7 +33,7 @@ from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.losses.loss import Loss
-from cpc.losses.ranks import gather_batch
+from cpc.losses.ranks import gather
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
@@ -227,9 +227,9 @@ def apart() -> list[bool]:
     x = torch.zeros(2, 5, 3)
 
     def stay(*strategies: str, **ids: Tensor) -> bool:
-        found = gather_batch(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
-        assert found.is_apart == (found.output.targets is None)
-        return found.is_apart
+        found = gather(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
+        assert found.share.is_apart == (len(found.candidates) == 2 * 5)
+        return found.share.is_apart
 
     of_ranks, same = torch.tensor([rank, rank]), torch.tensor([0, 0])
     return [

@@ -74,9 +74,9 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     ),
     *(
         (contrast, {name: torch.ones(B)}, f"{name} is torch.float32 .* tensor of integers")
-        for name in ("num_valid", "sequence_id", "group_id")
+        for name in ("num_latents", "sequence_id", "group_id")
     ),
-    (contrast, {"num_valid": torch.ones(B, 1).long()}, r"num_valid is .* \[2, 1\]; .* \[2\]"),
+    (contrast, {"num_latents": torch.ones(B, 1).long()}, r"num_latents is .* \[2, 1\]; .* \[2\]"),
     (contrast, {"sequence_id": [0, 1]}, "sequence_id is a list; it must be"),
     (class_loss, {"targets": torch.arange(M).float()}, "targets is torch.float32"),
     (class_loss, {"targets": torch.arange(M).numpy()}, f"targets {IS_NUMPY}"),
@@ -101,14 +101,15 @@ def test_what_fits_is_taken(loss: Callable) -> None:
     inspect.unwrap(loss)(**GIVEN[loss])
 
 
-@pytest.mark.parametrize("field", ["num_valid", "sequence_id", "group_id"])
+@pytest.mark.parametrize("field", ["num_latents", "sequence_id", "group_id"])
 def test_of_batches(field: str) -> None:
     """Before ranks exchange anything."""
     latents = torch.ones(B, 5, D)
-    output = Output(latents, latents, {"": torch.ones(2, B, 5, D)}, None)
+    output, batch = Output(latents, latents, {"": torch.ones(2, B, 5, D)}, None), Batch.of(latents)
     for given in (torch.ones(B), torch.ones(B, 1).long(), torch.ones(B).long().numpy()):
+        arguments = [each._replace(**{field: given} if hasattr(each, field) else {}) for each in (output, batch)]
         with pytest.raises(ValueError, match=f"{field} is .*; it must be a tensor of integers of the shape"):
-            Contrastive()(output, Batch.of(latents)._replace(**{field: given}))
+            Contrastive()(*arguments)
 
 
 def softmax_sampler() -> SoftmaxSampler:

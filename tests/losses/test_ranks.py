@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cpc.data.batch import Batch
-from cpc.losses.ranks import gather_batch
+from cpc.losses.ranks import gather
 from cpc.predictors import Output
 
 SCRIPT = Path(__file__).parent / "gloo_ranks.py"
@@ -62,7 +62,7 @@ def test_training_is_the_same_at_any_world_size(tmp_path: Path) -> None:
 def test_a_single_process_gathers_nothing() -> None:
     x = torch.zeros(2, 3, 4)
     output, batch = Output(x, x, {"": x[None]}, None), Batch.of(x)
-    found = gather_batch(output, batch)
-    assert found.output is output
-    assert found.batch is batch
-    assert found.rank_slice(2) is None
+    found = gather(output, batch)
+    assert torch.equal(found.candidates, x.flatten(0, 1))
+    assert found.share.own == slice(0, 2)
+    assert found.share.is_apart

@@ -8,22 +8,22 @@ names in `__all__`.
 |---|---|
 | `blocks.py` | the parts of the score matrix that are computed |
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
-| `tiles.py` | the matrix products of a tile |
-| `score_gradients.py` | losses, accuracies and derivatives by the scores of a tile |
+| `tiles.py`, `drawn_tiles.py`, `rounding.py` | the matrix products of a tile |
+| `score_gradients.py`, `kernel.py` | losses, accuracies and derivatives by the scores of a tile: in torch, in Triton |
 | `partition.py` | the same sums over a bank, tiled over candidates too |
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
-from cpc.losses.engine.blocks import Block, split_scores
+from cpc.losses.engine.blocks import Block, layout_of
 from cpc.losses.engine.partition import partition_sums
+from cpc.losses.engine.rounding import ROUNDINGS, rounding_of, score_dtype
 from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
-from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
-from cpc.losses.engine.tiles import ROUNDINGS, rounding_of
+from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, tiled_loss
 from cpc.losses.output import RowLosses
 
 REFERENCE = "reference"
@@ -43,7 +43,6 @@ __all__ = [
     "rounding_of",
     "score_dtype",
     "softplus",
-    "split_scores",
     "tie_width",
     "tiled_loss",
 ]
@@ -52,7 +51,8 @@ __all__ = [
 def info_nce_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
-    candidate_set: CandidateSet,
+    rows: CandidateSet,
+    drawn: Int[Tensor, "M R"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "auto",
 ) -> RowLosses:
@@ -66,21 +66,20 @@ def info_nce_rows(
     if compute not in COMPUTE:
         raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
     if compute == REFERENCE:
-        return info_nce_definition(queries, candidates, candidate_set, bias)
+        return info_nce_definition(queries, candidates, rows, drawn, bias)
     dtype = score_dtype(queries)
     if dtype == torch.float64 and compute not in ("auto", "float32"):
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
-    rows, num_negatives = candidate_set, candidate_set.num_negatives
-    if rows.negatives is not None:
-        num_negatives = torch.full_like(num_negatives, rows.negatives.shape[1])
-    loss, loss_nats, accuracy = tiled_loss(
+    blocks, num_negatives, is_used = layout_of(rows)
+    loss, *of_rows = tiled_loss(
         queries,
-        mask_unused(candidates.to(dtype), rows.is_used),
-        rows.blocks,
+        mask_unused(candidates.to(dtype), is_used),
+        blocks,
         rows.weight.to(dtype),
         query_index=rows.query_index,
-        negatives=rows.negatives,
+        drawn=drawn,
         bias=bias,
         compute=compute,
     )
-    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
+    num_candidates = 1 + (num_negatives if drawn is None else torch.full_like(num_negatives, drawn.shape[1]))
+    return RowLosses(loss, of_rows[0], num_candidates, of_rows[1])
