@@ -17,13 +17,14 @@ from cpc.encoders.encoder import check_scale
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output, Step
 
 _PROTOCOL = {  # attributes that each part must have
     "encoder": ("dim", "num_latents", "initialise_from"),
     "context": ("directions", "connect", "split_directions"),
     "predictor": ("num_steps", "connect"),
-    "loss": ("connect", "predicts", "training_strategies"),
+    "loss": ("connect", "predicts", "sequences", "training_strategies"),
 }
 
 
@@ -103,7 +104,16 @@ class CPC(nn.Module):
             generator: source of the draws.
             measure: a strategy and number of negatives to use instead of those of training.
         """
-        return self.loss_part(self.complete(output, batch), batch, generator, measure)
+        if batch.target is not None:
+            output = output._replace(targets=self.targets(batch.target))
+        return self.loss_part(output, self.sequences(output, batch), generator, measure)
+
+    def sequences(self, output: Output, batch: Batch) -> Sequences:
+        """Return the lengths, identities and labels of a batch, for the latents of its output."""
+        num_latents, is_known = self.lengths(batch)
+        ids = (num_latents, batch.sequence_id, batch.group_id, is_known)
+        sequences: Sequences = self.loss_part.sequences(output, *ids, labels=batch.labels)
+        return sequences
 
     def latents_and_targets(self, x: Num[Tensor, "B ..."]) -> tuple[Tensor, Tensor | None]:
         """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
@@ -114,12 +124,6 @@ class CPC(nn.Module):
         """Return the latents that queries predict."""
         latents, targets = self.latents_and_targets(x)
         return latents if targets is None else targets
-
-    def complete(self, output: Output, batch: Batch) -> Output:
-        """Return the output with the lengths of a batch, in latents, and with the latents of its `target`, if any."""
-        num_latents, is_known = self.lengths(batch)
-        targets = output.targets if batch.target is None else self.targets(batch.target)
-        return output._replace(targets=targets, num_latents=num_latents, is_known=is_known)
 
     def lengths(self, batch: Batch) -> tuple[Int[Tensor, " B"] | None, Bool[Tensor, "B T"] | None]:
         """Return the number of latents that are signal, and the mask of known latents; None: all."""

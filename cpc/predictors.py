@@ -50,8 +50,6 @@ class Output(NamedTuple):
         state: state of the context network, with which the next chunk continues.
         targets: latents to which queries are compared, if they are not z; None: z.
         steps: the step of each of the K queries, to which the loss adds its `skip_steps`; None: 1..K.
-        num_latents: `[B]`, number of latents of each sequence that are signal, before padding; None: all.
-        is_known: `[B, T]`, mask of the known latents, which alone are targets and candidates; None: all.
     """
 
     latents: Tensor
@@ -60,8 +58,6 @@ class Output(NamedTuple):
     state: Any
     targets: Tensor | None = None
     steps: tuple[int, ...] | None = None
-    num_latents: Tensor | None = None
-    is_known: Tensor | None = None
 
 
 def check_steps(name: str, steps: Any) -> tuple[int, ...]:

@@ -115,8 +115,8 @@ def drawn_rows(on: Device, is_quick: bool) -> list[Row]:
     rows, geometry = [], Geometry((NUM_LATENTS,), ("",), tuple(range(1, NUM_STEPS + 1)))
     generator = torch.Generator(on.device).manual_seed(0)
     for size in (2,) if is_quick else (8, 64):
-        sequences = Sequences.of((size, NUM_LATENTS))
-        planned, draws = plan("mixed", sequences, geometry, None, NUM_NEGATIVES, False, on.device)
+        sequences = Sequences.of(geometry, size, device=on.device)
+        planned, draws = plan("mixed", sequences, None, NUM_NEGATIVES)
         assert draws is not None
         draw = partial(draws.draw, generator)
         rows.append(on.tried(f"{size} windows, the draws", lambda draw: {"ms": 1e3 * on.seconds(draw)}, draw))

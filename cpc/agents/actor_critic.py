@@ -13,7 +13,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cpc.data.batch import Batch
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
@@ -102,9 +101,8 @@ class ActorCritic(nn.Module):
             {"": rearrange(queries, "k b t d -> k (b t) d")[:, indices]},
             None,
             steps=self.model.predictor_steps,
-            num_latents=num_latents,
         )
-        return self.model.loss_part(segments, Batch.of(segments.latents), generator)
+        return self.model.loss_part(segments, self.model.loss_part.sequences(segments, num_latents), generator)
 
 
 def episode_segments(begins: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "P T"], Int[Tensor, " P"]]:

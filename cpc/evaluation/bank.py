@@ -11,15 +11,14 @@ from einops import rearrange
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
 from cpc.contexts.grid import is_signal
-from cpc.data.batch import Batch
 from cpc.data.device import moved
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
-from cpc.losses.contrastive import flat_queries
+from cpc.losses.contrastive import flat_queries, predicted
 from cpc.losses.output import sum_by_step
-from cpc.losses.rows import Geometry, rows_mask, rows_of
-from cpc.losses.sequences import sequences_of, targets_of
+from cpc.losses.rows import rows_mask, rows_of
+from cpc.losses.sequences import Sequences
 from cpc.model import CPC
 from cpc.predictors import Output
 
@@ -80,16 +79,14 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
     for on_cpu in held_out.batches(_HELD_OUT):
         batch = on_cpu.beside(weights)
         output = model(batch.x)
-        tally.update(bank_contrast(model.complete(output, batch), batch, bank, model.loss_part.geometry(output)))
+        tally.update(bank_contrast(output, model.sequences(output, batch), bank))
     return tally
 
 
-def bank_contrast(output: Output, batch: Batch, bank: LatentBank, geometry: Geometry) -> ContrastiveOutput:
+def bank_contrast(output: Output, sequences: Sequences, bank: LatentBank) -> ContrastiveOutput:
     """Return the output of `cpc.losses.Contrastive` with all latents of a bank as candidates, without gradients."""
-    targets, sequences = targets_of(output), sequences_of(output, batch)
-    has_row = rows_mask(sequences.is_valid(geometry.num_latents), geometry)
-    rows = moved(rows_of(has_row, geometry), targets.device)
-    row_ids = sequences.sequence_id.to(targets.device)[rows.sequence]
-    positives = rearrange(targets, "b l d -> (b l) d")[rows.target]
-    found = bank_loss(flat_queries(output)[rows.query], positives, bank, sequence_id=row_ids)
-    return sum_by_step(found, rows.step, rows.sequence, geometry.num_steps, len(targets))
+    geometry, positives = sequences.geometry, rearrange(predicted(output), "b ... d -> (b ...) d")
+    rows = moved(rows_of(rows_mask(sequences.is_valid, geometry), geometry), positives.device)
+    ids = sequences.ids.to(positives.device)[rows.sequence]
+    found = bank_loss(flat_queries(output)[rows.query], positives[rows.target], bank, sequence_id=ids)
+    return sum_by_step(found, rows.step, rows.sequence, geometry.num_steps, len(sequences.num_latents))

@@ -19,8 +19,7 @@ from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
 from cpc.losses.candidate_sets import plan
-from cpc.losses.contrastive import flat_queries
-from cpc.losses.sequences import sequences_of, targets_of
+from cpc.losses.contrastive import flat_queries, predicted
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
@@ -76,13 +75,12 @@ class HeldOutReadings:
     def __call__(self, protocol: EvalProtocol, output: Output, batch: Batch) -> None:
         """Add the model's output for a batch."""
         readings: dict[tuple[str, int], list[Reading]] = {}
-        output, geometry = self.model.complete(output, batch), self.model.loss_part.geometry(output)
-        latents, sequences = rearrange(targets_of(output), "b l d -> (b l) d"), sequences_of(output, batch)
-        rows, _ = plan(protocol.strategy, sequences, geometry)
+        latents, sequences = rearrange(predicted(output), "b ... d -> (b ...) d"), self.model.sequences(output, batch)
+        rows, _ = plan(protocol.strategy, sequences._replace(device=torch.device("cpu")))
         needs_baseline = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
         for has_baseline in sorted(set(needs_baseline.values())):
             names = [name for name, needs in needs_baseline.items() if needs == has_baseline]
-            ids, generator = sequences.sequence_id if has_baseline else None, self.generators[protocol]
+            ids, generator = sequences.ids if has_baseline else None, self.generators[protocol]
             found = scored_rows(
                 flat_queries(output), latents, rows, ids, num_negatives=protocol.num_negatives, generator=generator
             )

@@ -93,11 +93,9 @@ class Plan(NamedTuple):
 def plan(
     strategy: str,
     sequences: Sequences,
-    geometry: Geometry,
     share: Share | None = None,
     num_negatives: int | None = None,
     shared_across_steps: bool = False,
-    device: torch.device | None = None,
 ) -> Plan:
     """Return the plan of a batch. There is a row for each query whose place and target are valid latents.
 
@@ -108,22 +106,20 @@ def plan(
 
     Args:
         strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
-        sequences: the sequences of all ranks.
-        geometry: where the targets of queries lie.
+        sequences: the sequences of all ranks; the plan is on their device.
         share: the sequences that this rank predicts; None: all.
         num_negatives: number of negatives to draw per row; None: all.
         shared_across_steps: draw once per place for all steps, as CPC_audio does.
-        device: device of the plan; None: the host.
 
     Raises:
         ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them; or if the
             batch has no row.
     """
-    sequence_id, group_id = identities_read(strategy, sequences.sequence_id, sequences.group_id)
-    identities = sequences._replace(sequence_id=sequence_id, group_id=group_id)
+    sequence_id, group_id = identities_read(strategy, sequences.ids, sequences.group_id)
+    key = sequences._replace(sequence_id=sequence_id, group_id=group_id).cache_key()
     share = Share(0, (len(sequence_id),)) if share is None else share
     draws = None if num_negatives is None else (num_negatives, shared_across_steps)
-    return _plan(strategy, identities.cache_key(), geometry, share, draws, device or torch.device("cpu"))
+    return _plan(strategy, key, sequences.geometry, share, draws, sequences.device)
 
 
 @functools.lru_cache(maxsize=8)
@@ -136,31 +132,31 @@ def _plan(
     draws: tuple[int, bool] | None,
     device: torch.device,
 ) -> Plan:
-    sequences = Sequences(*(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
-    has_row = rows_mask(sequences.is_valid(geometry.num_latents), geometry)  # [S, P, K]
+    sequences = Sequences(geometry, *(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
+    has_row = rows_mask(sequences.is_valid, geometry)  # [S, P, K]
+    num_known = sequences.is_valid.sum(1)
     if sequences.is_known is None:
-        check_rows(strategy, *sequences[:3], nearest=geometry.distances[0])
+        check_rows(strategy, sequences.num_latents, sequences.ids, sequences.group_id, geometry.distances[0])
     else:
-        has_row &= rearrange(_has_negatives(strategy, sequences, geometry.num_latents), "s -> s 1 1")
+        num_candidates = num_candidates_of(strategy, num_known, sequences.ids, sequences.group_id)
+        has_row &= rearrange(num_candidates > int(includes_own_sequence(strategy)), "s -> s 1 1")
     if not bool(has_row.any()):
-        num_known = int(sequences.is_valid(geometry.num_latents).sum())
         raise ValueError(
-            f"no row of a batch of {len(has_row)} sequences with {num_known} known latents has a known positive and a "
-            f"known negative (negatives={strategy!r}): raise `batch_size`, lengthen the windows, enlarge the images, "
-            "or cut out long stretches of missing samples"
+            f"no row of a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents has a known "
+            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, lengthen the windows, "
+            "enlarge the images, or cut out long stretches of missing samples"
         )
     own = sequences.select(share.own)
     sources, first = (own, 0) if share.is_apart else (sequences, share.own.start)
     query, step, sequence, target = rows_of(has_row[share.own], geometry)
-    is_valid = sources.is_valid(geometry.num_latents)
-    allowed = allowed_matrix(strategy, *own[1:3], *sources[1:3])
+    allowed = allowed_matrix(strategy, own.ids, own.group_id, sources.ids, sources.group_id)
     num_rows = reduce(has_row.long(), "s (j p) k -> (j k)", "sum", j=len(geometry.directions))
     rows = CandidateSet(
         query_index=query,
         positive_index=first * geometry.num_latents + target,
         sequence=sequence,
         step=step,
-        candidate_mask=rearrange(rearrange(allowed, "b s -> b s 1") & is_valid, "b s l -> b (s l)"),
+        candidate_mask=rearrange(rearrange(allowed, "b s -> b s 1") & sources.is_valid, "b s l -> b (s l)"),
         weight=len(share.nums) * row_weights(step, num_rows),
         num_steps=geometry.num_steps,
     )
@@ -180,12 +176,6 @@ def _row_draws(rows: CandidateSet, num: int, is_shared: bool, before: Bool[Tenso
     place, index = torch.unique_consecutive(rows.query_index // num_distances, return_inverse=True)
     shared_pool = NegativePool.of(rows.candidate_mask, place // num_places, None)
     return RowDraws(*draws[:4], shared_pool, index, int(before.any(2).sum()), rows.positive_index)
-
-
-def _has_negatives(strategy: str, sequences: Sequences, num_latents: int) -> Bool[Tensor, " S"]:
-    num_known = sequences.is_valid(num_latents).sum(1)
-    num_candidates = num_candidates_of(strategy, num_known, sequences.sequence_id, sequences.group_id)
-    return num_candidates > int(includes_own_sequence(strategy))
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"]) -> Float[Tensor, " M"]:

@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.strategies import STRATEGIES
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
 from cpc.losses.candidate_sets import plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import COMPUTE, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
-from cpc.losses.ranks import gather
+from cpc.losses.ranks import gather_latents, gather_sequences
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output, check_steps
 
 
@@ -29,6 +29,11 @@ def flat_queries(output: Output) -> Float[Tensor, "Q D"]:
     num = len(output.latents)
     each = [rearrange(queries, "k (b s) t d -> b (s t k) d", b=num) for queries in output.queries.values()]
     return rearrange(each[0] if len(each) == 1 else torch.cat(each, 1), "b q d -> (b q) d")
+
+
+def predicted(output: Output) -> Float[Tensor, "B ... D"]:
+    """Return the latents that queries predict."""
+    return output.latents if output.targets is None else output.targets
 
 
 class Contrastive(Loss):
@@ -96,7 +101,7 @@ class Contrastive(Loss):
     def forward(
         self,
         output: Output,
-        batch: Batch,
+        sequences: Sequences,
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
@@ -107,14 +112,14 @@ class Contrastive(Loss):
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        gathered, geometry, queries = gather(output, batch, strategies), self.geometry(output), flat_queries(output)
-        options = (geometry, gathered.share, num_negatives, self.shared_across_steps, queries.device)
+        everyone, share = gather_sequences(sequences, strategies)
+        queries, candidates = flat_queries(output), gather_latents(predicted(output), share)
         outputs = []
         for strategy in strategies:
-            rows, draws = plan(strategy, gathered.sequences, *options)
+            rows, draws = plan(strategy, everyone, share, num_negatives, self.shared_across_steps)
             # From here on no shape depends on values, so the host waits for no GPU.
             drawn = None if draws is None else draws.draw(generator)
-            losses = self._score(queries, gathered.candidates, rows, drawn)
+            losses = self._score(queries, candidates, rows, drawn)
             excess = None if draws is None else draws.excess_nats
             outputs.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size, excess))
         return self._mix(*outputs)
@@ -195,8 +200,6 @@ def contrast(
     check_precision(queries=queries, latents=latents)
     if steps is not None and len(check_steps("steps", steps)) != len(queries):
         raise ValueError(f"steps={list(steps)} are {len(steps)} steps for {len(queries)} queries: give one per query")
-    steps = None if steps is None else tuple(steps)
-    output = Output(latents, latents, {"": queries}, None, None, steps, num_latents, is_known)
-    ids: dict[str, Any] = {"sequence_id": sequence_id, "group_id": group_id}
-    batch = Batch.of(latents)._replace(**ids)
-    return Contrastive(strategy, **options)(output, batch, generator)
+    output = Output(latents, latents, {"": queries}, None, None, None if steps is None else tuple(steps))
+    part = Contrastive(strategy, **options)
+    return part(output, part.sequences(output, num_latents, sequence_id, group_id, is_known), generator)

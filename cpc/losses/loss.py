@@ -4,13 +4,13 @@ from abc import abstractmethod
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
 from cpc.losses.output import ContrastiveOutput
 from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output
 
 
@@ -50,11 +50,16 @@ class Loss(nn.Module):
         check_count("`loss.skip_steps`", skip_steps, 0)
         self.skip_steps = skip_steps
 
-    def geometry(self, output: Output) -> Geometry:
-        """Return where the latents lie that the queries of an output predict."""
+    def sequences(self, output: Output, *ids: Tensor | None, labels: Tensor | None = None) -> Sequences:
+        """Return the sequences of an output; `ids` are the arguments of `Sequences.of`.
+
+        Raises:
+            ValueError: the errors of `Sequences.of`.
+        """
         num_steps = len(next(iter(output.queries.values())))
         distances = tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
-        return Geometry(tuple(output.latents.shape[1:-1]), tuple(output.queries), distances)
+        geometry = Geometry(tuple(output.latents.shape[1:-1]), tuple(output.queries), distances)
+        return Sequences.of(geometry, len(output.latents), *ids, labels=labels, device=output.latents.device)
 
     @property
     @abstractmethod
@@ -93,15 +98,15 @@ class Loss(nn.Module):
     def forward(
         self,
         output: Output,
-        batch: Batch,
+        sequences: Sequences,
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
         """Return the loss of an output.
 
         Args:
-            output: output of the model, with its lengths (`CPC.complete`).
-            batch: the observations of the output; their identities and labels are read.
+            output: output of the model.
+            sequences: lengths, identities and labels of its sequences (`CPC.sequences`).
             generator: source of the draws.
             measure: the strategy and the number of negatives to measure with; None: the strategy and number of
                 training.

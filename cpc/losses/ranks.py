@@ -9,97 +9,76 @@ A row depends on latents of every rank, so the gradient of a latent is the sum o
 pass gathers latents; the backward pass sums and scatters their gradients. Each rank then has its part of the gradient
 of sum over s of L_s = W L. DDP and FSDP take the mean over ranks, which is the gradient of L for any W.
 
-A observations of all ranks, B of this rank, L latents of each, N latents that can be candidates.
+A sequences of all ranks, B of this rank, N latents that can be candidates.
 """
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from einops import rearrange, reduce
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import num_candidates_of
-from cpc.data.batch import Batch
 from cpc.losses.candidate_sets import Share
 from cpc.losses.engine import score_dtype
-from cpc.losses.sequences import Sequences, check_identities, sequences_of, targets_of
-from cpc.predictors import Output
+from cpc.losses.sequences import Sequences
 
-_NUM_AT_ONCE = 256  # number of observations of a rank that fit into one message of identities
-
-
-class Gathered(NamedTuple):
-    """Latents and identities of all ranks, in the order of the ranks.
-
-    Attributes:
-        candidates: `[N, D]`; only the latents of this rank if `share.is_apart`.
-        sequences: lengths and identities of all A observations.
-        share: the observations of this rank.
-    """
-
-    candidates: Tensor
-    sequences: Sequences
-    share: Share
+_NUM_AT_ONCE = 256  # number of sequences of a rank that fit into one message of identities
 
 
-def gather(output: Output, batch: Batch, strategies: tuple[str, ...] = ("mixed",)) -> Gathered:
-    """Gather the latents that queries predict, and the identities of their sequences, from all ranks.
+def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple[Sequences, Share]:
+    """Return the sequences of all ranks, in the order of the ranks, and the share of this rank.
 
-    Only identities are gathered if these strategies need no latents of other ranks. Every rank of the default process
-    group must call this at the same time. Ranks may have different numbers of observations. Observations without
-    `sequence_id` are all distinct.
+    Every rank of the default process group must call this at the same time. Ranks may have different numbers of
+    sequences. Sequences without an id are all distinct. If no row of these strategies is scored against latents of
+    another rank, the share is apart.
 
     Raises:
-        ValueError: if lengths or identities are not one integer for each observation. On every rank: if the latents of
-            the ranks differ in shape, only some ranks have a `sequence_id`, or a strategy needs speakers that are
-            unknown.
+        ValueError: on every rank: if the latents of the ranks differ in shape, only some ranks have a `sequence_id`, or
+            a strategy needs speakers that are unknown.
     """
-    latents = targets_of(output)
+    num, geometry = len(sequences.num_latents), sequences.geometry
     if not _has_other_ranks():
-        share = Share(0, (len(latents),), True)
-        return Gathered(rearrange(latents, "b l d -> (b l) d"), sequences_of(output, batch), share)
-    own = (output.num_latents, batch.sequence_id, batch.group_id)
-    check_identities(len(latents), *own)
-    nums, ids = _exchange_identities(output.latents.shape, own, output.is_known)
-    sequences = Sequences.of((sum(nums), latents.shape[1]), *ids)
-    is_apart = not any(_needs_other_ranks(strategy, nums, sequences) for strategy in strategies)
-    if not is_apart:
-        latents = _remove_padding(_Gather.apply(_padded(latents, max(nums))), nums)
-    return Gathered(rearrange(latents, "b l d -> (b l) d"), sequences, Share(dist.get_rank(), tuple(nums), is_apart))
-
-
-def _exchange_identities(
-    shape: torch.Size, own: tuple[Tensor | None, ...], is_known: Tensor | None
-) -> tuple[list[int], tuple[Tensor | None, ...]]:
-    """Return the number of observations of each rank, and lengths, ids and known latents of all.
-
-    One collective is enough unless a rank has many observations, or latents are missing. Under load, each collective
-    takes a millisecond or two, whatever its size.
-    """
-    num_latents = shape[1:-1].numel()
-    defaults = (num_latents, -1, -1)
-    ids = torch.stack(
-        [torch.full(shape[:1], none) if each is None else each.cpu() for each, none in zip(own, defaults, strict=True)],
-        1,
-    )
-    header = torch.tensor([*shape, own[1] is not None, is_known is not None])
+        return sequences, Share(0, (num,), True)
+    given = (sequences.num_latents, sequences.sequence_id, sequences.group_id)
+    ids = torch.stack([torch.full((num,), -1) if each is None else each for each in given], 1)
+    header = torch.tensor([num, *geometry.shape, given[1] is not None, sequences.is_known is not None])
+    # One collective is enough unless a rank has many sequences, or latents are missing. Under load, each collective
+    # takes a millisecond or two, whatever its size.
     first = _padded(ids[:_NUM_AT_ONCE], _NUM_AT_ONCE)
     messages = rearrange(_all_gather(torch.cat([header, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
     headers, all_ids = messages.split([len(header), first.numel()], 1)
-    *shapes, has_id, has_missing = headers.unbind(1)
-    _check(torch.stack(shapes[1:], 1), has_id)
-    nums = shapes[0].tolist()
-    all_ids = _all_gather(_padded(ids, max(nums))) if max(nums) > _NUM_AT_ONCE else all_ids.reshape(-1, len(own))
-    lengths, sequence_id, group_id = _remove_padding(all_ids, nums).unbind(1)
-    known = None
-    if bool(has_missing.any()):
-        known = torch.ones(shape[0], num_latents, dtype=torch.bool) if is_known is None else is_known.cpu()
-        known = _remove_padding(_all_gather(_padded(known.byte(), max(nums))), nums).bool()
-    return nums, (lengths, sequence_id if bool(has_id.all()) else None, group_id, known)
+    _check(headers[:, 1:-2], headers[:, -2])
+    nums = headers[:, 0].tolist()
+    all_ids = _all_gather(_padded(ids, max(nums))) if max(nums) > _NUM_AT_ONCE else all_ids.reshape(-1, 3)
+    num_latents, sequence_id, group_id = _remove_padding(all_ids, nums).unbind(1)
+    is_known = None
+    if bool(headers[:, -1].any()):
+        is_known = sequences.is_valid if sequences.is_known is None else sequences.is_known
+        is_known = _remove_padding(_all_gather(_padded(is_known.byte(), max(nums))), nums).bool()
+    everyone = sequences._replace(
+        num_latents=num_latents,
+        sequence_id=sequence_id if given[1] is not None else None,
+        group_id=group_id,
+        is_known=is_known,
+    )
+    is_apart = not any(_needs_other_ranks(strategy, nums, everyone) for strategy in strategies)
+    return everyone, Share(dist.get_rank(), tuple(nums), is_apart)
+
+
+def gather_latents(latents: Float[Tensor, "B ... D"], share: Share) -> Float[Tensor, "N D"]:
+    """Return the latents of all ranks as candidates; those of this rank if it is apart. All ranks call this together.
+
+    Gradients return to the rank of each latent.
+    """
+    if not share.is_apart:
+        latents = _remove_padding(_Gather.apply(_padded(latents, max(share.nums))), share.nums)
+    return rearrange(latents, "b ... d -> (b ...) d")
 
 
 def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
@@ -154,10 +133,10 @@ def _host_group(world: dist.ProcessGroup) -> dist.ProcessGroup:
     return host_group
 
 
-def _needs_other_ranks(strategy: str, nums: list[int], sequences: Sequences) -> bool:
+def _needs_other_ranks(strategy: str, nums: Sequence[int], sequences: Sequences) -> bool:
     """Return whether some sequence has candidates on another rank; the result is the same on all ranks."""
     rank = torch.arange(len(nums)).repeat_interleave(torch.tensor(nums))
-    ids = (strategy, torch.ones_like(rank), sequences.sequence_id, sequences.group_id)
+    ids = (strategy, torch.ones_like(rank), sequences.ids, sequences.group_id)
     return not torch.equal(num_candidates_of(*ids), num_candidates_of(*ids, within=rank))
 
 
@@ -166,7 +145,7 @@ def _padded(own: Tensor, num: int) -> Tensor:
     return own if len(own) == num else torch.cat([own, own.new_zeros(num - len(own), *own.shape[1:])])
 
 
-def _remove_padding(gathered: Tensor, nums: list[int]) -> Tensor:
+def _remove_padding(gathered: Tensor, nums: Sequence[int]) -> Tensor:
     """Remove the observations that `_padded` appended on each rank."""
     most = len(gathered) // len(nums)
     if min(nums) == most:
@@ -178,9 +157,8 @@ def _remove_padding(gathered: Tensor, nums: list[int]) -> Tensor:
 def _check(shapes: Int[Tensor, "W _"], has_sequence_id: Int[Tensor, " W"]) -> None:
     if bool((shapes != shapes[0]).any()):
         raise ValueError(
-            f"the latents of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} per observation, but "
-            "must have the same shape to be candidates of each other: give all ranks windows of one length, and pad "
-            "shorter ones (num_valid)"
+            f"the sequences of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} in latents, but must "
+            "have one shape: give all ranks windows of one length, and pad shorter ones (num_valid)"
         )
     if bool((has_sequence_id != has_sequence_id[0]).any()):
         raise ValueError("only some ranks have a sequence_id for their observations: give it on all ranks, or on none")

@@ -1,6 +1,8 @@
-"""Lengths and identities of sequences, on the host. They decide, with a strategy, who is compared with whom.
+"""What a loss knows of its sequences besides their vectors: where latents lie, lengths, identities and labels.
 
-B sequences of T latents (H W for a grid).
+They decide, with a strategy, which latents are compared. Everything here is on the host.
+
+B sequences of L latents (T, or H W for a grid).
 """
 
 from collections.abc import Iterator
@@ -8,72 +10,83 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cpc.candidates.strategies import check_num_latents, includes_own_sequence, num_candidates_of
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_tensor
-from cpc.predictors import Output
+from cpc.losses.rows import Geometry
 
 
 class Sequences(NamedTuple):
-    """Lengths and identities of sequences.
+    """The sequences of a batch.
 
     Attributes:
-        num_latents: number of latents that are signal. All further latents of a sequence are padding, which is neither
-            target nor candidate.
-        sequence_id: id of each sequence; sequences that may overlap share an id.
-        group_id: speaker of each sequence, -1 if unknown; None: all are unknown.
-        is_known: `[B, T]`, True for a known latent; unknown latents are treated as padding. None: all are known.
+        geometry: where the targets of the queries lie.
+        num_latents: `[B]`, number of latents that are signal. All further latents of a sequence are padding, which is
+            neither target nor candidate.
+        sequence_id: `[B]`; sequences that may overlap share an id. None: all are distinct.
+        group_id: `[B]`, the speaker, -1 if unknown; None: all are unknown.
+        is_known: `[B, L]`, True for a known latent; unknown latents are treated as padding. None: all are known.
+        labels: `[B, _]`, classes of the latents; None: there are none.
+        device: the device of the vectors.
     """
 
+    geometry: Geometry
     num_latents: Tensor
-    sequence_id: Tensor
+    sequence_id: Tensor | None = None
     group_id: Tensor | None = None
     is_known: Tensor | None = None
+    labels: Tensor | None = None
+    device: torch.device = torch.device("cpu")
 
     @classmethod
     def of(
         cls,
-        size: tuple[int, int],
+        geometry: Geometry,
+        num_sequences: int,
         num_latents: Int[Tensor, " B"] | None = None,
         sequence_id: Int[Tensor, " B"] | None = None,
         group_id: Int[Tensor, " B"] | None = None,
-        is_known: Bool[Tensor, "B T"] | None = None,
+        is_known: Bool[Tensor, "B L"] | None = None,
+        **others: Any,
     ) -> "Sequences":
-        """Return the sequences of a batch of `size` (B, T).
-
-        If an argument is None, no sequence has padding, all sequences are distinct, all speakers are unknown, or all
-        latents are known.
+        """Check and copy lengths and identities; None stands for no padding, and for no unknown latents.
 
         Raises:
             ValueError: if an argument is not one integer for each sequence, `is_known` not one boolean for each latent,
                 or `num_latents` counts more latents than there are.
         """
-        num_sequences, most_latents = size
-        check_identities(num_sequences, num_latents, sequence_id, group_id)
+        for name, ids in (("num_latents", num_latents), ("sequence_id", sequence_id), ("group_id", group_id)):
+            if ids is not None:
+                check_tensor(name, ids, "integers", (num_sequences,))
         num_latents, sequence_id, group_id = _copy_to_host(num_latents, sequence_id, group_id)
         if num_latents is None:
-            num_latents = torch.full((num_sequences,), most_latents)
-        check_num_latents(num_latents, most_latents)
-        sequences = cls(num_latents, torch.arange(num_sequences) if sequence_id is None else sequence_id, group_id)
+            num_latents = torch.full((num_sequences,), geometry.num_latents)
+        check_num_latents(num_latents, geometry.num_latents)
+        sequences = cls(geometry, num_latents, sequence_id, group_id, **others)
         if is_known is None:
             return sequences
-        check_tensor("is_known", is_known, "booleans", size)
+        check_tensor("is_known", is_known, "booleans", (num_sequences, geometry.num_latents))
         is_known = is_known.cpu()
         # Equal lengths without missing latents share a candidate set.
-        has_missing = bool((sequences.is_valid(most_latents) & ~is_known).any())
+        has_missing = bool((sequences.is_valid & ~is_known).any())
         return sequences._replace(is_known=is_known) if has_missing else sequences
 
-    def is_valid(self, num_latents: int) -> Bool[Tensor, "B T"]:
-        """Return the mask of the latents that can be targets and candidates: known latents that are not padding."""
-        mask = torch.arange(num_latents) < rearrange(self.num_latents, "b -> b 1")
+    @property
+    def ids(self) -> Int[Tensor, " B"]:
+        """`sequence_id`, or distinct numbers."""
+        return torch.arange(len(self.num_latents)) if self.sequence_id is None else self.sequence_id
+
+    @property
+    def is_valid(self) -> Bool[Tensor, "B L"]:
+        """Mask of the latents that can be targets and candidates: known latents that are not padding."""
+        mask = torch.arange(self.geometry.num_latents) < rearrange(self.num_latents, "b -> b 1")
         return mask if self.is_known is None else mask & self.is_known
 
     def select(self, part: slice) -> "Sequences":
         """Return some of the sequences."""
-        return Sequences(*(None if each is None else each[part] for each in self))  # type: ignore[arg-type]
+        return Sequences(self.geometry, *(None if each is None else each[part] for each in self[1:6]))  # type: ignore[arg-type]
 
     def cache_key(self) -> tuple[Any, ...]:
         """Return all that a candidate set depends on: lengths, equalities of identities, and the mask of known latents.
@@ -84,18 +97,7 @@ class Sequences(NamedTuple):
         if self.group_id is not None:
             group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
         is_known = None if self.is_known is None else tuple(map(tuple, self.is_known.tolist()))
-        return tuple(self.num_latents.tolist()), tuple(_first_index(self.sequence_id).tolist()), group_id, is_known
-
-
-def targets_of(output: Output) -> Float[Tensor, "B L D"]:
-    """Return the latents that queries predict, place by place."""
-    return rearrange(output.latents if output.targets is None else output.targets, "b ... d -> b (...) d")
-
-
-def sequences_of(output: Output, batch: Batch) -> Sequences:
-    """Return lengths and identities of the observations of this process."""
-    ids = (output.num_latents, batch.sequence_id, batch.group_id, output.is_known)
-    return Sequences.of((len(output.latents), output.latents.shape[1:-1].numel()), *ids)
+        return tuple(self.num_latents.tolist()), tuple(_first_index(self.ids).tolist()), group_id, is_known
 
 
 def check_rows(
@@ -133,13 +135,6 @@ def check_rows(
             "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
             "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
         )
-
-
-def check_identities(num: int, num_latents: Any, sequence_id: Any, group_id: Any) -> None:
-    """Raise ValueError on lengths or identities that are not one integer for each of `num` observations."""
-    for name, ids in (("num_latents", num_latents), ("sequence_id", sequence_id), ("group_id", group_id)):
-        if ids is not None:
-            check_tensor(name, ids, "integers", (num,))
 
 
 def _copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:

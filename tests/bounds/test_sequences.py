@@ -19,7 +19,8 @@ from cpc.losses.rows import Geometry
 from cpc.losses.sequences import Sequences
 
 NUM_VALID, IDS, GROUPS = (torch.tensor(values) for values in ([6, 2, 5, 4], [0, 1, 2, 2], [0, 0, 1, 1]))
-SEQUENCES, WHOLE = Sequences(NUM_VALID, IDS, GROUPS), Sequences.of((4, 6))
+GEOMETRY = Geometry((6,), ("",), (1, 2, 3))
+SEQUENCES, WHOLE = Sequences(GEOMETRY, NUM_VALID, IDS, GROUPS), Sequences.of(GEOMETRY, 4)
 
 
 def scored(
@@ -27,14 +28,12 @@ def scored(
     latents: Tensor,
     sequences: Sequences,
     strategy: str,
-    steps: tuple[int, ...] = (),
     has_baseline: bool = False,
     **options: Any,
 ) -> Iterator[tuple[int, ScoredRows]]:
-    geometry = Geometry((queries.shape[2],), ("",), steps or tuple(range(1, len(queries) + 1)))
-    ids = sequences.sequence_id if has_baseline else None
+    ids = sequences.ids if has_baseline else None
     flat = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-    return scored_rows(*flat, plan(strategy, sequences, geometry).rows, ids, **options)
+    return scored_rows(*flat, plan(strategy, sequences).rows, ids, **options)
 
 
 @pytest.fixture
@@ -45,10 +44,11 @@ def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("steps", [(1, 2, 3), (2, 3, 4), (1, 2, 5)])
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "same_speaker_excluding"])
 def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strategy: str, steps: tuple[int, ...]) -> None:
-    options = {"strategy": strategy, "steps": steps}
-    expected = contrast(*batch, **options, **SEQUENCES._asdict())
+    ids = {"num_latents": NUM_VALID, "sequence_id": IDS, "group_id": GROUPS}
+    expected = contrast(*batch, strategy=strategy, steps=steps, **ids)
     estimates: dict[int, list] = {}
-    for place, rows in scored(*batch, SEQUENCES, **options):
+    sequences = SEQUENCES._replace(geometry=GEOMETRY._replace(distances=steps))
+    for place, rows in scored(*batch, sequences, strategy=strategy):
         estimates.setdefault(place, []).append(info_nce(*rows[:3]))
     for place, readings in estimates.items():
         reading = pooled(readings)
@@ -104,12 +104,13 @@ def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
     coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
     process, readings, num_candidates, num_rows = VectorAR1(coefficient, 20), [], 0, 0
     x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    sequences = Sequences.of(Geometry((2,), ("",), (1,)), 129)
     for _ in range(10):
         x = process.sample(129, 2, generator)
         square = x.square().sum(-1, keepdim=True)
         queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
-        rows = [rows for _, rows in scored(queries, torch.cat([x, square], -1), Sequences.of((129, 2)), **options)]
+        rows = [rows for _, rows in scored(queries, torch.cat([x, square], -1), sequences, **options)]
         readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)
         num_candidates, num_rows = num_candidates + sum(each.num_candidates for each in rows), num_rows + len(rows)
     nats = torch.stack(readings)

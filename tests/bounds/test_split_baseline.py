@@ -59,7 +59,7 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
         x = process.sample(33, 2, generator)
         square = x.square().sum(-1, keepdim=True)
         flat = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1), torch.cat([x, square], -1)
-        planned = plan("mixed_excluding", Sequences.of((33, 2)), Geometry((2,), ("",), (1,))).rows
+        planned = plan("mixed_excluding", Sequences.of(Geometry((2,), ("",), (1,)), 33)).rows
         flat = (each.flatten(0, 1) for each in flat)
         found = scored_rows(*flat, planned, torch.arange(33), num_negatives=2000, generator=generator)
         rows = [rows for _, rows in found]

@@ -17,10 +17,8 @@ from cpc.cli import main
 from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
-from cpc.data.batch import Batch
 from cpc.evaluation.bank import bank_contrast, bank_of_split
-from cpc.losses import ContrastiveOutput
-from cpc.losses.rows import Geometry
+from cpc.losses import Contrastive, ContrastiveOutput
 from cpc.predictors import Output
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
@@ -53,11 +51,8 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
     bank = LatentBank(z[is_valid], ids.repeat_interleave(num_latents))
 
     def contrasted(num_latents: torch.Tensor | None) -> ContrastiveOutput:
-        output, batch = (
-            Output(z, z, {"": queries}, None, num_latents=num_latents),
-            Batch.of(z)._replace(sequence_id=ids),
-        )
-        return bank_contrast(output, batch, bank, Geometry((6,), ("",), (1, 2, 3)))
+        output = Output(z, z, {"": queries}, None)
+        return bank_contrast(output, Contrastive().sequences(output, num_latents, ids), bank)
 
     found = contrasted(num_latents)
     reference = contrast_rows(queries, z, "mixed_excluding", num_latents.tolist(), ids.tolist(), [0] * 5)

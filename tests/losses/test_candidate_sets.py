@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
-from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
 from cpc.losses.candidate_sets import Plan, Share, plan
 from cpc.losses.engine.blocks import Block, layout_of, split_scores
@@ -79,12 +78,12 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int, ...]) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
-    everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    geometry = Geometry((6,), ("",), steps)
-    whole = plan(strategy, everyone, geometry).rows
+    geometry, lengths = Geometry((6,), ("",), steps), torch.tensor([6, 2, 5, 6, 4, 6])
+    everyone = Sequences(geometry, lengths, torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
+    whole = plan(strategy, everyone).rows
     for rank in range(2):
         share = Share(rank, (3, 3))
-        part = plan(strategy, everyone, geometry, share).rows
+        part = plan(strategy, everyone, share).rows
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
@@ -93,7 +92,7 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
         assert torch.equal(part.weight, 2 * whole.weight[mine])
         for is_shared in (False, True):
             ours, all_draws = (
-                plan(strategy, everyone, geometry, each, 5, is_shared).draws.draw(torch.Generator().manual_seed(7))
+                plan(strategy, everyone, each, 5, is_shared).draws.draw(torch.Generator().manual_seed(7))
                 for each in (share, None)
             )
             assert torch.equal(ours, all_draws[mine])
@@ -126,8 +125,8 @@ def test_nor_does_that_of_all_classes() -> None:
     x = torch.empty(2, 5, 4, device="meta")
     labels = torch.tensor([[1, 2, -100, 3, 4, 0], [10, 9, 8, 7, 6, 5]])
     queries = torch.empty(2, 2, 5, 4, device="meta", requires_grad=True)
-    output = Output(x, x, {"": queries}, None, num_latents=torch.tensor([5, 3]))
-    loss(output, Batch.of(x)._replace(labels=labels)).loss.backward()
+    output = Output(x, x, {"": queries}, None)
+    loss(output, loss.sequences(output, torch.tensor([5, 3]), labels=labels)).loss.backward()
     assert queries.grad.shape == queries.shape
 
 
@@ -138,7 +137,7 @@ def test_batches_alike_share_a_plan() -> None:
         num_latents = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
         return plan(
-            strategy, Sequences(num_latents, torch.tensor(sequence_id), groups), Geometry((6,), ("",), (1, 2, 3))
+            strategy, Sequences(Geometry((6,), ("",), (1, 2, 3)), num_latents, torch.tensor(sequence_id), groups)
         )
 
     one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
@@ -156,6 +155,5 @@ def test_batches_alike_share_a_plan() -> None:
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        sequences = Sequences(torch.tensor([5, 6]), torch.arange(2))
-        rows = plan("mixed", sequences, Geometry((6,), ("",), (1, 2, 3))).rows
+        rows = plan("mixed", Sequences(Geometry((6,), ("",), (1, 2, 3)), torch.tensor([5, 6]))).rows
     assert not any(each.is_inference() for each in vars(rows).values() if isinstance(each, torch.Tensor))

@@ -9,7 +9,6 @@ import torch
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
-from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output, Step
@@ -21,8 +20,8 @@ def contrast_of(
     """The loss of queries at hand."""
     contexts = torch.zeros(*queries.shape[1:3], 1)
     lengths = None if num_latents is None else torch.tensor(num_latents)
-    output = Output(contexts, contexts, {"": queries}, None, num_latents=lengths)
-    return classes(output, Batch.of(contexts)._replace(labels=labels))
+    output = Output(contexts, contexts, {"": queries}, None)
+    return classes(output, classes.sequences(output, lengths, labels=labels))
 
 
 def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], lengths: list[int]):

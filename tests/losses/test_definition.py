@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cpc.candidates import STRATEGIES
-from cpc.data.batch import Batch
 from cpc.losses import Contrastive, contrast, info_nce
 from cpc.losses.engine import tiles
 from cpc.predictors import Output
@@ -156,7 +155,7 @@ def test_several_strategies(num_negatives: int | None) -> None:
         shares = {"sequence_only": 0.5}
         part = Contrastive("mixed", num_negatives, compute=compute, auxiliary_negatives=shares)
         output = Output(latents, latents, {"": queries}, None)
-        return part(output, Batch.of(latents), torch.Generator().manual_seed(1))
+        return part(output, part.sequences(output), torch.Generator().manual_seed(1))
 
     shapes = {"queries": (2, 3, 6, 4), "latents": (3, 6, 4)}
     inputs = {name: torch.randn(*shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from cpc.losses import info_nce
 from cpc.losses.engine import Block, tiles
-from cpc.losses.engine.drawn_tiles import DrawnTiles
-from cpc.losses.engine.tiles import DRAWN_BEYOND, SharedTiles, choose_tiles
+from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, SharedTiles, choose_tiles
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 

@@ -10,7 +10,6 @@ from cpc.data.batch import Batch
 from cpc.encoders import SignalEncoder
 from cpc.evaluation.bank import bank_contrast
 from cpc.losses import Contrastive, contrast
-from cpc.losses.rows import Geometry
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
@@ -106,9 +105,8 @@ def test_a_bank_reads_known_latents_only() -> None:
     queries, latents, is_known = random_inputs()
     ids = torch.tensor(IDS)
     bank = LatentBank(latents[is_known].float(), ids.repeat_interleave(is_known.sum(1)))
-    z, geometry = latents.float(), Geometry((T,), ("",), tuple(range(1, len(queries) + 1)))
-    output = Output(z, z, {"": queries.float()}, None, is_known=is_known)
-    found = bank_contrast(output, Batch.of(z)._replace(sequence_id=ids), bank, geometry)
+    output = Output(latents.float(), latents.float(), {"": queries.float()}, None)
+    found = bank_contrast(output, Contrastive().sequences(output, None, ids, None, is_known), bank)
     reference = contrast_rows(queries, latents, "mixed_excluding", [T] * B, IDS, GROUPS, is_known.tolist())
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     assert float(found.loss_nats.sum()) == pytest.approx(sum(row[1] for rows in reference for row in rows), rel=1e-5)

@@ -17,7 +17,6 @@ from cpc.data.batch import Batch
 from cpc.encoders import TokenEncoder, VectorEncoder
 from cpc.evaluation.bank import bank_contrast
 from cpc.losses import ClassTableLoss, Contrastive, contrast
-from cpc.losses.rows import Geometry
 from cpc.predictors import Bilinear, Output, TransformerPredictor
 from cpc.pretraining.resume import differences
 
@@ -117,9 +116,8 @@ def test_a_bank_of_the_batch_is_mixed_excluding(generator: torch.Generator) -> N
     queries, latents = (each.float() for each in vectors(2, generator))
     is_valid = torch.arange(T) < TENSORS["num_latents"][:, None]
     bank = LatentBank(latents[is_valid], TENSORS["sequence_id"].repeat_interleave(TENSORS["num_latents"]))
-    output = Output(latents, latents, {"": queries}, None, num_latents=TENSORS["num_latents"])
-    batch = Batch.of(latents)._replace(sequence_id=TENSORS["sequence_id"])
-    found = bank_contrast(output, batch, bank, Geometry((T,), ("",), (3, 14)))
+    output = Output(latents, latents, {"": queries}, None, steps=(3, 14))
+    found = bank_contrast(output, Contrastive().sequences(output, TENSORS["num_latents"], TENSORS["sequence_id"]), bank)
     reference = contrast_rows(queries, latents, "mixed_excluding", NUM_VALID, IDS, GROUPS, ahead=[3, 14])
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     expected = [sum(row[1] for row in rows) for rows in reference]

@@ -22,11 +22,11 @@ from benchmarks.extreme import kernel_tree
 from cpc.candidates import draws
 from cpc.candidates.samplers import two_level
 from cpc.contexts import diagonal_scan, gru_layer
-from cpc.losses.engine import drawn_tiles
+from cpc.losses.engine import tiles
 from cpc.native.compiled import REAL, REALS, CFunction, compiled
 
 REPOSITORY = Path(__file__).parents[2]
-CALLERS = (diagonal_scan, draws, gru_layer, kernel_tree, drawn_tiles, two_level)
+CALLERS = (diagonal_scan, draws, gru_layer, kernel_tree, tiles, two_level)
 FUNCTIONS = {each.name: each for caller in CALLERS for each in vars(caller).values() if isinstance(each, CFunction)}
 C_NUMBERS = {REAL: "REAL", torch.float32: "float", torch.float64: "double", torch.int64: "int64_t"}
 C_NUMBERS[torch.bfloat16] = "uint16_t"

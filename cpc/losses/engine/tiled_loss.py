@@ -12,14 +12,55 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.rounding import products, rounding_of, score_dtype
+from cpc.losses.definition import CandidateSet
+from cpc.losses.definition import info_nce_rows as info_nce_definition
+from cpc.losses.engine.blocks import Block, layout_of
 from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiles import choose_tiles, has_kernel
+from cpc.losses.engine.tiles import ROUNDINGS, choose_tiles, has_kernel, products, rounding_of, score_dtype
+from cpc.losses.output import RowLosses
+
+COMPUTE = ("auto", *ROUNDINGS, "reference")
+
+
+def info_nce_rows(
+    queries: Float[Tensor, "Q D"],
+    candidates: Float[Tensor, "N D"],
+    rows: CandidateSet,
+    drawn: Int[Tensor, "M R"] | None = None,
+    bias: Float[Tensor, " N"] | None = None,
+    compute: str = "auto",
+) -> RowLosses:
+    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
+
+    No step depends on values of tensors or waits for a GPU.
+
+    Raises:
+        ValueError: if `compute` is unknown, or would round float64 queries.
+    """
+    if compute not in COMPUTE:
+        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+    if compute == "reference":
+        return info_nce_definition(queries, candidates, rows, drawn, bias)
+    dtype = score_dtype(queries)
+    if dtype == torch.float64 and compute not in ("auto", "float32"):
+        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
+    blocks, num_negatives, is_used = layout_of(rows)
+    loss, *of_rows = tiled_loss(
+        queries,
+        mask_unused(candidates.to(dtype), is_used),
+        blocks,
+        rows.weight.to(dtype),
+        query_index=rows.query_index,
+        drawn=drawn,
+        bias=bias,
+        compute=compute,
+    )
+    num_candidates = 1 + (num_negatives if drawn is None else torch.full_like(num_negatives, drawn.shape[1]))
+    return RowLosses(loss, of_rows[0], num_candidates, of_rows[1])
 
 
 @torch.compiler.disable

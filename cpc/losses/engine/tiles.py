@@ -10,25 +10,63 @@ import importlib.util
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.losses.engine import score_gradients
 from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.drawn_tiles import SOURCE, DrawnTiles
 from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections
-from cpc.native.compiled import compiled
+from cpc.native.compiled import REAL, CFunction, compiled, source
 
+ROUNDINGS = ("float32", "tf32", "bf16")
+_PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}  # type: ignore[attr-defined]
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
 # On a CPU, if there are more candidates per drawn negative than this number, it is faster to multiply only with the
 # drawn candidates, in C, than to compute all scores. `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
+SOURCE = source("drawn.c")
 _log = logging.getLogger(__name__)
+
+
+def score_dtype(queries: Tensor) -> torch.dtype:
+    """Return the dtype of scores and sums: float64 for float64 queries, else float32, also under autocast."""
+    return torch.float64 if queries.dtype == torch.float64 else torch.float32
+
+
+def rounding_of(compute: str, queries: Tensor) -> str:
+    """Return how products are rounded. `auto` rounds nothing on a CPU; on a GPU `tf32`, or `bf16` for bf16 queries."""
+    if compute != "auto":
+        return compute
+    if not queries.is_cuda or queries.dtype == torch.float64:
+        return "float32"
+    return "bf16" if queries.dtype == torch.bfloat16 else "tf32"
+
+
+@contextmanager
+def products(rounding: str, device: str) -> Iterator[None]:
+    """Compute products on a device in this rounding, whatever autocast and torch's own switches say.
+
+    On a CPU `bf16` products use its bfloat16 units, if it has any, and float32 otherwise. On a GPU, operands that were
+    rounded to bfloat16 lose nothing in TF32.
+    """
+    precision = {"float32": "ieee", "tf32": "tf32", "bf16": "tf32"}[rounding] if device == "cuda" else "bf16"
+    switches = _PRODUCTS[device] if device == "cuda" or rounding == "bf16" else None
+    before = None if switches is None else switches.fp32_precision
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        try:
+            if switches is not None:
+                switches.fp32_precision = precision
+            yield
+        finally:
+            if switches is not None:
+                switches.fp32_precision = before
 
 
 def has_kernel(scores: Tensor) -> bool:
@@ -114,6 +152,61 @@ class SharedTiles:
     def add_bias_gradient(self, score_grads: Tensor, weight: Tensor, total: Tensor) -> None:
         """Add score gradients times weights `[m, 1]` to `total`, of the bias's shape."""
         total += _sum_product(score_grads.T, weight.to(score_grads.dtype))[:, 0]
+
+
+def _function(name: str, left: str, right: str, out: str) -> CFunction:
+    """Declare a function of drawn.c. Its arguments are two operands, the drawn indices, and the result."""
+
+    def arguments(num_queries: int, num_drawn: int, num_candidates: int, dim: int) -> dict[str, Any]:
+        rows, drawn, columns = (num_queries, dim), (num_queries, num_drawn), (num_candidates, dim)
+        shapes = {"queries": rows, "queries_grad": rows, "candidates": columns, "candidates_grad": columns}
+        operands = {each: (REAL, shapes.get(each, drawn)) for each in (left, right)}
+        return operands | {"drawn": (torch.int64, drawn), out: (REAL, shapes.get(out, drawn))}
+
+    return CFunction(SOURCE, name, arguments)
+
+
+SCORES = _function("drawn_scores", "queries", "candidates", "scores")
+BY_QUERIES = _function("drawn_by_queries", "score_grads", "candidates", "queries_grad")
+BY_CANDIDATES = _function("drawn_by_candidates", "score_grads", "queries", "candidates_grad")
+
+
+class DrawnTiles:
+    """The methods of `SharedTiles`, for scores of the positive and the drawn negatives of each row.
+
+    `drawn` is `[M, 1 + R]`, the positive first; so are the scores.
+    """
+
+    def __init__(self, drawn: Int[Tensor, "M _"], candidates: Tensor, bias: Tensor | None) -> None:
+        self.drawn, self.candidates, self.bias = drawn, candidates, bias
+        self.tile_rows = max(1, TILE_SCORES // 4 // drawn.shape[1])
+
+    def scores(self, queries: Float[Tensor, "m D"], tile: slice) -> Tensor:  # noqa: D102
+        self.index = self.drawn[tile].contiguous()
+        scores = queries.new_empty(self.index.shape)
+        self._multiply(SCORES, queries, self.candidates, scores)
+        return scores if self.bias is None else scores.add_(self.bias[self.index])
+
+    def losses(  # noqa: D102
+        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
+    ) -> tuple[Tensor, LossAndGradients]:
+        return loss_and_gradients(form, scores, corrections, torch.zeros_like(self.index[:, :1]), targets)
+
+    def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
+        gradient = score_grads.new_empty(len(score_grads), self.candidates.shape[1])
+        self._multiply(BY_QUERIES, score_grads, self.candidates, gradient)
+        return gradient
+
+    def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:  # noqa: D102
+        self._multiply(BY_CANDIDATES, score_grads, queries, total)
+
+    def add_bias_gradient(self, score_grads: Tensor, weight: Tensor, total: Tensor) -> None:  # noqa: D102
+        total.index_add_(0, self.index.flatten(), (score_grads * weight).flatten())
+
+    def _multiply(self, function: CFunction, left: Tensor, right: Tensor, out: Tensor) -> None:
+        tensors = (left.contiguous(), right.contiguous(), self.index, out)
+        if not function((*self.index.shape, *self.candidates.shape), (), tensors):
+            raise ValueError(f"indices of drawn candidates must be from 0 to {len(self.candidates) - 1}")
 
 
 class PerRowTiles:
