@@ -45,12 +45,14 @@ _HEALTH_NAMES = ("windows_per_second", "learning_rate", "gradient_norm", "gradie
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a closed terminal
 
 
-def _how_computed(trainer: pl.Trainer, module: pl.LightningModule) -> str:
-    """Return the device, and how the products of the loss are rounded there."""
+def _how_computed(trainer: pl.Trainer, module: Pretraining) -> str:
+    """Return the device, how the products of the loss are rounded there, and how steps are compiled."""
     is_short = str(trainer.precision).startswith("bf16")
     compute = getattr(module.model.loss_part, "compute", "auto")
     rounding = rounding_of(compute, module.device.type, torch.bfloat16 if is_short else torch.float32)
-    return f"on {describe_device(str(module.device))}, precision {trainer.precision}, the loss's products in {rounding}"
+    compiled = "" if module.compile_mode == "off" else f", compile {module.compile_mode}"
+    on = f"on {describe_device(str(module.device))}, precision {trainer.precision}"
+    return f"{on}, the loss's products in {rounding}{compiled}"
 
 
 class RunFolder(Checkpoint):

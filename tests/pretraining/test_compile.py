@@ -62,6 +62,7 @@ def test_a_compiled_model_trains_as_in_eager_mode(run: Callable[..., Path], monk
     eager, compiled = run(EXACT, name="eager"), run(EXACT, "--compile=default", name="compiled")
     assert losses(compiled) == pytest.approx(losses(eager), rel=1e-9)
     assert "compile: default" in (compiled / "config.yaml").read_text()
+    assert read_records(compiled / "events.jsonl")[0]["message"].endswith(", compile default")
     assert not any("orig_mod" in name for name in read_checkpoint(compiled / "checkpoints/last.ckpt")["state_dict"])
 
 
