@@ -130,26 +130,25 @@ class Pretraining(pl.LightningModule):
                 f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
                 "from batch to batch: lower `batch_size` instead"
             )
+        self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
-        self._check_compile_mode()
         if self.compile_mode == "default":
             self._compiled = torch.compile(self.model.forward, fullgraph=True, dynamic=False)
 
     def _check_compile_mode(self) -> None:
         is_graph, is_compiled = self.compile_mode == "reduce-overhead", self.compile_mode != "off"
-        for applies, problem in (
-            (is_compiled and self.num_chunks > 1, f"model.num_chunks={self.num_chunks}"),
-            (is_graph and self.trainer.strategy.root_device.type != "cuda", "no GPU"),
-            (is_graph and self.trainer.world_size > 1, "several devices"),
-            (is_graph and self.trainer.precision == "16-mixed", "trainer.precision=16-mixed, which scales the loss"),
-            (is_graph and self.data.is_continuous, f"{self.data.name}, whose contexts continue from batch to batch"),
-            (is_graph and not isinstance(self.model.loss_part, Contrastive), "a model.loss that the host samples for"),
+        for applies, problem, other in (
+            (is_compiled and self.num_chunks > 1, f"with model.num_chunks={self.num_chunks}", "off"),
+            (is_graph and self.trainer.strategy.root_device.type != "cuda", "without a GPU", "default"),
+            (is_graph and self.trainer.world_size > 1, "on several devices", "default"),
+            (is_graph and self.trainer.precision == "16-mixed", "with trainer.precision=16-mixed", "default"),
+            (is_graph and self.data.is_continuous, f"with {self.data.name}, whose contexts continue", "default"),
+            (is_graph and not isinstance(self.model.loss_part, Contrastive), "with this model.loss", "default"),
         ):
             if applies:
-                other = "off" if is_compiled and self.num_chunks > 1 else "default or off"
-                raise ValueError(f"`compile`={self.compile_mode} does not work with {problem}: choose {other}")
+                raise ValueError(f"`compile`={self.compile_mode} does not work {problem}: choose {other}")
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """Return the contrastive loss, with detached latents and contexts for callbacks."""

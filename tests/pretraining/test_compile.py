@@ -95,11 +95,11 @@ def test_a_model_that_cannot_be_compiled_is_an_error(
     ("mode", "changes", "words"),
     [
         ("default", {"num_chunks": 2}, "default does not work with model.num_chunks=2: choose off"),
-        ("reduce-overhead", {"device": "cpu"}, "reduce-overhead does not work with no GPU: choose default or off"),
+        ("reduce-overhead", {"device": "cpu"}, "reduce-overhead does not work without a GPU: choose default"),
         ("reduce-overhead", {"world_size": 2}, "several devices"),
         ("reduce-overhead", {"precision": "16-mixed"}, "16-mixed"),
         ("reduce-overhead", {"is_continuous": True}, "Text, whose contexts continue"),
-        ("reduce-overhead", {"loss": torch.nn.Identity()}, "samples"),
+        ("reduce-overhead", {"loss": torch.nn.Identity()}, "with this model.loss: choose default"),
         ("reduce-overhead", {}, None),
         ("off", {"num_chunks": 2, "device": "cpu"}, None),
     ],
