@@ -130,6 +130,16 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
         )
 
 
+def check_length(longest: int, nearest: int) -> None:
+    """Raise ValueError if the longest sequence, or column of a grid, has no latent `nearest` ahead of another."""
+    if longest <= nearest:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
+            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
+            "such short files, or lower the first of `predictor.steps`"
+        )
+
+
 def check_rows(
     strategy: str,
     num_latents: Int[Tensor, " B"],
@@ -149,13 +159,7 @@ def check_rows(
     Raises:
         ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
-    longest = int(num_latents.max())
-    if longest <= nearest:
-        raise ValueError(
-            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
-            "such short files, or lower the first of `predictor.steps`"
-        )
+    check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
     has_no_negatives = (num_negatives < 1) & (num_latents > nearest)

@@ -17,6 +17,7 @@ from torch import Tensor
 from cpc.candidates.draws import RowDraws
 from cpc.candidates.strategies import (
     allowed_matrix,
+    check_length,
     check_rows,
     identities_read,
     includes_own_sequence,
@@ -98,6 +99,7 @@ def _plan(
     device: torch.device,
 ) -> Plan:
     sequences = Sequences(geometry, *(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
+    check_length(max(geometry.shape), geometry.distances[0])
     has_row = rows_mask(sequences.is_valid, geometry)  # [S, P, K]
     num_known = sequences.is_valid.sum(1)
     if sequences.is_known is None:
