@@ -182,7 +182,7 @@ def _replayed(on: Device, size: int, context: Callable[[int], Any]) -> Row:
         contrast = step.model.contrast(output, batch, step.generator)
         return StepResult(output.latents.detach(), output.contexts.detach(), contrast)
 
-    graphs = StepGraphs(compute, step.model, step.model.loss_part.training_strategies, step.generator)
+    graphs = StepGraphs(compute, step.model, step.generator)
 
     def run() -> Tensor:
         with torch.autocast(on.device.type, torch.bfloat16):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cpc.candidates.strategies import STRATEGIES
 from cpc.data.tensors import check_count, check_precision, check_tensor
-from cpc.losses.candidate_sets import plan
+from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import COMPUTE, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
@@ -56,12 +56,16 @@ class Contrastive(Loss):
         skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
             the number of rows that overlap the context's row.
 
+    Attributes:
+        plans: the plans of the last call, one for each strategy. A CUDA graph of the call must hold them.
+
     Raises:
         ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
             `skip_steps` is negative, or `shared_across_steps` is given without `num_negatives`.
     """
 
     uses_all_ranks = True
+    plans: tuple[Plan, ...] = ()
 
     def __init__(
         self,
@@ -114,10 +118,11 @@ class Contrastive(Loss):
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
         everyone, share = gather_sequences(sequences, strategies)
         queries, candidates = flat_queries(output), gather_latents(predicted(output), share)
+        options = (everyone, share, num_negatives, self.shared_across_steps)
+        self.plans = tuple(plan(strategy, *options) for strategy in strategies)
+        # From here on no shape depends on values, so the host waits for no GPU.
         outputs = []
-        for strategy in strategies:
-            rows, draws = plan(strategy, everyone, share, num_negatives, self.shared_across_steps)
-            # From here on no shape depends on values, so the host waits for no GPU.
+        for rows, draws in self.plans:
             drawn = None if draws is None else draws.draw(generator)
             losses = self._score(queries, candidates, rows, drawn)
             excess = None if draws is None else draws.excess_nats

@@ -328,9 +328,8 @@ class Pretraining(pl.LightningModule):
     def on_train_start(self) -> None:
         """Apply changed settings after a resume, since the optimiser's state restores the earlier ones."""
         if self.compile_mode == "reduce-overhead":
-            strategies = self.model.loss_part.training_strategies
             self._draws = torch.Generator(self.device)
-            self._graphs = StepGraphs(self._compute_step, self.model, strategies, self._draws)
+            self._graphs = StepGraphs(self._compute_step, self.model, self._draws)
         if not self._settings_changed:
             return
         optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()

@@ -1,17 +1,17 @@
 """Training steps as CUDA graphs: one launch for the forward pass, the loss and all gradients."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cpc.candidates.strategies import identities_read
 from cpc.data.batch import Batch
 from cpc.losses.output import ContrastiveOutput
+from cpc.model import CPC
 
 NUM_WARM_UPS = 3  # equal steps before a capture, in which libraries allocate memory and kernels are compiled
 MAX_GRAPHS = 4
@@ -37,8 +37,7 @@ class StepGraphs:
 
     Args:
         compute: forward pass and loss, in which the host draws nothing.
-        model: the model whose parameters are trained.
-        strategies: the strategies of the loss.
+        model: the model whose parameters are trained; its loss is a `Contrastive`.
         generator: the generator from which `compute` draws; its device is that of the steps.
 
     Attributes:
@@ -49,13 +48,12 @@ class StepGraphs:
     def __init__(
         self,
         compute: Callable[[Batch], StepResult],
-        model: nn.Module,
-        strategies: Sequence[str],
+        model: CPC,
         generator: torch.Generator,
     ) -> None:
         self.compute = compute
         self.parameters = [each for each in model.parameters() if each.requires_grad]
-        self.strategies = strategies
+        self.loss_part = model.loss_part
         self.generator = generator
         self.num_steps = self.num_replayed = 0
         self._graphs: dict[Any, tuple[Batch, StepResult, Gradients, Callable[[], None], Any]] = {}
@@ -100,9 +98,8 @@ class StepGraphs:
                 "`compile`=reduce-overhead: a part of the model cannot be captured as a CUDA graph "
                 f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); choose default or off"
             ) from error
-        # The graph reads tensors that existed before, such as the plan of the loss, which only a cache holds.
-        held = [each for each in gc.get_objects() if issubclass(type(each), Tensor) and each.is_cuda]
-        return batch, result, gradients, replay, held
+        # The graph reads the plans of the loss, which only a cache holds.
+        return batch, result, gradients, replay, self.loss_part.plans
 
     def _record(self, compute: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         """Return the outputs of a graph, and the function that computes them again."""
@@ -124,7 +121,8 @@ class StepGraphs:
 
     def _key(self, batch: Batch) -> tuple[Any, ...]:
         ids = torch.arange(len(batch.x)) if batch.sequence_id is None else batch.sequence_id
-        read = [each for name in self.strategies for each in identities_read(name, ids, batch.group_id)]
+        strategies = self.loss_part.training_strategies
+        read = [each for name in strategies for each in identities_read(name, ids, batch.group_id)]
         lengths = None if batch.num_valid is None else tuple(batch.num_valid.tolist())
         is_known = None if batch.is_known is None else batch.is_known.numpy().tobytes()
         return batch.x.shape, batch.target is None, lengths, is_known, tuple(map(_equalities, read))

@@ -168,7 +168,7 @@ def test_steps_that_differ_are_not_replayed() -> None:
         output = model(batch.x)
         return StepResult(output.latents.detach(), output.contexts.detach(), model.contrast(output, batch, generator))
 
-    graphs = Recorded(compute, model, model.loss_part.training_strategies, generator)
+    graphs = Recorded(compute, model, generator)
     full, short = torch.full((4,), 1600), torch.tensor([1600, 800, 1600, 1600])
     cases = [(full, [7, 8, 9, 10], [0, 0, 0, 0])] * NUM_WARM_UPS
     cases += [(full, [3, 2, 1, 5], [1, 2, 1, 2]), (short, [3, 2, 1, 5], [0] * 4), (full, [3, 3, 1, 5], [0] * 4)]
