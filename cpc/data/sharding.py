@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cpc.config.argument_rules import Count, OutFolder, Positive, checked
+from cpc.config.argument_rules import Count, NewFolder, Positive, checked
 
 if TYPE_CHECKING:
     from cpc.data.store.packed import PackedRows
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @checked
 def shard_corpus(
     data: str | Path,
-    out: OutFolder,
+    out: NewFolder,
     *,
     shard_mb: Positive = 16.8,
     sample_rate_hz: Positive | None = None,
@@ -50,8 +50,6 @@ def shard_corpus(
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
 
-    if Path(out).exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
     options = {"cache_dir": cache_dir, "skip_bad": skip_bad}

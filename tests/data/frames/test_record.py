@@ -91,7 +91,7 @@ def test_what_cannot_be_recorded(
     assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Silent")
     assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
     assert "too few" in refused(capsys, NAME, folder, "--num_episodes", "2")
-    assert "exists already" in refused(capsys, NAME, tmp_path)
+    assert "already exists" in refused(capsys, NAME, tmp_path)
     assert not folder.exists()
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     assert "uv sync --extra frames" in refused(capsys, NAME, folder)
