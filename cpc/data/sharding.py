@@ -125,8 +125,7 @@ def _audio(data: str | Path, sample_rate_hz: int | float, options: Any) -> tuple
 def _images(
     data: str | Path, image_size: int, num_channels: int, options: Any
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.images.pack import pack_images
-    from cpc.data.images.sharded import TABLE_NAME, write_table
+    from cpc.data.images.pack import TABLE_NAME, pack_images, write_table
     from cpc.data.images.sources import read_image_source
 
     table = read_image_source(data, valid_share=0.0)  # 0, because readers of the shards draw held-out splits

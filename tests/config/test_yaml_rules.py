@@ -5,7 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpc.config.yaml_rules import check_yaml, read_yaml
+from cpc.config.yaml_rules import check_yaml
+from cpc.data.store.untrusted import read_yaml
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(),
@@ -40,7 +41,7 @@ def test_what_a_dumper_wrote_is_refused_if_it_is_not_finite_and_only_then(value:
 )
 def test_the_line_is_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=f"config.yaml: {message}"):
+    with pytest.raises(ValueError, match=f"config.yaml: .*{message}"):
         read_yaml(tmp_path / "config.yaml")
 
 

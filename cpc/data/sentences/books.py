@@ -1,15 +1,15 @@
 """Books: the plain text files of a folder, each with consecutive sentences and a split."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cpc.data.sentences.splitting import read_sentences
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
 from cpc.data.store.splits import draw_splits
-from cpc.data.store.text_files import Encoding
+from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.lines import splits_of_names
+from cpc.data.text.segmentation import split_sentences
 
 FEWEST_SENTENCES = 2  # minimum number of sentences in a book, since a sentence predicts the next sentence
 
@@ -93,3 +93,22 @@ class Books:
         if num_sentences >= FEWEST_SENTENCES:
             return None
         return f"{self.root / name} is empty" if not num_sentences else f"{self.root / name} has a single sentence"
+
+
+def read_sentences(path: Path, encoding: Encoding) -> list[str]:
+    """Return the sentences of a text file in order; raises the errors of `cpc.data.store.text_files.decode`."""
+    text = read_text(path, encoding)
+    return [sentence for paragraph in paragraphs(text.splitlines()) for sentence in split_sentences(paragraph)]
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the paragraphs, which blank lines separate; the lines of a paragraph are joined by spaces."""
+    joined: list[str] = []
+    for line in lines:
+        if words := line.split():
+            joined += words
+        elif joined:
+            yield " ".join(joined)
+            joined = []
+    if joined:
+        yield " ".join(joined)

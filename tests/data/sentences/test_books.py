@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cpc.data.sentences.books import Books
-from cpc.data.sentences.splitting import paragraphs, split_sentences
+from cpc.data.sentences.books import Books, paragraphs, split_sentences
 
 TWO = "It was late. Nobody came.\n"
 SHARES: dict[str, Any] = {"valid_share": 0.2, "test_share": 0.2}
