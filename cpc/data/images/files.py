@@ -4,11 +4,13 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from cpc.data.images.pixels import NARROW, check_shape, read_square
+from cpc.config.argument_rules import Choices, Count, checked
+from cpc.data.images.pixels import NARROW, read_square
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import RowSource
@@ -38,8 +40,8 @@ class ImageFiles(RowSource):
     noun, dtype = "image", "|u1"
     skipped: Mapping[int, str] = {}
 
-    def __init__(self, table: ImageTable, image_size: int, num_channels: int) -> None:
-        check_shape(image_size, num_channels)
+    @checked
+    def __init__(self, table: ImageTable, image_size: Count, num_channels: Annotated[int, Choices((1, 3))]) -> None:
         self.table = table
         self.image_size = image_size
         self.num_channels = num_channels

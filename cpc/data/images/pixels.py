@@ -24,14 +24,6 @@ _TRANSPOSITIONS = {  # number of the EXIF tag Orientation
 }
 
 
-def check_shape(image_size: int, num_channels: int) -> None:
-    """Raise a ValueError if the size or the number of channels is not legal."""
-    if image_size < 1:
-        raise ValueError(f"image_size={image_size} must be at least 1")
-    if num_channels not in _MODES:
-        raise ValueError(f"num_channels={num_channels}, but it must be 3 for RGB or 1 for grey")
-
-
 def read_square(
     table: ImageTable,
     row: int,

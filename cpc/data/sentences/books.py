@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.folders import find_files, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits
 from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.lines import splits_of_names
@@ -51,14 +51,7 @@ class Books:
         names = find_files(self.root, {".txt"}, "text")
         refuse_doubles(self.root, names)
         bad = {name: problem for name in names if (problem := self._problem(name))}
-        problems = name_a_few(list(bad.values()))
-        if bad and (not skip_bad or len(bad) == len(names)):
-            raise ValueError(
-                f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{problems}\n"
-                "repair or remove them, or set `skip_bad` to go on without them"
-            )
-        if bad:
-            print(f"{len(bad)} of {len(names)} books skipped:\n{problems}")
+        refuse_bad(list(bad.values()), len(names), "books", skip_bad)
         self.names = [name for name in names if name not in bad]
         self.splits = list(splits_of_names(self.names).values()) or draw_splits(
             self.names, valid_share=valid_share, test_share=test_share, least_files=1

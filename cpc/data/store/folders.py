@@ -2,6 +2,7 @@
 
 import os
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
@@ -122,6 +123,26 @@ def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
     """Return the first few problems, one per line, and the number of further problems."""
     more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
+
+
+def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:
+    """Raise an error about files that cannot be used; with `skip_bad`, warn instead, unless all are bad.
+
+    Args:
+        problems: a message for each bad file; if there are none, nothing happens.
+        num: number of all files.
+        nouns: noun for the files, in the plural.
+        skip_bad: whether the caller goes on without bad files.
+
+    Raises:
+        ValueError: naming the first few.
+    """
+    if not problems:
+        return
+    words = f"{len(problems)} of {num} {nouns} cannot be used:\n{name_a_few(problems)}"
+    if not skip_bad or len(problems) == num:
+        raise ValueError(f"{words}\nrepair or remove them, or set `skip_bad` to go on without them")
+    warnings.warn(f"went on without {words}", stacklevel=4)
 
 
 def require_file(path: Path) -> None:

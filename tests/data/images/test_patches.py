@@ -169,5 +169,5 @@ def test_grey_patches_keep_their_one_channel() -> None:
 
 
 def test_an_unknown_augmentation_is_named() -> None:
-    with pytest.raises(ValueError, match="augmentation='v3' is not one of none, v1, v2"):
+    with pytest.raises(ValueError, match="kind='v3' is not one of none, v1, v2"):
         PatchAugmentation("v3", GRID, FILL)

@@ -68,7 +68,7 @@ def test_a_part_of_the_corpus_may_be_shuffled_at_a_time() -> None:
         assert all(np.count_nonzero(np.diff(part) > 1) <= 16 for part in runs)  # neighbours come together
         assert all(np.mean(np.abs(np.diff(part)) < 20) < 0.3 for part in files.reshape(10, 160))  # yet are mixed
     assert (stream[0] != stream[1]).mean() > 0.99
-    with pytest.raises(ValueError, match="slots_at_once=15, but must be at least 16"):
+    with pytest.raises(ValueError, match="slots_at_once=15 must be at least 16"):
         uniform(lengths, slots_at_once=15)
     with pytest.raises(ValueError, match="slots_at_once"):
         batches.load_state_dict(uniform(lengths).state_dict())
