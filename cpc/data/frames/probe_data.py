@@ -16,8 +16,7 @@ from jaxtyping import Float, UInt8
 from scipy.stats import entropy
 
 from cpc.data.batch import Batch
-from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
-from cpc.data.frames.recording import stacked
+from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows, stacked
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.data.figure_text import figure_text
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.encoders.patch_grid import PatchGrid
 
 FEWEST_MAPPED = 10

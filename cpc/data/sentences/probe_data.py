@@ -16,9 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.sentences.books import Books, read_sentences
-from cpc.data.sentences.corpus import SentenceCorpus
+from cpc.data.sentences.corpus import SentenceCorpus, stacked
 from cpc.data.sentences.labelled import WHOLE, LabelledSentences, SparseRows, read_labelled
-from cpc.data.sentences.windows import stacked
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
 from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files

@@ -10,9 +10,9 @@ import pytest
 from small_pong import BALL_X, BALL_Y, HEIGHT, NAME, PLAYER_Y, WIDTH, SmallPong
 
 from cpc.cli import main
+from cpc.data.frames.corpus import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.frames.environments import resize_frame
 from cpc.data.frames.record import record
-from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 
 
 def test_an_episode_is_the_game_that_its_seed_plays(recording: Recording) -> None:

@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from cpc.data import Images
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.map_style import HeldOut
