@@ -12,7 +12,7 @@ from typing import Any
 from cpc.config.argument_rules import NewFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
-from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.images.table import IMAGE_SUFFIXES
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few, require_utf8

@@ -25,14 +25,6 @@ TABLE_NAME = "images.json"  # of images in shards
 _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequences": int}
 
 
-class ShardedImages(FolderImages):
-    """Images that are squares of one size in shards, instead of files."""
-
-    def __init__(self, shards: Shards) -> None:
-        super().__init__(shards.folder)
-        self.shards = shards
-
-
 class PackedImages(PackedRows):
     """Images in one uint8 memory map, which `pack_images` writes; row `i` is row `i` of the table.
 
@@ -99,7 +91,7 @@ def pack_images(
             images of another size or number of channels.
         OSError: if the disk is full or the folder cannot be written; no partial pack remains.
     """
-    if isinstance(table.origin, ShardedImages):
+    if table.origin.shards is not None:
         return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)
     source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
@@ -137,4 +129,4 @@ def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_
     with open_table(shards, TABLE_NAME, "images") as table:
         columns: dict[str, Any] = {name: list_of(kind, table[name]) for name, kind in _COLUMNS.items()}
         columns |= {name: np.array(columns[name], np.int64) for name in ("labels", "sequences")}
-        return ImageTable(**columns, origin=ShardedImages(shards))
+        return ImageTable(**columns, origin=FolderImages(shards.folder, shards))

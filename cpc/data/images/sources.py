@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from cpc.data.images.arrays import read_image_arrays
-from cpc.data.images.folder import read_image_folder
 from cpc.data.images.pack import read_sharded_images
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import ImageTable, read_image_folder
 from cpc.data.images.torchvision import read_torchvision
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
+from cpc.data.images.files import read_square
 from cpc.data.images.pack import pack_images
-from cpc.data.images.pixels import read_square
 from cpc.data.images.sources import read_image_source
 
 

@@ -11,7 +11,7 @@ import pytest
 import torchvision
 from PIL import Image
 
-from cpc.data.images.pixels import read_square
+from cpc.data.images.files import read_square
 from cpc.data.images.sources import read_image_source
 from cpc.data.images.table import ImageTable
 
