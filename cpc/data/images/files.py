@@ -37,11 +37,7 @@ _TRANSPOSITIONS = {  # number of the EXIF tag Orientation
 
 
 def read_square(
-    table: ImageTable,
-    row: int,
-    image_size: int,
-    num_channels: int,
-    note_narrow: Callable[[int], object] | None = None,
+    table: ImageTable, row: int, image_size: int, num_channels: int, note_narrow: Callable[[int], object] | None = None
 ) -> UInt8[np.ndarray, "S S C"]:
     """Return the central square of one image of a table (of its first frame), upright, in RGB or grey, resized.
 

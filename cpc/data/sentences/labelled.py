@@ -25,10 +25,7 @@ WHOLE = "all"  # the split of files whose names have no split; they are probed b
 PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of the sets in papers, by file name
 MOST_LABELS = 1000
 _WORDS = {"preprocessor": partial(normal_form, lower_case=True), "tokenizer": WORD.findall, "token_pattern": None}
-KINDS = {
-    "bow": lambda: CountVectorizer(**_WORDS),
-    "tfidf": lambda: TfidfVectorizer(**_WORDS, ngram_range=(1, 2)),
-}
+KINDS = {"bow": lambda: CountVectorizer(**_WORDS), "tfidf": lambda: TfidfVectorizer(**_WORDS, ngram_range=(1, 2))}
 _ADVICE = (
     "write each line as a label, a tab and a sentence without quotes (Python's csv.reader reads the rows of a CSV), "
     "or use a space instead of the tab in every line"

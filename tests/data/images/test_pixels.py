@@ -176,8 +176,7 @@ def test_the_first_frame_of_an_animation_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "message"),
-    [((0, 3), "image_size=0 must be at least 1"), ((32, 2), "num_channels=2 is not one of 1, 3")],
+    ("shape", "message"), [((0, 3), "image_size=0 must be at least 1"), ((32, 2), "num_channels=2 is not one of 1, 3")]
 )
 def test_impossible_shapes_are_refused(tmp_path: Path, shape: tuple[int, int], message: str) -> None:
     smooth(8, 8).save(tmp_path / "a.png")

@@ -202,11 +202,7 @@ def check_same_speaker_pass(
 ) -> None:
     """One pass: who is in each batch, in equal parts, with two files where asked; and every slot comes."""
     batches = same_speaker(
-        num_samples,
-        groups,
-        batch_size,
-        groups_per_batch=speakers_per_batch,
-        require_distinct_items=distinct,
+        num_samples, groups, batch_size, groups_per_batch=speakers_per_batch, require_distinct_items=distinct
     )
     assert batches.draws_per_pass % batch_size == 0
     part = batch_size // speakers_per_batch
