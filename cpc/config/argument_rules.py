@@ -186,7 +186,7 @@ def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
     for name, value in values.items():
         rules, label_of_value = tuple(_rules(annotations.get(name))), label.format(name)
         if type(value).__module__ == "numpy":
-            value = value.tolist() if rules else None  # arrays without rules are data
+            value = value.tolist() if rules or not getattr(value, "ndim", 1) else None  # arrays without rules are data
         if isinstance(value, str) and not value.strip():
             raise ValueError(f"{label_of_value} is empty: give a value, or leave it out")
         for item in value if isinstance(value, list | tuple) else (value,):

@@ -39,7 +39,9 @@ def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:
 
 
 def is_signal(
-    latents: Float[Tensor, "B ... D"], num_valid: Int[Tensor, " B"] | None, is_known: Bool[Tensor, "B T"] | None = None
+    latents: Float[Tensor, "B ... D"],
+    num_valid: Int[Tensor, " B"] | None,
+    is_known: Bool[Tensor, "B T"] | None = None,
 ) -> Bool[Tensor, "B ..."]:
     """Return the mask of latents that are known and not padding (`num_valid`); grids have no padding."""
     mask = torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)

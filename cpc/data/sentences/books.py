@@ -25,7 +25,7 @@ class Books:
         valid_share: expected share of the books in `valid`.
         test_share: expected share of the books in `test`.
         encoding: encoding of the files, `UTF-8`, `latin-1` or `windows-1252`.
-        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and print how many.
+        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and warn how many.
 
     Attributes:
         names: sorted names of the books, without skipped books.

@@ -33,7 +33,7 @@ class Text:
             depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.synthetic.prose`).
         valid_share: expected share of the blocks in `valid`, if no file name has the split `valid`.
         test_share: expected share of the blocks in `test`, if no file names a split.
-        skip_bad: leave out files that are not UTF-8, and print how many.
+        skip_bad: leave out files that are not UTF-8, and warn how many.
         is_whole: True to put every line into one split, `all`, whatever the names of the files.
 
     Attributes:
