@@ -125,6 +125,24 @@ def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
 
 
+def require_file(path: Path) -> None:
+    """Raise a ValueError if a file of a corpus is missing."""
+    if not path.is_file():
+        raise ValueError(f"there is no {path}: see the card of the corpus for its source")
+
+
+def require_utf8(names: Iterable[str], where: str) -> None:
+    """Raise an error on names that are not UTF-8, because the format `where` cannot hold them.
+
+    Raises:
+        ValueError: if there are such names. The message lists the first few, with a question mark for each byte that is
+            not UTF-8.
+    """
+    bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
+    if bad:
+        raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")
+
+
 def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:
     """Raise an error about files that cannot be used; with `skip_bad`, warn instead, unless all are bad.
 
@@ -143,21 +161,3 @@ def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) ->
     if not skip_bad or len(problems) == num:
         raise ValueError(f"{words}\nrepair or remove them, or set `skip_bad` to go on without them")
     warnings.warn(f"went on without {words}", stacklevel=4)
-
-
-def require_file(path: Path) -> None:
-    """Raise a ValueError if a file of a corpus is missing."""
-    if not path.is_file():
-        raise ValueError(f"there is no {path}: see the card of the corpus for its source")
-
-
-def require_utf8(names: Iterable[str], where: str) -> None:
-    """Raise an error on names that are not UTF-8, because the format `where` cannot hold them.
-
-    Raises:
-        ValueError: if there are such names. The message lists the first few, with a question mark for each byte that is
-            not UTF-8.
-    """
-    bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
-    if bad:
-        raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")

@@ -5,7 +5,7 @@ R stored vectors, D feature dim, n items.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class ABXProtocol:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.context not in get_args(Context):
+            raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
 
     def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
         """Return the groups of the items, and their cells `within` and `across` speakers."""
