@@ -7,7 +7,9 @@ from cpc.bounds.estimators import interpolated, tuba
 from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
 from cpc.bounds.tasks import make_task
 from cpc.bounds.vector_ar1 import VectorAR1
-from cpc.losses.candidate_sets import Sequences
+from cpc.losses.candidate_sets import plan
+from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 
 
 def test_the_mean_over_columns_against_a_loop(generator: torch.Generator) -> None:
@@ -56,9 +58,11 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
     for _ in range(20):
         x = process.sample(33, 2, generator)
         square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
-        options = {"strategy": "mixed_excluding", "num_negatives": 2000, "has_baseline": True, "generator": generator}
-        rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
+        flat = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1), torch.cat([x, square], -1)
+        planned = plan("mixed_excluding", Sequences.of(Geometry((2,), ("",), (1,)), 33)).rows
+        flat = (each.flatten(0, 1) for each in flat)
+        found = scored_rows(*flat, planned, torch.arange(33), num_negatives=2000, generator=generator)
+        rows = [rows for _, rows in found]
         row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
         readings.append(torch.stack(row_queries).mean())
     readings = torch.stack(readings)
