@@ -11,12 +11,13 @@ import argparse
 import json
 import statistics
 import time
+from typing import get_args
 
 import torch
 
 from benchmarks.machine import machine_state
 from cpc.candidates.samplers import (
-    COUNTS,
+    Counts,
     LearnedUnigram,
     LogUniform,
     ProposalSampler,
@@ -63,7 +64,7 @@ def main() -> None:
             print(f"{name if kind == 'ms' else '  least':26}" + "".join(row))
 
     print(f"bias of the estimated n = {NUM_CLASSES_OF_BIAS}, %, from m candidates")
-    for counts in COUNTS:
+    for counts in get_args(Counts):
         for num in (3, 10, 100):
             row_sampler = LogUniform(NUM_CLASSES_OF_BIAS, counts=counts, shared=False)
             draw = row_sampler.sample(None, num, torch.zeros(NUM_ROWS, 1, dtype=torch.int64), generator=generator)

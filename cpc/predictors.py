@@ -15,8 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import plain
-from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked, plain
 from cpc.contexts.transformer import TransformerLayer
 
 _NUM_STEPS = 12  # without `num_steps` and `steps`
@@ -95,7 +94,8 @@ class Predictor(nn.Module):
     latent_dim: int | None = None
     reads_past_contexts: bool = False
 
-    def __init__(self, num_steps: int | None = None, steps: Sequence[int] | None = None) -> None:
+    @checked
+    def __init__(self, num_steps: Count | None = None, steps: Sequence[int] | None = None) -> None:
         super().__init__()
         if steps is not None:
             steps = check_steps("`predictor.steps`", steps)
@@ -106,7 +106,6 @@ class Predictor(nn.Module):
                 )
             num_steps = len(steps)
         self.num_steps = _NUM_STEPS if num_steps is None else num_steps
-        check_sizes(num_steps=self.num_steps)
         # None for 1..K, as in models and checkpoints that were saved without `steps`.
         self.steps = None if steps is None or steps[-1] == len(steps) else steps
 
@@ -144,9 +143,11 @@ class Bilinear(Predictor):
             least 1 in increasing order, or `dropout` is not a probability below 1.
     """
 
-    def __init__(self, num_steps: int | None = None, dropout: float = 0.0, steps: Sequence[int] | None = None) -> None:
+    @checked
+    def __init__(
+        self, num_steps: Count | None = None, dropout: Dropout = 0.0, steps: Sequence[int] | None = None
+    ) -> None:
         super().__init__(num_steps, steps)
-        check_dropout(dropout)
         self.dropout = dropout
 
     @property
@@ -186,23 +187,23 @@ class TransformerPredictor(Predictor):
         steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
 
     Raises:
-        ValueError: the errors of `Bilinear`; on `connect`, if the heads do not divide the context width evenly, or
-            `feedforward_dim` is below 1.
+        ValueError: the errors of `Bilinear`, and if `feedforward_dim` is below 1; on `connect`, if the heads do not
+            divide the context width evenly.
     """
 
     reads_past_contexts = True
 
+    @checked
     def __init__(
         self,
-        num_steps: int | None = None,
+        num_steps: Count | None = None,
         num_heads: int = 8,
-        feedforward_dim: int = 2048,
-        dropout: float = 0.1,
+        feedforward_dim: Count = 2048,
+        dropout: Dropout = 0.1,
         shared_across_steps: bool = False,
         steps: Sequence[int] | None = None,
     ) -> None:
         super().__init__(num_steps, steps)
-        check_dropout(dropout)
         self.num_heads = num_heads
         self.feedforward_dim = feedforward_dim
         self.dropout = dropout

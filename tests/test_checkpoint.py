@@ -20,6 +20,7 @@ from cpc import checkpoint
 from cpc.candidates import ClassTable
 from cpc.candidates.samplers import TwoLevel, Unigram
 from cpc.checkpoint import read_checkpoint
+from cpc.config.argument_rules import Count
 from cpc.config.description import build, describe
 from cpc.contexts import GRU, LSTM, CausalTransformer, PixelCNN
 from cpc.data import Audio
@@ -360,14 +361,18 @@ def nested(depth: int) -> Any:
             "no",
             "takes shared_across_steps: bool",
         ),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), "8", "takes dim: int"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), None, "takes dim: int"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), -4, "dim=-4.* must all be at least 1"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), "8", "dim=.8. must be a whole number"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), None, "does not take"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), -4, "dim=-4.* must be at least 1"),
         (("architecture", "init_args", "encoder", "init_args", "dim"), 10**6, "far more numbers"),
         (("architecture", "init_args", "encoder", "init_args", "dim"), 10**18, "far more numbers"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**30, "does not take"),
+        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**30, "too large"),
         (("architecture", "init_args", "context", "init_args", "num_layers"), 10**9, "far more numbers"),
-        (("architecture", "init_args", "encoder", "init_args", "kernels"), [10, "8", 4, 4, 4], "does not take"),
+        (
+            ("architecture", "init_args", "encoder", "init_args", "kernels"),
+            [10, "8", 4, 4, 4],
+            "must be a whole number",
+        ),
     ],
 )
 def test_a_tampered_config_is_refused(
@@ -427,7 +432,7 @@ def test_sizes_below_one_are_refused_by_name(part: type[nn.Module], value: int, 
     signature = inspect.signature(part).parameters
     given = {name: number for name, number in arguments.items() if name in signature}
     given |= {"dim": 8} if "dim" in signature else {}
-    sizes = [name for name, each in signature.items() if each.annotation in (int, int | None)]
+    sizes = [name for name, each in signature.items() if each.annotation in (int, int | None, Count, Count | None)]
     assert sizes
 
     def connected(**changed: int) -> None:

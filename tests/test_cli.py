@@ -70,19 +70,8 @@ def test_the_online_probe_stands_beside_the_bound(run_dir: Path) -> None:
 
 
 def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(
-        [
-            "evaluate",
-            str(run_dir),
-            "--data",
-            str(corpus),
-            "--num_batches",
-            "3",
-            "--negatives",
-            "mixed",
-            "mixed_excluding",
-        ]
-    )
+    options = ["--data", str(corpus), "--num_batches", "3", "--negatives", "mixed", "mixed_excluding"]
+    main(["evaluate", str(run_dir), *options])
     printed = capsys.readouterr().out
     assert "not a bound on I(z; c)" in printed
     assert "lower bound on I(z; c)" in printed
@@ -92,30 +81,12 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
     for bound in report["bounds"]:
         assert np.allclose(np.subtract(bound["mi_ceiling_nats"], bound["loss_nats"]), bound["mi_bound_nats"])
     again = dict(report)
-    main(
-        [
-            "evaluate",
-            str(run_dir),
-            "--data",
-            str(corpus),
-            "--num_batches",
-            "3",
-            "--negatives",
-            "mixed",
-            "mixed_excluding",
-        ]
-    )
+    main(["evaluate", str(run_dir), *options])
     assert json.loads((run_dir / "bound.json").read_text()) == again
 
 
 def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = [
-        "--supervised_seconds",
-        "1",
-        "--task",
-        "phones",
-        "speaker",
-    ]
+    options = ["--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
     printed = capsys.readouterr().out
     report = json.loads((run_dir / "probe.json").read_text())

@@ -246,5 +246,5 @@ def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="dim=10 cannot be divided into num_heads=8"):
         cpc.CPC(VectorEncoder(4, dim=D), GRU(10), TransformerPredictor(3))
     for build in (Bilinear, TransformerPredictor):
-        with pytest.raises(ValueError, match=r"dropout=1\.0 must be a probability below 1"):
+        with pytest.raises(ValueError, match=r"dropout=1\.0 must be at least 0 and below 1"):
             build(3, dropout=1.0)

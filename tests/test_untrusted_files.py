@@ -33,11 +33,10 @@ from cpc.data.audio.item_files import read_items
 from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.audio.pack import PackedAudio
-from cpc.data.images.pack import PackedImages
-from cpc.data.images.sharded import TABLE_NAME, read_sharded_images
+from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
 from cpc.data.images.sources import read_image_source
+from cpc.data.sentences.books import read_sentences
 from cpc.data.sentences.labelled import read_labelled
-from cpc.data.sentences.splitting import read_sentences
 from cpc.data.sharding import shard_corpus
 from cpc.data.signals.recordings import read_recordings
 from cpc.data.store.packed import FORMAT

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from scipy.linalg import hadamard
 from torch import Tensor
 
-from cpc.candidates.kernels import KernelMap, RandomFourier, random_projection
+from cpc.candidates.kernels import KernelMap, Projection, RandomFourier, random_projection
+from cpc.config.argument_rules import Positive, checked
 
 LARGEST_EXPONENT = 32.0  # of positive features: five standard deviations of 8 below it, over sqrt(F), is above e^-87
 MOST_FACTORS = 16  # of Maclaurin's: of higher orders there is one feature in 2^17; its share goes to this order
@@ -36,10 +37,11 @@ class PositiveRandomFeatures(KernelMap):
 
     directions: Tensor
 
+    @checked
     def __init__(
-        self, dim: int, num_features: int, nu: float = 2.0, projection: str = "orthogonal", seed: int = 0
+        self, dim: int, num_features: int, nu: Positive = 2.0, projection: Projection = "orthogonal", seed: int = 0
     ) -> None:
-        super().__init__(dim, num_features, nu=nu)
+        super().__init__(dim, num_features)
         self.nu = nu
         self.projection, self.seed = projection, seed
         self.register_buffer("directions", math.sqrt(nu) * random_projection(projection, num_features, dim, seed))
@@ -92,8 +94,9 @@ class RandomMaclaurin(KernelMap):
     signs: Tensor
     scales: Tensor
 
-    def __init__(self, dim: int, num_features: int, nu: float = 1.0, seed: int = 0) -> None:
-        super().__init__(dim, num_features, nu=nu)
+    @checked
+    def __init__(self, dim: int, num_features: int, nu: Positive = 1.0, seed: int = 0) -> None:
+        super().__init__(dim, num_features)
         self.nu = nu
         self.seed = seed
         generator = torch.Generator().manual_seed(seed)

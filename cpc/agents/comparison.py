@@ -12,11 +12,10 @@ from scipy.stats import t as student
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
 from cpc.config.argument_rules import Count, NonNegative, checked
-from cpc.config.yaml_rules import read_yaml
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
-from cpc.data.store.untrusted import read_limited_yaml
+from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
@@ -98,7 +97,6 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
-    read_limited_yaml(path)  # raises an error on a file that is too large for `read_yaml`
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from einops import rearrange, reduce
 
-from cpc.config.argument_rules import Count, check_fields
+from cpc.config.argument_rules import Count, check_fields, checked
 from cpc.data.frames.environments import open_environment, picture_key, resize_frame
 
 
@@ -106,9 +106,8 @@ class Environments:
         num_actions: number of actions.
     """
 
-    def __init__(self, environment: Environment, num: int, seed: int) -> None:
-        if num < 1:
-            raise ValueError(f"num_environments={num} must be at least 1")
+    @checked
+    def __init__(self, environment: Environment, num: Count, seed: int) -> None:
         self._environment, self._seed = environment, seed
         self._instances = [environment.make() for _ in range(num)]
         self.num_actions = int(self._instances[0].action_space.n)

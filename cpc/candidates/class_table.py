@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, Positive, checked
 
 
 class ClassTable(nn.Module):
@@ -35,19 +35,17 @@ class ClassTable(nn.Module):
         ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive and finite.
     """
 
+    @checked
     def __init__(
         self,
-        num_classes: int,
-        dim: int,
+        num_classes: Count,
+        dim: Count,
         has_bias: bool = False,
         is_normalised: bool = False,
-        temperature: float = 1.0,
+        temperature: Positive = 1.0,
         has_sparse_gradients: bool = False,
     ) -> None:
         super().__init__()
-        check_sizes(num_classes=num_classes, dim=dim)
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature={temperature} must be positive and finite")
         self.num_classes = num_classes
         self.dim = dim
         self.has_bias = has_bias

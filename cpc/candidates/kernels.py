@@ -5,6 +5,7 @@ D dims, F features, R rows of a random projection.
 
 import math
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
+from cpc.config.argument_rules import Count, Positive, checked
 
 NORM_TOLERANCE = 1e-3  # rounding error of the length of a vector that was normalised in bfloat16
-PROJECTIONS = ("gaussian", "orthogonal")
+Projection = Literal["gaussian", "orthogonal"]
 
 
 class KernelMap(FixedDtype, ABC):
@@ -26,21 +28,16 @@ class KernelMap(FixedDtype, ABC):
     Args:
         dim: D, the dimension of the vectors.
         num_features: F.
-        scales: scales of the kernel by name.
 
     Raises:
-        ValueError: if `dim` or `num_features` is below 1, or a scale is not positive.
+        ValueError: if `dim` or `num_features` is below 1, or a scale of a subclass is not positive.
     """
 
     needs_normalised = False  # K is a function of x . y on the unit sphere only
 
-    def __init__(self, dim: int, num_features: int, **scales: float) -> None:
+    @checked
+    def __init__(self, dim: Count, num_features: Count) -> None:
         super().__init__()
-        if dim < 1 or num_features < 1:
-            raise ValueError(f"dim={dim} and num_features={num_features}: both must be at least 1")
-        for name, scale in scales.items():
-            if not scale > 0:
-                raise ValueError(f"{name}={scale} must be positive")
         self.dim = dim
         self.num_features = num_features
 
@@ -93,10 +90,11 @@ class RandomFourier(KernelMap):
     phases: Tensor  # [F]
     needs_normalised = True
 
+    @checked
     def __init__(
-        self, dim: int, num_frequencies: int, nu: float = 4.0, projection: str = "gaussian", seed: int = 0
+        self, dim: int, num_frequencies: Count, nu: Positive = 4.0, projection: Projection = "gaussian", seed: int = 0
     ) -> None:
-        super().__init__(dim, 2 * num_frequencies, nu=nu)
+        super().__init__(dim, 2 * num_frequencies)
         self.nu = nu
         self.num_frequencies, self.projection, self.seed = num_frequencies, projection, seed
         frequencies = math.sqrt(nu) * random_projection(projection, num_frequencies, dim, seed)
@@ -130,8 +128,9 @@ class Quadratic(KernelMap):
     factors: Tensor
     pairs: Tensor
 
-    def __init__(self, dim: int, alpha: float = 100.0, beta: float = 1.0) -> None:
-        super().__init__(dim, dim * (dim + 1) // 2 + 1, alpha=alpha, beta=beta)
+    @checked
+    def __init__(self, dim: int, alpha: Positive = 100.0, beta: Positive = 1.0) -> None:
+        super().__init__(dim, dim * (dim + 1) // 2 + 1)
         self.alpha = alpha
         self.beta = beta
         rows, columns = torch.triu_indices(dim, dim)
@@ -146,7 +145,8 @@ class Quadratic(KernelMap):
         return torch.cat([products, torch.full_like(x[..., :1], math.sqrt(self.beta))], dim=-1)
 
 
-def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
+@checked
+def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """Return a random matrix W whose rows each follow N(0, I).
 
     Args:
@@ -160,8 +160,6 @@ def random_projection(kind: str, num_rows: int, dim: int, seed: int) -> Float[Te
     Raises:
         ValueError: if `kind` is unknown.
     """
-    if kind not in PROJECTIONS:
-        raise ValueError(f"projection={kind!r} is not one of {', '.join(PROJECTIONS)}")
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":
         return torch.randn(num_rows, dim, generator=generator)

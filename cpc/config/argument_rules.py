@@ -1,7 +1,8 @@
-"""Rules for arguments, written as annotations: the range of a number, a path that can be written, a device.
+"""Rules for arguments, written as annotations: choices, the range of a number, a path that can be written, a device.
 
-`checked` makes a function check its arguments before it runs, and a dataclass calls `check_fields`; the same rules
-serve Python, the command line and configs. Every number must be finite, and no text may be empty.
+`checked` makes a function or a constructor check its arguments before it runs, and a dataclass calls `check_fields`.
+The same rules serve Python, the command line and configs. Choices are a `Literal`. Every number must be finite and have
+at most 64 bits. No text of an option may be empty.
 """
 
 import inspect
@@ -13,55 +14,82 @@ from dataclasses import dataclass, fields
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_UNREAD = (type, Callable)  # annotations whose inner types say nothing about a value
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The legal values of an argument: those of a `Literal`."""
+
+    values: tuple[Any, ...]
+
+    def check(self, label: str, value: Any) -> None:
+        """Raise ValueError, with the label of the argument, if the value is none of the choices."""
+        if value not in self.values:
+            raise ValueError(f"{label}={value!r} is not one of {', '.join(map(str, self.values))}")
 
 
 @dataclass(frozen=True)
 class Range:
-    """A range of numbers from `least` to `most`, including both. With `is_open`, `least` must be 0 and is excluded."""
+    """A range of numbers from `least` to `most`, including both unless one of them is excluded.
+
+    With `is_open`, `least` must be 0 and is excluded. With `is_below`, `most` is excluded.
+    """
 
     least: int | float = -math.inf
     most: int | float = math.inf
     is_open: bool = False
+    is_below: bool = False
 
     def __repr__(self) -> str:
         least = "positive" if self.is_open else f"at least {self.least}"
-        return least if self.most == math.inf else f"{least} and at most {self.most}"
+        most = "below" if self.is_below else "at most"
+        return least if self.most == math.inf else f"{least} and {most} {self.most}"
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise ValueError, with the name of the argument, if the value is outside the range."""
-        if not self.least <= value <= self.most or (self.is_open and value == self.least):
-            raise ValueError(f"`{name}`={value} must be {self}")
+    def check(self, label: str, value: Any) -> None:
+        """Raise ValueError, with the label of the argument, if the value is outside the range."""
+        is_end = (self.is_open and value == self.least) or (self.is_below and value == self.most)
+        if is_end or not self.least <= value <= self.most:
+            raise ValueError(f"{label}={value} must be {self}")
 
 
 @dataclass(frozen=True)
 class Writable:
-    """A file or folder (None: either) to which results can be written; missing parent folders can be created."""
+    """A file or folder (None: either) to which results can be written; missing parent folders can be created.
+
+    With `is_new`, the path must not exist yet.
+    """
 
     is_folder: bool | None
+    is_new: bool = False
 
-    def check(self, name: str, value: Any) -> None:
+    def check(self, label: str, value: Any) -> None:
         """Check, before any work is done, that the path can be written.
 
         Raises:
-            ValueError: if the path is a folder instead of a file, or a file instead of a folder.
+            ValueError: if the path is a folder instead of a file, or a file instead of a folder, or must be new and
+                exists.
             OSError: if the system does not allow it; the message has the reason and the folder.
         """
         path = Path(value)
+        if self.is_new and path.is_dir():
+            raise ValueError(f"{label}={path} already exists: name a new folder, or remove this one")
         if path.exists() and not (path.is_file() if self.is_folder is False else path.is_dir()):
             if self.is_folder is not None or not path.is_file():
                 actual = "a folder" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
                 wanted = "a folder" if self.is_folder else "a file"
-                raise ValueError(f"`{name}`={path} is {actual}, but must be {wanted}: name another place")
+                raise ValueError(f"{label}={path} is {actual}, but must be {wanted}: name another place")
         folder = path if path.is_dir() else next(parent for parent in path.absolute().parents if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            reason = f"`{name}`={path} cannot be written: {error.strerror}; name another place"
+            reason = f"{label}={path} cannot be written: {error.strerror}; name another place"
             raise OSError(error.errno, reason, str(folder)) from error
 
 
@@ -69,10 +97,10 @@ class Writable:
 class DeviceName:
     """A name that `cpc.data.device.find_device` understands."""
 
-    def check(self, name: str, value: Any) -> None:
-        """Raise ValueError, with the name of the argument, if the value is not the name of a device."""
+    def check(self, label: str, value: Any) -> None:
+        """Raise ValueError, with the label of the argument, if the value is not the name of a device."""
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(value)):
-            raise ValueError(f"`{name}`={value} must be auto, cpu, cuda or cuda:N")
+            raise ValueError(f"{label}={value} must be auto, cpu, cuda or cuda:N")
 
 
 Count = Annotated[int, Range(1)]
@@ -81,9 +109,11 @@ Seed = Annotated[int, Range(0, 2**63 - 1)]
 Positive = Annotated[float, Range(0, is_open=True)]
 NonNegative = Annotated[float, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Dropout = Annotated[float, Range(0, 1, is_below=True)]
 Device = Annotated[str, DeviceName()]
 OutFile = Annotated[str | Path, Writable(is_folder=False)]
 OutFolder = Annotated[str | Path, Writable(is_folder=True)]
+NewFolder = Annotated[str | Path, Writable(is_folder=True, is_new=True)]
 
 
 def plain(value: Any) -> Any:
@@ -98,6 +128,8 @@ def plain(value: Any) -> Any:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function check its arguments before it runs.
 
+    The message of a constructor names its class, since the options of a part of a model have longer names in configs.
+
     Example:
         >>> @checked
         ... def play(num_episodes: Count) -> None: ...
@@ -109,7 +141,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        check_values(function, signature.bind(*args, **kwargs).arguments)
+        values = signature.bind(*args, **kwargs).arguments
+        if function.__name__ == "__init__":
+            _check(function, values, f"{type(args[0]).__name__}: {{}}")
+        else:
+            check_values(function, values)
         return function(*args, **kwargs)
 
     return call
@@ -142,19 +178,27 @@ def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") ->
         ValueError: if a value is invalid. The message names the first invalid value.
         OSError: if a file or folder for results cannot be written.
     """
+    _check(annotated, values, f"`{prefix}{{}}`")
+
+
+def _check(annotated: Any, values: Mapping[str, Any], label: str) -> None:
     annotations = _annotations(annotated)
     for name, value in values.items():
-        rules = tuple(_rules(annotations.get(name)))
+        rules, label_of_value = tuple(_rules(annotations.get(name))), label.format(name)
+        if type(value).__module__ == "numpy":
+            value = value.tolist() if rules or not getattr(value, "ndim", 1) else None  # arrays without rules are data
+        if isinstance(value, str) and not value.strip():
+            raise ValueError(f"{label_of_value} is empty: give a value, or leave it out")
         for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, str) and not item.strip():
-                raise ValueError(f"`{prefix}{name}` is empty: give a value, or leave it out")
             if isinstance(item, float) and not math.isfinite(item):
-                raise ValueError(f"`{prefix}{name}`={item} must be a finite number")
+                raise ValueError(f"{label_of_value}={item} must be a finite number")
             for kind, rule in rules if item is not None else ():
                 legal = {int: Integral, float: Real}.get(kind)
                 if legal is not None and (isinstance(item, bool) or not isinstance(item, legal)):
-                    raise ValueError(f"`{prefix}{name}`={item!r} must be a {'whole ' * (kind is int)}number")
-                rule.check(prefix + name, item)
+                    raise ValueError(f"{label_of_value}={item!r} must be a {'whole ' * (kind is int)}number")
+                rule.check(label_of_value, item)
+            if isinstance(item, int) and abs(item) >= 2**63:
+                raise ValueError(f"{label_of_value}={item} is too large: give at most {2**63 - 1}")
 
 
 @cache
@@ -165,7 +209,14 @@ def _annotations(annotated: Any) -> dict[str, Any]:
 def _rules(kind: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the rules within an annotation, each with the type that it annotates."""
     for rule in getattr(kind, "__metadata__", ()):
-        if isinstance(rule, Range | Writable | DeviceName):
+        if isinstance(rule, Choices | Range | Writable | DeviceName):
             yield kind.__origin__, rule
-    for member in get_args(kind):
-        yield from _rules(member)
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        yield None, Choices(members)
+    if origin is Literal or origin in _UNREAD or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return
+    has_others = any(get_origin(member) is not Literal and member not in (NoneType, ...) for member in members)
+    for member in members:
+        if not (has_others and get_origin(member) is Literal):  # other values are legal too
+            yield from _rules(member)

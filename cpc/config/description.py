@@ -135,7 +135,7 @@ def _is_description(value: Any) -> bool:
 
 
 def _has_type(value: Any, annotation: Any, default: Any) -> bool:
-    """Return whether a plain value fits its annotation; annotations of other types fit every value."""
+    """Return whether a plain value fits its annotation; annotations of other types, or with rules, fit all."""
     if value is default or value == default:
         return True
     if get_origin(annotation) in (Union, UnionType):

@@ -7,7 +7,6 @@ is always positional.
 
 import argparse
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import docstring_parser
 import yaml
 
+from cpc.config.argument_rules import checked
 from cpc.config.yaml_rules import check_yaml
 
 COMMAND = "command"  # a parameter of this name takes all further arguments, including options
@@ -111,22 +111,6 @@ class Options:
         self._known.add_argument(f"--{name}", **settings | {"required": False})
 
 
-def whole(text: str) -> int:
-    """Parse an integer of at most 64 bits; seeds and counts cannot be larger."""
-    value = int(text)
-    if abs(value) >= 2**63:
-        raise argparse.ArgumentTypeError(f"{text} is too large: give at most {2**63 - 1}")
-    return value
-
-
-def number(text: str) -> float:
-    """Parse a finite number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text} is not finite: give a number")
-    return value
-
-
 def filled(text: str) -> str:
     """Return a text that is not empty, since an empty `--out "$UNSET"` would mean the current folder."""
     if not text.strip():
@@ -141,12 +125,10 @@ def path(text: str) -> Path:
 
 def number_or_all(text: str) -> int | None:
     """Parse an integer, or `all` as None."""
-    return None if text == "all" else whole(text)
+    return None if text == "all" else int(text)
 
 
-READERS: dict[type, Callable[[str], Any]] = {int: whole, float: number, str: filled, Path: path}
-for _kind, _reader in READERS.items():
-    _reader.__name__ = _kind.__name__  # argparse prints it: invalid int value
+READERS: dict[type, Callable[[str], Any]] = {int: int, float: float, str: filled, Path: path}
 
 
 def mapping(text: str) -> dict[str, Any]:
@@ -204,6 +186,6 @@ def prepare_from_command_line(
     """
     values = Options(prepare).parse(sys.argv[1:])
     try:
-        print(describe(prepare(**values), *([] if published is None else [published])))
+        print(describe(checked(prepare)(**values), *([] if published is None else [published])))
     except (ValueError, ImportError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import plain
+from cpc.config.argument_rules import Count, checked, plain
 
 State = tuple[Tensor, ...] | None
 ANY_LENGTH = range(sys.maxsize)
@@ -49,11 +49,12 @@ class Context(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} must define state_shapes")
 
-    def connect(self, input_dim: int) -> None:
+    @checked
+    def connect(self, input_dim: Count) -> None:
         """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
 
         Raises:
-            ValueError: if the context is already connected with another width, or a width is below 1.
+            ValueError: if the context is already connected with another width, or the width is below 1.
         """
         self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
@@ -63,9 +64,6 @@ class Context(nn.Module):
                 f"this {type(self).__name__} is connected to latents of width {self.input_dim} and cannot take "
                 f"width {input_dim} as well: build one context per encoder"
             )
-        for name, width in (("input_dim", input_dim), ("dim", self.dim)):
-            if width < 1:
-                raise ValueError(f"{name}={width} of {type(self).__name__} must be at least 1")
         self._allocate(input_dim)
         self.input_dim = input_dim
 

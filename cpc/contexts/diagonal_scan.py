@@ -134,13 +134,7 @@ def _diagonal_scan(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, 
 
 @torch.library.custom_op("cpc::diagonal_scan_backward", mutates_args=())
 def _diagonal_scan_backward(
-    outputs_grad: Tensor,
-    last_grad: Tensor,
-    inputs: Tensor,
-    decay: Tensor,
-    weight: Tensor,
-    skip: Tensor,
-    states: Tensor,
+    outputs_grad: Tensor, last_grad: Tensor, inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of the five inputs of `_diagonal_scan`, given those of outputs and last state."""
     inputs_grad = torch.empty(inputs.shape, dtype=inputs.dtype)
@@ -169,13 +163,7 @@ def _(inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, state: Tensor
 
 @_diagonal_scan_backward.register_fake
 def _(
-    outputs_grad: Tensor,
-    last_grad: Tensor,
-    inputs: Tensor,
-    decay: Tensor,
-    weight: Tensor,
-    skip: Tensor,
-    states: Tensor,
+    outputs_grad: Tensor, last_grad: Tensor, inputs: Tensor, decay: Tensor, weight: Tensor, skip: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return tuple(each.new_empty(each.shape) for each in (inputs, decay, weight, skip, last_grad))  # type: ignore[return-value]
 

@@ -12,9 +12,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, checked
 from cpc.contexts.context import Context, State
-from cpc.contexts.grid import DIRECTIONS, columns, orient, restore
+from cpc.contexts.grid import DIRECTIONS, Direction, columns, orient, restore
 
 
 class PixelCNN(Context):
@@ -43,16 +43,20 @@ class PixelCNN(Context):
 
     latents = "grids"
 
+    @checked
     def __init__(
-        self, width: int = 256, num_blocks: int = 5, hidden_dim: int = 256, directions: tuple[str, ...] = ("down",)
+        self,
+        width: Count = 256,
+        num_blocks: Count = 5,
+        hidden_dim: Count = 256,
+        directions: tuple[Direction, ...] = ("down",),
     ) -> None:
         super().__init__()
         directions = tuple(directions)
-        if not directions or len(set(directions)) < len(directions) or not set(directions) <= set(DIRECTIONS):
+        if not directions or len(set(directions)) < len(directions):
             raise ValueError(
                 f"directions={directions!r} must be one or more of {', '.join(DIRECTIONS)}, each at most once"
             )
-        check_sizes(width=width, num_blocks=num_blocks, hidden_dim=hidden_dim)
         self.width = width
         self.num_blocks = num_blocks
         self.hidden_dim = hidden_dim

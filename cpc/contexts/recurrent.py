@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.contexts.context import Context, State
 from cpc.contexts.gru_layer import gru_layer, has_gru_layer
 from cpc.contexts.recurrence import MODES, in_half_precision, recurrent_layer, run_layers
@@ -32,9 +32,9 @@ class Recurrent(Context):
 
     num_states: int
 
-    def __init__(self, dim: int = 256, num_layers: int = 1, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(self, dim: Count = 256, num_layers: Count = 1, dropout: Dropout = 0.0) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers)
         if dropout > 0 and num_layers == 1:
             raise ValueError(f"dropout={dropout} acts between layers, but num_layers=1; raise it or leave dropout at 0")
         self.dim = dim

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import repeat
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.config.argument_rules import Count, Dropout, Positive, checked
 from cpc.contexts.context import Context, State
 from cpc.contexts.diagonal_scan import diagonal_scan
 
@@ -64,23 +64,20 @@ class StateSpace(Context):
             `max_step`, or `dropout` is not a probability below 1.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        num_layers: int = 1,
-        num_modes: int = 16,
+        dim: Count = 256,
+        num_layers: Count = 1,
+        num_modes: Count = 16,
         initialisation: Literal["lin", "inv", "legs"] = "lin",
-        min_step: float = 0.001,
-        max_step: float = 0.1,
-        dropout: float = 0.0,
+        min_step: Positive = 0.001,
+        max_step: Positive = 0.1,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers, num_modes=num_modes)
-        check_dropout(dropout)
-        if initialisation not in INITIALISATIONS:
-            raise ValueError(f"initialisation={initialisation!r} is not one of {', '.join(INITIALISATIONS)}")
-        if not 0 < min_step <= max_step < math.inf:
-            raise ValueError(f"min_step={min_step} and max_step={max_step} must be positive, and in this order")
+        if min_step > max_step:
+            raise ValueError(f"min_step={min_step} is larger than max_step={max_step}: lower it")
         self.dim = dim
         self.num_layers = num_layers
         self.num_modes = num_modes

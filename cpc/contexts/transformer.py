@@ -7,7 +7,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.contexts.context import ANY_LENGTH, Context, State
 
 
@@ -30,19 +30,17 @@ class CausalTransformer(Context):
         ValueError: if the heads do not divide `dim` evenly, or a count is below 1.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        num_layers: int = 2,
+        dim: Count = 256,
+        num_layers: Count = 2,
         num_heads: int = 8,
-        feedforward_dim: int = 1024,
-        dropout: float = 0.0,
-        window: int | None = None,
+        feedforward_dim: Count = 1024,
+        dropout: Dropout = 0.0,
+        window: Count | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(num_layers=num_layers)
-        if window is not None and window < 1:
-            raise ValueError(f"window={window} must be at least 1, or None to attend to all of the past")
         check_heads(dim, num_heads)
         self.dim = dim
         self.num_layers = num_layers
@@ -78,12 +76,12 @@ class CausalTransformer(Context):
 class TransformerLayer(nn.Module):
     """Causal attention and a feed-forward network on `[B, T, C]`, both pre-norm and residual."""
 
+    @checked
     def __init__(
-        self, dim: int, num_heads: int, feedforward_dim: int, dropout: float = 0.0, window: int | None = None
+        self, dim: int, num_heads: int, feedforward_dim: Count, dropout: Dropout = 0.0, window: int | None = None
     ) -> None:
         super().__init__()
         check_heads(dim, num_heads)
-        check_sizes(feedforward_dim=feedforward_dim)
         self.num_heads = num_heads
         self.dropout = dropout
         self.window = window

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from cpc.data.device import move
 
+UNLABELLED = -100  # label of what has none; torch's `ignore_index`
+
 
 class Batch(NamedTuple):
     """A batch of observations with the identities that negative strategies need.
@@ -20,7 +22,7 @@ class Batch(NamedTuple):
         sequence_id: `[B]` int64, the file of each window, since windows of one file may overlap; None: all files
             differ.
         group_id: `[B]` int64, the speaker, or -1 if unknown.
-        labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
+        labels: `[B, T]` int64 frame labels, `UNLABELLED` where unknown; `[B, 0]` if the data have none.
         target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
         is_known: `[B, S]` bool, samples of which at least one channel is known; None: all.
     """

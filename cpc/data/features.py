@@ -6,7 +6,7 @@ B files, S samples, T frames, D feature dim.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cpc.config.argument_rules import checked
 from cpc.data.probe_data import Precision
 from cpc.encoders.encoder import check_scale
 from cpc.encoders.spectral import MFCC, LogMel
@@ -58,6 +59,7 @@ class Features:
         True
     """
 
+    @checked
     def __init__(
         self,
         kind: Kind,
@@ -69,9 +71,6 @@ class Features:
         precision: Precision = "float32",
         chunk_seconds: float = 4.0,
     ) -> None:
-        for name, value, allowed in (("features", kind, get_args(Kind)), ("precision", precision, get_args(Precision))):
-            if value not in allowed:
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
         self._context: Any = None
         if kind in _SPECTRAL:
             rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz

@@ -16,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from cpc.data.batch import UNLABELLED as UNLABELLED
 from cpc.data.batch import Batch
 from cpc.data.device import move
 from cpc.data.store.fingerprints import Content
@@ -23,8 +24,6 @@ from cpc.data.store.fingerprints import Content
 Precision = Literal["float32", "bfloat16"]
 # maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes; `UNLABELLED` if there is no label
 LabelsOf = Callable[[int, Any, int, int], np.ndarray]
-
-UNLABELLED = -100  # PyTorch's `ignore_index`
 
 
 def autocast(x: Tensor, precision: Precision) -> torch.autocast:

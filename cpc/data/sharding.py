@@ -3,11 +3,12 @@
 torch is imported only when the command starts, so that the help of the command does not need torch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from cpc.config.argument_rules import Count, OutFolder, Positive, checked
+from cpc.config.argument_rules import Count, NewFolder, Positive, checked
 
 if TYPE_CHECKING:
     from cpc.data.store.packed import PackedRows
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @checked
 def shard_corpus(
     data: str | Path,
-    out: OutFolder,
+    out: NewFolder,
     *,
     shard_mb: Positive = 16.8,
     sample_rate_hz: Positive | None = None,
@@ -50,35 +51,28 @@ def shard_corpus(
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
 
-    if Path(out).exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     if is_sharded(data):
         raise ValueError(f"{data} is sharded already: copy its folder as it is")
-    options = {"cache_dir": cache_dir, "skip_bad": skip_bad}
-    of_images = {"image_size": image_size, "num_channels": num_channels}
-    of_signals = {"channels": channels, "missing": missing}
+    readers: dict[str, Callable[..., Any]] = {"signals": _signals, "audio": _audio, "images": _images}
     if image_size is None and _are_signals(Path(data)):
-        _refuse(data, "signals", **of_images)
-        packed, tables = _signals(data, {"sample_rate_hz": sample_rate_hz, "channels": channels}, missing, options)
+        contents = "signals"
     elif is_manifest(data):
-        _refuse(data, "audio", **of_images, **of_signals)
-        packed, tables = _audio(data, 16000 if sample_rate_hz is None else sample_rate_hz, options)
-    elif image_size is None:
+        contents = "audio"
+    elif image_size is not None:
+        contents = "images"
+    else:
         raise ValueError(
             f"{data} is not a manifest and does not hold one: give `image_size` for images, or write a manifest of "
             f"audio with `cpc data index {data}`"
         )
-    else:
-        _refuse(data, "images", sample_rate_hz=sample_rate_hz, **of_signals)
-        packed, tables = _images(data, image_size, 3 if num_channels is None else num_channels, options)
+    names = ("sample_rate_hz", "image_size", "num_channels", "channels", "missing")
+    values = (sample_rate_hz, image_size, num_channels, channels, missing)
+    given = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    for name in sorted(given.keys() - signature(readers[contents]).parameters.keys()):
+        raise ValueError(f"`{name}`={given[name]} does not apply to {contents}, which {data} holds: leave it out")
+    packed, tables = readers[contents](data, {"cache_dir": cache_dir, "skip_bad": skip_bad}, **given)
     num_shards = write_shards(packed.folder, tables, Path(out), packed.element_bytes, round(shard_mb * 1e6))
     print(f"{len(packed)} files in {num_shards} shards in {out}")
-
-
-def _refuse(data: str | Path, contents: str, **other_options: Any) -> None:
-    for name, value in other_options.items():
-        if value is not None:
-            raise ValueError(f"`{name}`={value} does not apply to {contents}, which {data} holds: leave it out")
 
 
 def _are_signals(data: Path) -> bool:
@@ -98,18 +92,21 @@ def _are_signals(data: Path) -> bool:
 
 
 def _signals(
-    data: str | Path, source: dict[str, Any], missing: Any, options: Any
+    data: str | Path, options: Any, sample_rate_hz: Any = None, channels: Any = None, missing: Any = "refuse"
 ) -> tuple["PackedRows", dict[str, bytes]]:
     from cpc.data.signals.pack import pack_signals
     from cpc.data.signals.recordings import read_recordings
     from cpc.data.signals.sharded import TABLE_NAME, write_table
 
-    recordings = read_recordings(data, missing=missing or "refuse", **source)  # readers of the shards draw splits
+    source = {"sample_rate_hz": sample_rate_hz, "channels": channels, "missing": missing}
+    recordings = read_recordings(data, **source)  # readers of the shards draw splits
     packed = pack_signals(recordings, **options)
     return packed, {TABLE_NAME: write_table(recordings, packed)}
 
 
-def _audio(data: str | Path, sample_rate_hz: int | float, options: Any) -> tuple["PackedRows", dict[str, bytes]]:
+def _audio(
+    data: str | Path, options: Any, sample_rate_hz: int | float = 16000
+) -> tuple["PackedRows", dict[str, bytes]]:
     from cpc.data.audio.alignments import ALIGNMENTS_NAME, check_alignments, read_alignments
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
     from cpc.data.audio.pack import pack
@@ -125,10 +122,9 @@ def _audio(data: str | Path, sample_rate_hz: int | float, options: Any) -> tuple
 
 
 def _images(
-    data: str | Path, image_size: int, num_channels: int, options: Any
+    data: str | Path, options: Any, image_size: int, num_channels: int = 3
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.images.pack import pack_images
-    from cpc.data.images.sharded import TABLE_NAME, write_table
+    from cpc.data.images.pack import TABLE_NAME, pack_images, write_table
     from cpc.data.images.sources import read_image_source
 
     table = read_image_source(data, valid_share=0.0)  # 0, because readers of the shards draw held-out splits

@@ -11,9 +11,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
-from cpc.encoders.encoder import Count
+from cpc.config.argument_rules import Count, Natural, Positive, checked
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, hops, receptive_field
+from cpc.encoders.encoder import Samples
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 from cpc.encoders.waveforms import WaveformEncoder
 
@@ -40,15 +40,16 @@ class AudioEncoder(WaveformEncoder):
         ValueError: if the numbers of layers differ, a size is below 1, the norm is unknown, or epsilon is not positive.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        sample_rate_hz: int = 16000,
+        dim: Count = 256,
+        sample_rate_hz: Count = 16000,
         norm: Norm = "affine",
-        kernels: tuple[int, ...] = (10, 8, 4, 4, 4),
-        strides: tuple[int, ...] = (5, 4, 2, 2, 2),
-        paddings: tuple[int, ...] = (3, 2, 1, 1, 1),
-        norm_epsilon: float = NORM_EPSILON,
+        kernels: tuple[Count, ...] = (10, 8, 4, 4, 4),
+        strides: tuple[Count, ...] = (5, 4, 2, 2, 2),
+        paddings: tuple[Natural, ...] = (3, 2, 1, 1, 1),
+        norm_epsilon: Positive = NORM_EPSILON,
     ) -> None:
         super().__init__(sample_rate_hz)
         if not len(kernels) == len(strides) == len(paddings):
@@ -56,12 +57,6 @@ class AudioEncoder(WaveformEncoder):
                 f"kernels, strides and paddings need one entry per layer, got {len(kernels)}, {len(strides)} and "
                 f"{len(paddings)} entries"
             )
-        check_sizes(dim=dim, sample_rate_hz=sample_rate_hz, kernels=kernels, strides=strides)
-        if min(paddings, default=0) < 0:
-            raise ValueError(f"paddings={tuple(paddings)} must be at least 0")
-        check_norm(norm)
-        if not 0 < norm_epsilon < math.inf:
-            raise ValueError(f"norm_epsilon={norm_epsilon} must be a positive number")
         self.dim = dim
         self.norm = norm
         self.kernels = tuple(kernels)
@@ -94,7 +89,7 @@ class AudioEncoder(WaveformEncoder):
             hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
         return hidden.relu()
 
-    def num_latents(self, num_samples: Count) -> Count:
+    def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of latents of `num_samples` samples; elementwise on tensors."""
         length = num_samples
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):

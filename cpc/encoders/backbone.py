@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, checked
 
 _SIZES = (224, 448)  # sides of two images, from which dimension and stride of a network are measured
 
@@ -44,11 +44,15 @@ class Backbone(nn.Module):
     receptive_field: int | None = None
     network: str | nn.Module
 
+    @checked
     def __init__(
-        self, network: str | nn.Module, layer: str | None = None, num_channels: int = 3, allow_batch_norm: bool = False
+        self,
+        network: str | nn.Module,
+        layer: str | None = None,
+        num_channels: Count = 3,
+        allow_batch_norm: bool = False,
     ) -> None:
         super().__init__()
-        check_sizes(num_channels=num_channels)
         # nn.Module would register the network and count its parameters twice, here and in `features`.
         object.__setattr__(self, "network", network)
         self.layer = layer

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-Count = TypeVar("Count", int, Tensor)
+Samples = TypeVar("Samples", int, Tensor)
 _FARTHEST = 30.0  # mean or deviation: raw ECG reaches 22, shoulder exercises reach 14 by a model of daily activities
 _SMALLEST = 0.01  # deviation of the liveliest channel: a phone on a lying person reaches 0.013
 _UNSET = {"input_mean": 0, "input_std": 1, "pixel_mean": 0, "pixel_std": 1}
@@ -36,7 +36,7 @@ class Encoder(nn.Module):
         """Positions of latents in the observation, for config.json."""
         return {}
 
-    def num_latents(self, num_samples: Count) -> Count:
+    def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of latents of observations of `num_samples` steps; elementwise on tensors."""
         return num_samples
 

@@ -12,8 +12,8 @@ from einops import rearrange
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
-from cpc.encoders.convolution import Norm, check_norm, initialise_layers
+from cpc.config.argument_rules import Count, checked
+from cpc.encoders.convolution import Norm, initialise_layers
 from cpc.encoders.encoder import Encoder
 from cpc.encoders.tiny import TinyLayer
 
@@ -44,14 +44,15 @@ class FrameEncoder(Encoder):
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "time"}
     hop_samples = 1
 
+    @checked
     def __init__(
         self,
-        frame_size: tuple[int, int] = (105, 80),
-        dim: int = 256,
-        num_frames: int = 1,
-        widths: tuple[int, ...] = (32, 64, 64),
-        kernels: tuple[int, ...] = (8, 4, 3),
-        strides: tuple[int, ...] = (4, 2, 1),
+        frame_size: tuple[Count, Count] = (105, 80),
+        dim: Count = 256,
+        num_frames: Count = 1,
+        widths: tuple[Count, ...] = (32, 64, 64),
+        kernels: tuple[Count, ...] = (8, 4, 3),
+        strides: tuple[Count, ...] = (4, 2, 1),
         norm: Norm = "affine",
     ) -> None:
         super().__init__()
@@ -60,9 +61,6 @@ class FrameEncoder(Encoder):
                 f"widths, kernels and strides need one entry per layer, got {len(widths)}, {len(kernels)} and "
                 f"{len(strides)} entries"
             )
-        sizes = {"widths": widths, "kernels": kernels, "strides": strides}
-        check_sizes(frame_size=frame_size, dim=dim, num_frames=num_frames, **sizes)
-        check_norm(norm)
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]

@@ -12,7 +12,7 @@ from einops import rearrange, reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, checked
 
 _LEAST_CONTRAST = 0.05  # added to the contrast of standardised pixels, so that the division amplifies no noise
 
@@ -50,17 +50,16 @@ class GradientTrunk(nn.Module):
     receptive_field: int | None = None
     takes_frames = False
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        hidden_dim: int = 512,
-        num_channels: int = 3,
-        num_orientations: int = 16,
-        num_cells: int = 4,
+        dim: Count = 256,
+        hidden_dim: Count = 512,
+        num_channels: Count = 3,
+        num_orientations: Count = 16,
+        num_cells: Count = 4,
     ) -> None:
         super().__init__()
-        check_sizes(dim=dim, hidden_dim=hidden_dim, num_channels=num_channels)
-        check_sizes(num_orientations=num_orientations, num_cells=num_cells)
         self.dim = dim
         self.hidden_dim = hidden_dim
         self.num_channels = num_channels

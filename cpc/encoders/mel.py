@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.encoders.spectral import LogMel
 
 
@@ -36,21 +36,20 @@ class MelEncoder(LogMel):
             errors of `LogMel`.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        hidden_dim: int = 512,
-        num_frames: int = 1,
-        dropout: float = 0.0,
+        dim: Count = 256,
+        hidden_dim: Count = 512,
+        num_frames: Count = 1,
+        dropout: Dropout = 0.0,
         num_mels: int = 80,
         sample_rate_hz: int = 16000,
         hop_samples: int = 160,
         window_samples: int = 400,
     ) -> None:
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
-        check_sizes(dim=dim, hidden_dim=hidden_dim)
-        check_dropout(dropout)
-        if num_frames < 1 or num_frames % 2 == 0:
+        if num_frames % 2 == 0:
             raise ValueError(f"num_frames={num_frames} must be odd, because a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim

@@ -11,8 +11,6 @@ from einops import rearrange
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from cpc.config.network_arguments import check_sizes
-
 
 @dataclass(frozen=True)
 class PatchGrid:
@@ -26,14 +24,13 @@ class PatchGrid:
         stride: distance of neighbouring patches in pixels.
 
     Raises:
-        ValueError: if a number is below 1, or there are pixels between patches.
+        ValueError: if there are pixels between patches.
     """
 
     patch_size: int
     stride: int
 
     def __post_init__(self) -> None:
-        check_sizes(patch_size=self.patch_size, stride=self.stride)
         if self.stride > self.patch_size:
             raise ValueError(
                 f"stride={self.stride} is larger than patch_size={self.patch_size}, so pixels between patches would "

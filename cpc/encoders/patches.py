@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from cpc.config.argument_rules import Count, checked
 from cpc.encoders.encoder import Encoder
 from cpc.encoders.patch_grid import PatchGrid
 
@@ -51,11 +52,12 @@ class PatchEncoder(Encoder):
     # Any, because the attribute types of nn.Module hide the protocol of trunks (dim, stride, initialise_from, ...).
     trunk: Any
 
+    @checked
     def __init__(
         self,
         trunk: nn.Module,
-        patch_size: int = 16,
-        stride: int = 8,
+        patch_size: Count = 16,
+        stride: Count = 8,
         fully_convolutional: bool = False,
         crop_size: int | None = None,
     ) -> None:

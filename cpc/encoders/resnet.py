@@ -12,10 +12,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
-from cpc.encoders.convolution import Norm, check_norm, receptive_field, standardising_affine
-
-_STEMS = ("imagenet", "small")
+from cpc.config.argument_rules import Count, checked
+from cpc.encoders.convolution import Norm, receptive_field, standardising_affine
 
 
 @dataclass(frozen=True)
@@ -77,21 +75,16 @@ class ResNetTrunk(nn.Module):
         ValueError: if the depth, norm or stem is unknown, or a count is below 1.
     """
 
+    @checked
     def __init__(
         self,
-        depth: int = 50,
+        depth: Literal[18, 34, 50, 101, 161] = 50,
         norm: Norm = "affine",
-        num_channels: int = 3,
+        num_channels: Count = 3,
         stem: Literal["imagenet", "small"] = "imagenet",
-        width: int = 64,
+        width: Count = 64,
     ) -> None:
         super().__init__()
-        if depth not in STAGES:
-            raise ValueError(f"depth={depth} is not one of {', '.join(map(str, STAGES))}")
-        check_norm(norm)
-        if stem not in _STEMS:
-            raise ValueError(f"stem={stem!r} is not one of {', '.join(map(repr, _STEMS))}")
-        check_sizes(num_channels=num_channels, width=width)
         self.depth = depth
         self.norm = norm
         self.num_channels = num_channels

@@ -11,7 +11,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.encoders.convolution import standardising_affine
 from cpc.encoders.encoder import Encoder
 
@@ -39,22 +39,21 @@ class SentenceEncoder(Encoder):
 
     modality = "sentences"
 
+    @checked
     def __init__(
         self,
-        num_tokens: int,
-        dim: int = 2400,
-        embedding_dim: int = 620,
-        kernel_size: int = 3,
-        dropout: float = 0.0,
+        num_tokens: Count,
+        dim: Count = 2400,
+        embedding_dim: Count = 620,
+        kernel_size: Count = 3,
+        dropout: Dropout = 0.0,
         vocabulary: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(num_tokens=num_tokens, dim=dim, embedding_dim=embedding_dim, kernel_size=kernel_size)
         if kernel_size % 2 == 0:
             raise ValueError(
                 f"kernel_size={kernel_size} must be odd, because a token is in the middle of its neighbours"
             )
-        check_dropout(dropout)
         self.num_tokens = num_tokens
         self.dim = dim
         self.embedding_dim = embedding_dim

@@ -5,7 +5,7 @@ B batch, S samples, I input channels, T latents, D latent dim.
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +13,9 @@ from einops import rearrange, reduce
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_norm, hops, receptive_field
-from cpc.encoders.encoder import Count, Encoder
+from cpc.config.argument_rules import Count, Positive, checked
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, hops, receptive_field
+from cpc.encoders.encoder import Encoder, Samples
 from cpc.encoders.strided_conv import convolve_blocks
 
 Front = Literal["raw", "level", "compand"]
@@ -73,19 +74,20 @@ class SignalEncoder(Encoder):
     from_data: ClassVar[tuple[str, ...]] = ("channel_names", "units")
     variable_axes: ClassVar[dict[int, str]] = {0: "batch", 1: "samples"}
 
+    @checked
     def __init__(
         self,
-        channels: int,
-        dim: int = 64,
-        sample_rate_hz: int | float = 1.0,
-        kernels: tuple[int, ...] = (8, 4),
-        strides: tuple[int, ...] = (4, 2),
+        channels: Count,
+        dim: Count = 64,
+        sample_rate_hz: int | Positive = 1.0,
+        kernels: tuple[Count, ...] = (8, 4),
+        strides: tuple[Count, ...] = (4, 2),
         causal: bool = True,
         front: Front = "compand",
-        level_seconds: int | float | None = None,
+        level_seconds: int | Positive | None = None,
         norm: Norm = "affine",
-        norm_epsilon: float = NORM_EPSILON,
-        baseline_seconds: int | float | None = None,
+        norm_epsilon: Positive = NORM_EPSILON,
+        baseline_seconds: int | Positive | None = None,
         channel_names: Sequence[str] | None = None,
         units: Sequence[str] | None = None,
     ) -> None:
@@ -94,23 +96,11 @@ class SignalEncoder(Encoder):
             raise ValueError(
                 f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
             )
-        if min(channels, dim, *kernels, *strides) < 1:
-            raise ValueError(
-                f"channels={channels}, dim={dim}, kernels={tuple(kernels)} and strides={tuple(strides)} must all be at "
-                "least 1"
-            )
         if any(kernel < stride for kernel, stride in zip(kernels, strides, strict=True)):
             raise ValueError(
                 f"kernels={tuple(kernels)} leave out samples between strides={tuple(strides)}: a kernel must be at "
                 "least as long as its stride"
             )
-        if front not in get_args(Front):
-            raise ValueError(f"front={front!r} is not one of {', '.join(map(repr, get_args(Front)))}")
-        durations = {"level_seconds": level_seconds, "baseline_seconds": baseline_seconds}
-        for name, value in ({"sample_rate_hz": sample_rate_hz} | durations).items():
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a positive number")
-        check_norm(norm)
         self.channels = channels
         self.dim = dim
         self.sample_rate_hz = float(sample_rate_hz)  # configs write 50
@@ -171,7 +161,7 @@ class SignalEncoder(Encoder):
             hidden, is_known = layer.rectified(layer(layer.blocks(hidden)), is_known)  # type: ignore[operator]
         return hidden[:, :num_latents]
 
-    def num_latents(self, num_samples: Count) -> Count:
+    def num_latents(self, num_samples: Samples) -> Samples:
         """Return num_samples // hop, or 1 for fewer samples than a hop; elementwise on tensors."""
         if isinstance(num_samples, Tensor):
             return torch.maximum(num_samples // self.hop_samples, (num_samples > 0).to(num_samples.dtype))

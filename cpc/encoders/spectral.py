@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cpc.config.network_arguments import check_sizes
-from cpc.encoders.encoder import Count
+from cpc.config.argument_rules import Count, Natural, checked
+from cpc.encoders.encoder import Samples
 from cpc.encoders.waveforms import WaveformEncoder
 
 DELTA_REACH = 2  # number of frames on each side of a frame, to which a slope is fitted
@@ -38,11 +38,11 @@ class LogMel(WaveformEncoder):
             there are more bands than the window's frequency resolution can fill.
     """
 
+    @checked
     def __init__(
-        self, num_mels: int = 40, sample_rate_hz: int = 16000, hop_samples: int = 160, window_samples: int = 400
+        self, num_mels: Count = 40, sample_rate_hz: Count = 16000, hop_samples: Count = 160, window_samples: int = 400
     ) -> None:
         super().__init__(sample_rate_hz)
-        check_sizes(num_mels=num_mels, sample_rate_hz=sample_rate_hz, hop_samples=hop_samples)
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
             raise ValueError(
                 f"window_samples={window_samples} cannot be centred on hops of hop_samples={hop_samples}: it must be "
@@ -92,7 +92,7 @@ class LogMel(WaveformEncoder):
         # The floor is that of torchaudio, about 85 dB below a corpus of unit variance.
         return rearrange((energies + 1e-6).log(), "b m t -> b t m")
 
-    def num_latents(self, num_samples: Count) -> Count:
+    def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of frames of `num_samples` samples; elementwise on tensors."""
         return num_samples // self.hop_samples
 
@@ -118,20 +118,19 @@ class MFCC(LogMel):
             `LogMel`.
     """
 
+    @checked
     def __init__(
         self,
-        num_coefficients: int = 13,
-        num_deltas: int = 2,
+        num_coefficients: Count = 13,
+        num_deltas: Natural = 2,
         num_mels: int = 40,
         sample_rate_hz: int = 16000,
         hop_samples: int = 160,
         window_samples: int = 400,
     ) -> None:
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
-        if not 1 <= num_coefficients <= num_mels:
+        if num_coefficients > num_mels:
             raise ValueError(f"num_coefficients={num_coefficients} must lie between 1 and num_mels={num_mels}")
-        if num_deltas < 0:
-            raise ValueError(f"num_deltas={num_deltas} must not be negative")
         self.num_coefficients = num_coefficients
         self.num_deltas = num_deltas
         self.dct: Tensor

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.encoders.encoder import Count
+from cpc.encoders.encoder import Samples
 
 
-def output_length(length: Count, kernel: int, stride: int, padding: int) -> Count:
+def output_length(length: Samples, kernel: int, stride: int, padding: int) -> Samples:
     """Return T of a convolution over `length` inputs; it is zero or negative if there are too few inputs."""
     return (length + 2 * padding - kernel) // stride + 1
 

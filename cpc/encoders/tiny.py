@@ -10,8 +10,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
-from cpc.encoders.convolution import Norm, NormedConvolution, check_norm, initialise_layers, receptive_field
+from cpc.config.argument_rules import Count, checked
+from cpc.encoders.convolution import Norm, NormedConvolution, initialise_layers, receptive_field
 
 
 class TinyTrunk(nn.Module):
@@ -37,12 +37,13 @@ class TinyTrunk(nn.Module):
         ValueError: if the numbers of strides and widths differ, one of them is below 1, or the norm is unknown.
     """
 
+    @checked
     def __init__(
         self,
-        dim: int = 256,
-        num_channels: int = 3,
-        strides: tuple[int, ...] = (4, 1, 2),
-        widths: tuple[int, ...] = (64, 64, 128),
+        dim: Count = 256,
+        num_channels: Count = 3,
+        strides: tuple[Count, ...] = (4, 1, 2),
+        widths: tuple[Count, ...] = (64, 64, 128),
         norm: Norm = "affine",
     ) -> None:
         super().__init__()
@@ -50,8 +51,6 @@ class TinyTrunk(nn.Module):
             raise ValueError(
                 f"strides and widths need one entry per layer, got {len(strides)} and {len(widths)} entries"
             )
-        check_sizes(dim=dim, num_channels=num_channels, strides=strides, widths=widths)
-        check_norm(norm)
         self.dim = dim
         self.num_channels = num_channels
         self.strides = tuple(strides)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_dropout, check_sizes
+from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.encoders.encoder import Encoder
 
 
@@ -32,17 +32,16 @@ class TokenEncoder(Encoder):
 
     modality = "text"
 
+    @checked
     def __init__(
         self,
-        num_tokens: int,
-        dim: int = 200,
-        dropout: float = 0.0,
+        num_tokens: Count,
+        dim: Count = 200,
+        dropout: Dropout = 0.0,
         is_tied: bool = False,
         vocabulary: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(num_tokens=num_tokens, dim=dim)
-        check_dropout(dropout)
         self.num_tokens = num_tokens
         self.dim = dim
         self.dropout = dropout

@@ -5,7 +5,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.network_arguments import check_sizes
+from cpc.config.argument_rules import Count, checked
 from cpc.encoders.convolution import standardising_affine
 from cpc.encoders.encoder import Encoder
 
@@ -26,9 +26,9 @@ class VectorEncoder(Encoder):
     modality = "vectors"
     hop_samples = 1
 
-    def __init__(self, input_dim: int, dim: int = 64, hidden_dim: int = 128, sample_rate_hz: int = 1) -> None:
+    @checked
+    def __init__(self, input_dim: Count, dim: Count = 64, hidden_dim: Count = 128, sample_rate_hz: Count = 1) -> None:
         super().__init__()
-        check_sizes(input_dim=input_dim, dim=dim, hidden_dim=hidden_dim, sample_rate_hz=sample_rate_hz)
         self.input_dim = input_dim
         self.dim = dim
         self.hidden_dim = hidden_dim

@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.encoders.encoder import Count, Encoder
+from cpc.encoders.encoder import Encoder, Samples
 
 
 class WaveformEncoder(Encoder):
@@ -54,7 +54,7 @@ class WaveformEncoder(Encoder):
         return next(num for num in itertools.count(1) if self.num_latents(num) > 0)
 
     @abstractmethod
-    def num_latents(self, num_samples: Count) -> Count:
+    def num_latents(self, num_samples: Samples) -> Samples:
         """Return the number of latents of `num_samples` samples; elementwise on tensors."""
 
     def random_input(self, generator: torch.Generator) -> Float[Tensor, "B S"]:

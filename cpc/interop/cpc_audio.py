@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from cpc.checkpoint import nonfinite_names, save_pretrained
-from cpc.config.argument_rules import OutFolder, checked
+from cpc.config.argument_rules import NewFolder, checked
 from cpc.contexts import GRU, LSTM
 from cpc.data.store.torch_archive import read_torch_archive
 from cpc.data.store.untrusted import open_regular, read_json
@@ -48,7 +48,7 @@ Weights = dict[str, Tensor]
 
 
 @checked
-def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
+def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     """Write a checkpoint of CPC_audio as a model folder; encoder, GRU or LSTM, and predictors stay exactly equal.
 
     Predictors that are not linear in c, for example those that also read the speaker or several contexts, are not
@@ -70,8 +70,6 @@ def import_checkpoint(checkpoint: str | Path, *, out: OutFolder) -> Path:
         OSError: if there is no such file.
     """
     path = Path(checkpoint)
-    if Path(out).exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     checkpoint_data = _read(path)
     arguments = _arguments(path, checkpoint_data)
     for name, legal in _LEGAL.items():

@@ -19,7 +19,7 @@ from torch.export import Dim
 
 from cpc import __version__
 from cpc.checkpoint import load_pretrained
-from cpc.config.argument_rules import OutFolder, Range, checked
+from cpc.config.argument_rules import NewFolder, Range, checked
 from cpc.config.extras import install_hint
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import json_text
@@ -54,7 +54,7 @@ class Graph(NamedTuple):
 @checked
 def export(
     model_folder: str | Path,
-    out: OutFolder,
+    out: NewFolder,
     format: Literal["onnx"] = "onnx",
     opset: Annotated[int, Range(OLDEST_OPSET)] | None = None,
     *,
@@ -88,8 +88,6 @@ def export(
             a graph differ from the model's.
     """
     out = Path(out)
-    if out.exists():
-        raise ValueError(f"{out} exists already: name another folder")
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))

@@ -14,10 +14,10 @@ from typing import Any
 
 import fsspec
 
-from cpc.config.argument_rules import OutFolder, checked
+from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.extras import install_hint
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
-from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.images.table import IMAGE_SUFFIXES
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import read_json
@@ -32,7 +32,7 @@ _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
 def download_dataset(
     source: str,
     *,
-    out: OutFolder,
+    out: NewFolder,
     config: str | None = None,
     revision: str | None = None,
     splits: Sequence[str] | None = None,
@@ -65,8 +65,6 @@ def download_dataset(
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
-    if out.exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     tables = _open(source, config, revision)
     unknown = [name for name in splits or () if name not in tables]
     if unknown:

@@ -25,12 +25,7 @@ class UpstreamExpert(nn.Module):
     """
 
     def __init__(
-        self,
-        ckpt: str | None,
-        model_config: Any = None,
-        *,
-        trusted_packages: tuple[str, ...] = ("cpc",),
-        **given: Any,
+        self, ckpt: str | None, model_config: Any = None, *, trusted_packages: tuple[str, ...] = ("cpc",), **given: Any
     ) -> None:
         super().__init__()
         if ckpt is None:

@@ -13,7 +13,7 @@ import yaml
 from cpc import __version__
 from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
-from cpc.config.argument_rules import OutFolder, checked
+from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.description import describe
 from cpc.config.extras import pip_install
 from cpc.data.store.atomic import json_text, write_json
@@ -36,7 +36,7 @@ def share(
     *,
     license: str,
     to: str | None = None,
-    out: OutFolder | None = None,
+    out: NewFolder | None = None,
     data_name: str | None = None,
     notes: str | Path | None = None,
     private: bool = False,
@@ -71,8 +71,6 @@ def share(
     """
     if to is None and out is None:
         raise ValueError("name a target: `to`, an ORG/NAME on the Hub, or `out`, a new folder to look at first")
-    if out is not None and Path(out).exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     if private and to is None:
         raise ValueError(
             "`private` applies only to a repository on the Hub: name a repository with `to`, or leave `private` out"

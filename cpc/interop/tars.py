@@ -9,10 +9,10 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cpc.config.argument_rules import OutFolder, Positive, checked
+from cpc.config.argument_rules import NewFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
-from cpc.data.images.folder import IMAGE_SUFFIXES
+from cpc.data.images.table import IMAGE_SUFFIXES
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.folders import find_files, name_a_few, require_utf8
@@ -30,7 +30,7 @@ _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 
 @checked
-def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) -> None:
+def tar_corpus(data: str | Path, *, out: NewFolder, tar_mb: Positive = 100.0) -> None:
     """Write a corpus of files as tars that WebDataset reads: unchanged files, each beside a JSON of its labels.
 
     Args:
@@ -42,8 +42,6 @@ def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) ->
         ValueError: if `out` exists, there are no files, or a name or label is not UTF-8.
     """
     data, out = Path(data), Path(out)
-    if out.exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     samples = list(_manifest_samples(data) if is_manifest(data) else _image_samples(data))
     require_utf8((text for _, labels in samples for text in labels.values()), "the JSON of a tar")
     with build_atomically(out, lambda _: False, "out") as folder:
@@ -59,7 +57,7 @@ def tar_corpus(data: str | Path, *, out: OutFolder, tar_mb: Positive = 100.0) ->
 
 
 @checked
-def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool = False) -> None:
+def untar_corpus(tars: Sequence[str | Path], *, out: NewFolder, skip_bad: bool = False) -> None:
     """Write the files of WebDataset's tars to a new folder, ready for `cpc data index` or training.
 
     The name of a file is the `path` in the JSON of its sample, or else TAR/KEY. An image with a class (`.cls`) goes to
@@ -78,8 +76,6 @@ def untar_corpus(tars: Sequence[str | Path], *, out: OutFolder, skip_bad: bool =
             and images are mixed. After such an error nothing is written to `out`.
     """
     out = Path(out)
-    if out.exists():
-        raise ValueError(f"`out`={out} already exists: name a new folder, or remove this one")
     files = [file for path in tars for file in _find_tars(Path(path))]
     rows: dict[str, dict[str, str]] = {}
     media: set[str] = set()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cpc.data.store.untrusted import read_limited_yaml
+from cpc.data.store.untrusted import read_yaml
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, RECORD_TYPES, RecordType
 from cpc.monitor.table import Key, Table
@@ -200,7 +200,7 @@ def newest(tables: Iterable[Table]) -> Table | None:
 @functools.lru_cache(maxsize=64)
 def _options(path: Path, modified_ns: int) -> dict[str, str]:
     options, num_characters = {}, 0
-    for name, value in _flatten(read_limited_yaml(path)):
+    for name, value in _flatten(read_yaml(path)):
         options[name] = value
         num_characters += len(name) + len(value)
         if num_characters > _MOST_CHARACTERS:

@@ -23,8 +23,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from cpc.checkpoint import read_checkpoint, read_config
 from cpc.config.argument_rules import Count, Range, check_values
 from cpc.config.description import without_removed
-from cpc.config.yaml_rules import check_yaml, read_yaml
+from cpc.config.yaml_rules import check_yaml
 from cpc.data.modality import Modality
+from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress

@@ -6,7 +6,7 @@ from contextlib import closing
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -79,9 +79,6 @@ def embed(
             finite; the files before it are written already. `num_ray_workers` adds the errors of
             `cpc.on_ray.spread.spread`.
     """
-    for name, value, legal in (("features", features, ("c", "z")), ("format", format, get_args(Format))):
-        if value not in legal:
-            raise ValueError(f"{name}={value!r} is not one of {', '.join(legal)}")
     if num_ray_workers is not None and ":" in device:
         raise ValueError(f"`device`={device}: each Ray worker has its own GPU; write {device.partition(':')[0]}")
     if num_ray_workers is None or device == "auto":  # with another name the GPUs may be on other machines

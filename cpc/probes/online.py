@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds import Bound
+from cpc.config.argument_rules import Positive, checked
 from cpc.contexts.grid import is_grid
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
@@ -40,12 +41,11 @@ class OnlineProbe(pl.Callback):
         ValueError: if `features` is unknown. Before training: if the data lack the task or have fewer than two classes.
     """
 
-    def __init__(self, task: str = "speaker", features: Literal["c", "z"] = "c", learning_rate: float = 1e-3) -> None:
+    @checked
+    def __init__(
+        self, task: str = "speaker", features: Literal["c", "z"] = "c", learning_rate: Positive = 1e-3
+    ) -> None:
         super().__init__()
-        if features not in ("c", "z"):
-            raise ValueError(f"OnlineProbe: features={features!r} is not one of c, z")
-        if learning_rate <= 0:
-            raise ValueError(f"OnlineProbe: learning_rate={learning_rate} must be positive")
         self.task = task
         self.features = features
         self.learning_rate = learning_rate

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from cpc.checkpoint import load_pretrained, read_config, save_pretrained
+from cpc.config.argument_rules import Choices, Count, Natural, Positive, Range, check_values
 from cpc.contexts import GRU
 from cpc.data.device import find_device
 from cpc.data.features import Features
@@ -110,14 +111,14 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         baseline_seconds: int | float | None = None,
         num_channels: int | None = None,
         units: str | Sequence[str] | None = None,
-        num_steps: int = 8,
+        num_steps: Count = 8,
         negatives: str = "mixed",
         window_samples: int | None = None,
-        batch_size: int = 32,
-        max_steps: int = 500,
-        learning_rate: float = 1e-3,
-        valid_share: int | float = 0.1,
-        features: str = "zc",
+        batch_size: Count = 32,
+        max_steps: Natural = 500,
+        learning_rate: Positive = 1e-3,
+        valid_share: int | Annotated[float, Range(0, 1, is_below=True)] = 0.1,
+        features: Annotated[str, Choices(("c", "z", "zc"))] = "zc",
         pool: str = "mean_std",
         init_from: str | Path | None = None,
         random_state: Any = None,
@@ -287,18 +288,10 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise
 
     def _check_options(self) -> None:
+        check_values(type(self).__init__, self.get_params(deep=False))
         check_pool(self.pool)
         if self.pool == "frames":
             raise ValueError("pool='frames' gives no single vector: choose mean, mean_std or segments:N")
-        if self.features not in ("c", "z", "zc"):
-            raise ValueError(f"features={self.features!r} is not one of 'c', 'z', 'zc'")
-        if self.max_steps < 0 or self.num_steps < 1 or self.batch_size < 1:
-            raise ValueError(
-                f"max_steps={self.max_steps}, num_steps={self.num_steps} and batch_size={self.batch_size} must be at "
-                "least 0, 1 and 1"
-            )
-        if not 0 <= self.valid_share < 1:
-            raise ValueError(f"valid_share={self.valid_share} must be at least 0 and below 1")
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
         """Return recordings as arrays of channels. In `fit`, set number and names of the channels.

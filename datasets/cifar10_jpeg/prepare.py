@@ -9,7 +9,7 @@ from PIL import Image
 
 from cpc.config.options import prepare_from_command_line
 from cpc.data.images.arrays import load_array
-from cpc.data.images.corpora import describe, write_arrays
+from cpc.data.images.sources import describe, write_arrays
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import require_file
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from cpc.config.options import prepare_from_command_line
-from cpc.data.images.corpora import describe
-from cpc.data.images.sources import read_image_source
+from cpc.data.images.sources import describe, read_image_source
 from cpc.data.images.table import ImageTable
 from cpc.data.synthetic.photographs import write_image_corpora
 

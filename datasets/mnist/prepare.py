@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cpc.config.options import prepare_from_command_line
-from cpc.data.images.corpora import describe, write_arrays
+from cpc.data.images.sources import describe, write_arrays
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import require_file
 

@@ -70,7 +70,7 @@ def test_two_maps_of_one_seed_are_one() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomFourier(DIM, 0), "num_features=0"),
+        (lambda: RandomFourier(DIM, 0), "num_frequencies=0"),
         (lambda: RandomFourier(DIM, 4, nu=0.0), "nu=0.0 must be positive"),
         (lambda: RandomFourier(DIM, 4, projection="sobol"), "projection='sobol' is not one of gaussian"),
         (lambda: RandomFourier(DIM, 4).check(torch.ones(2, DIM), "queries"), "queries must have unit length"),

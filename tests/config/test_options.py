@@ -1,17 +1,21 @@
 """Options of all commands: which numbers, texts and paths are refused, and with which name in the message."""
 
 import argparse
+import math
 import re
+from collections.abc import Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from cpc.checkpoint import save_pretrained
 from cpc.cli import COMMANDS, main
-from cpc.config.options import Options
+from cpc.config.argument_rules import Count, Dropout, checked
+from cpc.config.options import READERS, Options
 from cpc.contexts import GRU
 from cpc.data import Audio, Frames, Images, Sentences, Text
 from cpc.encoders import AudioEncoder
@@ -59,7 +63,7 @@ def all_options() -> list[Any]:
 
 ALL = all_options()
 NUMBERS = [each for each in ALL if str(each.values[1].metavar).startswith(("INT", "FLOAT"))]
-TEXTS = [each for each in ALL if getattr(each.values[1].type, "__name__", "") in ("str", "Path")]
+TEXTS = [each for each in ALL if each.values[1].type in (READERS[str], READERS[Path])]
 TEXTS = [each for each in TEXTS if each.values[1].choices is None]
 
 
@@ -105,7 +109,9 @@ def test_numbers_are_finite_and_of_64_bits(
     name: str, action: argparse.Action, needed: list[argparse.Action], model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for value in ("nan", "-inf", "1e999") if "FLOAT" in str(action.metavar) else ("nan", str(2**63)):
-        assert f"argument {named(action)}: " in refused(name, typed(action, value, needed, model), capsys)
+        said = refused(name, typed(action, value, needed, model), capsys)
+        assert named(action) in said
+        assert re.search("must be|too large|invalid|whole number", said)
 
 
 @pytest.mark.parametrize(("name", "action", "needed"), TEXTS)
@@ -232,6 +238,36 @@ def test_numbers_without_a_meaning_name_their_option(tmp_path: Path, capsys: pyt
     ):
         assert re.search(message, refused(name, arguments, capsys))
     assert not Path(out).exists()
+
+
+def test_calls_from_python_are_checked_against_the_annotations() -> None:
+    class Part:
+        @checked
+        def __init__(
+            self, sizes: tuple[Count, ...] = (1,), kinds: Sequence[Literal["a", "b"]] = (), rate: Dropout = 0.0
+        ) -> None: ...
+
+    @checked
+    def command(
+        width: Literal[1, 3] | None = None,
+        name: Literal["x"] | int | None = None,
+        table: dict[str, Literal["x"]] | None = None,
+    ) -> None: ...
+
+    for call, arguments, message in (
+        (Part, {"sizes": (2, 0)}, "Part: sizes=0 must be at least 1"),
+        (Part, {"sizes": np.array([2, 0])}, "Part: sizes=0 must be at least 1"),
+        (Part, {"sizes": [2.0]}, "Part: sizes=2.0 must be a whole number"),
+        (Part, {"sizes": (2**64,)}, f"Part: sizes={2**64} is too large: give at most {2**63 - 1}"),
+        (Part, {"kinds": ["a", "c"]}, "Part: kinds='c' is not one of a, b"),
+        (Part, {"rate": 1.0}, "Part: rate=1.0 must be at least 0 and below 1"),
+        (Part, {"rate": math.nan}, "Part: rate=nan must be a finite number"),
+        (command, {"width": 2}, "`width`=2 is not one of 1, 3"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            call(**arguments)
+    Part(sizes=np.array([2, 3]), kinds=("a", "b"), rate=0.5)
+    command(width=3, name=5, table={"y": "z"})  # a union with other types, and values of a mapping, are not checked
 
 
 def test_messages_of_pretraining_name_options_as_they_are_typed() -> None:

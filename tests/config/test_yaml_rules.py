@@ -5,7 +5,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpc.config.yaml_rules import check_yaml, read_yaml
+from cpc.config.yaml_rules import check_yaml
+from cpc.data.store.untrusted import read_yaml
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_subnormal=False) | st.text(),
@@ -40,7 +41,7 @@ def test_what_a_dumper_wrote_is_refused_if_it_is_not_finite_and_only_then(value:
 )
 def test_the_line_is_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(ValueError, match=f"config.yaml: {message}"):
+    with pytest.raises(ValueError, match=f"config.yaml: .*{message}"):
         read_yaml(tmp_path / "config.yaml")
 
 
@@ -48,21 +49,7 @@ def test_merged_mappings_and_texts_are_legal() -> None:
     check_yaml("a: &one {b: 1}\nc:\n  <<: *one\n  b: 2\n  d: '.inf'\n")
 
 
-def test_a_file_that_is_no_utf_8_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_bytes("a: für".encode("utf-16"))
-    with pytest.raises(ValueError, match=r"config.yaml is not UTF-8"):
-        read_yaml(tmp_path / "config.yaml")
-
-
 @pytest.mark.parametrize("value", ["1.0e+999", "-1.0e+400", "+.INF", ".NaN"])
 def test_numbers_beyond_what_a_float_holds_are_refused(value: str) -> None:
     with pytest.raises(ValueError, match=r"line 2: .* must be a finite number"):
         check_yaml(f"a: 1.0e+300\nb: [{value}]")
-
-
-def test_a_config_whose_aliases_stand_for_gigabytes_is_refused(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(ValueError, match=r"config.yaml: .*with expanded aliases"):
-        read_yaml(tmp_path / "config.yaml")

@@ -50,7 +50,7 @@ def test_bad_arguments(encoder: FrameEncoder) -> None:
         FrameEncoder(widths=(4,))
     with pytest.raises(ValueError, match="too small for kernels"):
         FrameEncoder((7, 30))
-    with pytest.raises(ValueError, match="must all be at least 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         FrameEncoder(dim=0)
     with pytest.raises(ValueError, match=r"stacks of \(1, 20, 16\) were given to an encoder with num_frames=2"):
         encoder(torch.zeros(1, 1, 1, 20, 16))

@@ -138,7 +138,7 @@ def test_initialisation_standardises_every_layer() -> None:
         ({"kernels": (2,), "strides": (4,)}, "at least as long as its stride"),
         ({"kernels": (4, 4), "strides": (4,)}, "got 2 and 1"),
         ({"kernels": (), "strides": ()}, "got 0 and 0"),
-        ({"dim": 0}, "must all be at least 1"),
+        ({"dim": 0}, "dim=0 must be at least 1"),
         ({"sample_rate_hz": math.inf}, "sample_rate_hz=inf"),
         ({"level_seconds": 0.0}, "level_seconds=0.0"),
         ({"baseline_seconds": -1}, "baseline_seconds=-1"),

@@ -149,7 +149,7 @@ def test_built_again_from_its_description() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="one entry per layer, got 2 and 3"):
         TinyTrunk(strides=(4, 2))
-    with pytest.raises(ValueError, match=r"strides=\(4, 0, 2\)"):
+    with pytest.raises(ValueError, match="strides=0 must be at least 1"):
         TinyTrunk(strides=(4, 0, 2))
     with pytest.raises(ValueError, match="at least 8 a side"):
         trunk()(torch.randn(2, 3, 7, 16))

@@ -131,7 +131,7 @@ def test_a_model_of_unknown_training_must_be_told_how(model: cpc.CPC, manifest: 
     assert report["bounds"][0]["step"] is None
     with pytest.raises(ValueError, match="`num_batches`=0 must be at least 1"):
         evaluate(tmp_path, manifest, num_batches=0)
-    with pytest.raises(ValueError, match="negatives='all' is not one of mixed"):
+    with pytest.raises(ValueError, match="`negatives`='all' is not one of mixed"):
         evaluate(tmp_path, manifest, negatives=["all"])
     with pytest.raises(ValueError, match="`image_size` is not an option of audio, the data of this model"):
         evaluate(tmp_path, manifest, image_size=64)

@@ -155,11 +155,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (weights | {"gAR.baseNet.weight_hh_l0": torch.tensor(0.0)}, None, r"weight_hh_l0 has the shape \[\], which"),
         (weights | {"gEncoder.conv1.bias": torch.zeros(3)}, None, r"conv1.bias has the shape \[3\], which"),
         (batch_norm | {"gEncoder.batchNorm2.running_var": torch.ones(3)}, None, r"running_var has the shape \[3\]"),
-        (
-            weights | {"gEncoder.conv0.bias": torch.full((DIM,), torch.nan)},
-            None,
-            "not finite, in encoder",
-        ),
+        (weights | {"gEncoder.conv0.bias": torch.full((DIM,), torch.nan)}, None, "not finite, in encoder"),
     ]
     for number, (content, arguments, words) in enumerate(cases):
         path = save(tmp_path / str(number), content, criterion, arguments)

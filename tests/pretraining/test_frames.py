@@ -16,8 +16,8 @@ from small_pong import NAME
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
+from cpc.data.frames.corpus import Recording
 from cpc.data.frames.record import record
-from cpc.data.frames.recording import Recording
 from cpc.data.store.records import read_records
 
 CONFIG: dict[str, Any] = {

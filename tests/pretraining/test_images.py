@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import cpc
 from cpc.checkpoint import read_config
 from cpc.cli import main
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageDataset
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import evaluate, recorded_data
 

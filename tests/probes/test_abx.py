@@ -305,7 +305,7 @@ def test_forty_thousand_triplets_take_less_than_a_minute() -> None:
     [
         ({"max_size_group": 1}, "`max_size_group`=1 must be at least 2"),
         ({"max_x_across": 0}, "`max_x_across`=0 must be at least 1"),
-        ({"context": "none"}, "context='none' is not one of within, any"),
+        ({"context": "none"}, "`context`='none' is not one of within, any"),
     ],
 )
 def test_protocols_are_refused(options: dict[str, Any], message: str, unchecked_types: None) -> None:

@@ -6,7 +6,7 @@ import torch
 from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 
-from cpc.data.sentences.bags import SparseRows
+from cpc.data.sentences.labelled import SparseRows
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.linear import fit_probe
 from cpc.probes.task import Examples

@@ -140,7 +140,7 @@ def test_in_a_pipeline_that_is_searched_cloned_and_pickled(recordings: np.ndarra
     [
         ({"pool": "max"}, "pool='max' is not one of"),
         ({"pool": "frames"}, "gives no single vector"),
-        ({"features": "cz"}, "not one of 'c', 'z', 'zc'"),
+        ({"features": "cz"}, "not one of c, z, zc"),
         ({"max_steps": -1}, "must be at least"),
         ({"valid_share": 1.0}, "at least 0 and below 1"),
         ({"kernels": (4,)}, "give both, or none"),

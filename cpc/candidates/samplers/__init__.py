@@ -29,7 +29,7 @@ from cpc.candidates.samplers.block_mass import BlockMass, CentroidMass, FeatureM
 from cpc.candidates.samplers.learned_unigram import LearnedUnigram
 from cpc.candidates.samplers.log_uniform import LogUniform
 from cpc.candidates.samplers.partition import Partition
-from cpc.candidates.samplers.proposal import COUNTS, ProposalSampler
+from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import HITS, NO_TARGET, Draw, Hits, Request, Sampler, drop_hits
 from cpc.candidates.samplers.softmax import SoftmaxSampler
@@ -39,13 +39,13 @@ from cpc.candidates.samplers.uniform_mixture import UniformMixture
 from cpc.candidates.samplers.unigram import Unigram
 
 __all__ = [
-    "COUNTS",
     "HITS",
     "NO_TARGET",
     "All",
     "Bernoulli",
     "BlockMass",
     "CentroidMass",
+    "Counts",
     "Draw",
     "FeatureMass",
     "Hits",

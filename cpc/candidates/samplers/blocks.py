@@ -4,14 +4,14 @@ n classes, D dims, B blocks, P positions in block order, R rows.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BLOCKS = ("kmeans", "ids", "random")
+Blocks = Literal["kmeans", "ids", "random"]
 
 NUM_ITERATIONS = 10
 POINTS_PER_CENTROID = 64  # with more points, Lloyd's iterations use a random subset

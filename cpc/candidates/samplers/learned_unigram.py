@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.samplers.proposal import ProposalSampler
+from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 
 
 class LearnedUnigram(ProposalSampler):
@@ -21,7 +21,7 @@ class LearnedUnigram(ProposalSampler):
     num_seen: Tensor
 
     def __init__(
-        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
+        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: Counts | None = None
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         self.register_buffer("num_seen", torch.ones(num_classes, dtype=torch.int64))

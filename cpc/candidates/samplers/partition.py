@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.all import sample_all
-from cpc.candidates.samplers.proposal import ProposalSampler
+from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, drop_hits
 
 
@@ -43,7 +43,7 @@ class Partition(ProposalSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
-        counts: str | None = None,
+        counts: Counts | None = None,
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
         if not 1 <= max_words < num_classes:

@@ -6,6 +6,7 @@ shared, else M.
 
 import math
 from abc import abstractmethod
+from typing import Literal
 
 import torch
 from einops import rearrange
@@ -14,8 +15,9 @@ from torch import Tensor
 
 from cpc.candidates.samplers.arrivals import first_arrivals, isin_rows
 from cpc.candidates.samplers.sampler import Draw, Hits, Request, Sampler, distinct, make_draw
+from cpc.config.argument_rules import checked
 
-COUNTS = ("gumbel", "rejection", "tensorflow")
+Counts = Literal["gumbel", "rejection", "tensorflow"]
 
 
 class ProposalSampler(Sampler):
@@ -52,12 +54,11 @@ class ProposalSampler(Sampler):
 
     remedy = "give it a count, or mix with UniformMixture"  # the advice in the error on a target of probability zero
 
+    @checked
     def __init__(
-        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: str | None = None
+        self, num_classes: int, *, shared: bool = True, replacement: bool = False, counts: Counts | None = None
     ) -> None:
         super().__init__(num_classes)
-        if counts is not None and counts not in COUNTS:
-            raise ValueError(f"counts={counts!r} is not one of {', '.join(COUNTS)}")
         if counts is not None and replacement:
             raise ValueError(
                 f"counts={counts!r} is for draws without replacement; with replacement the count is m q: omit counts, "
@@ -65,7 +66,7 @@ class ProposalSampler(Sampler):
             )
         self.shared = shared
         self.replacement = replacement
-        self.counts: str | None = None if replacement else counts or "gumbel"
+        self.counts: Counts | None = None if replacement else counts or "gumbel"
 
     @abstractmethod
     def inverse_cdf(self, uniform: Float[Tensor, "..."]) -> Int[Tensor, "..."]:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
+from cpc.config.argument_rules import Count, Positive, checked
 from cpc.data.tensors import check_range, check_tensor
 
 
@@ -42,10 +43,9 @@ class QuerySampler(Sampler):
     has_temperature = True  # False if another parameter, such as nu of a kernel, replaces the temperature
     is_ready: Tensor
 
-    def __init__(self, num_classes: int, dim: int, temperature: float = 1.0) -> None:
+    @checked
+    def __init__(self, num_classes: int, dim: Count, temperature: Positive = 1.0) -> None:
         super().__init__(num_classes)
-        if dim < 1 or not 0 < temperature < torch.inf:
-            raise ValueError(f"dim={dim} must be at least 1, and temperature={temperature} positive and finite")
         self.dim = dim
         self.temperature = temperature
         self.register_buffer("is_ready", torch.tensor(False))

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
+from cpc.config.argument_rules import Count, checked
 from cpc.data.tensors import check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
@@ -82,10 +83,9 @@ class Sampler(FixedDtype, ABC):
     needs_queries = False
     is_open = False  # whether the proposal still needs the frequencies of a corpus; see `follow`
 
-    def __init__(self, num_classes: int) -> None:
+    @checked
+    def __init__(self, num_classes: Count) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes={num_classes} must be at least 1")
         self.num_classes = num_classes
 
     def sample(
@@ -167,8 +167,6 @@ class Sampler(FixedDtype, ABC):
 
     def check_request(self, num: int, hits: str) -> None:
         """Check the arguments that are not tensors."""
-        if hits not in HITS:
-            raise ValueError(f"hits={hits!r} is not one of {', '.join(HITS)}")
         if hits not in self.hits:
             raise ValueError(f"hits={hits!r}: {type(self).__name__} offers {', '.join(self.hits)}")
         if num < 1:

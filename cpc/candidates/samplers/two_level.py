@@ -13,10 +13,11 @@ from torch import Tensor
 
 from cpc.candidates.kernels import NORM_TOLERANCE
 from cpc.candidates.samplers.block_mass import TILE, BlockMass, CentroidMass
-from cpc.candidates.samplers.blocks import BLOCKS, Members, assign_blocks, block_members
+from cpc.candidates.samplers.blocks import Blocks, Members, assign_blocks, block_members
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
+from cpc.config.argument_rules import Count, checked
 from cpc.native.compiled import CFunction, compiled, source
 
 SOURCE = source("two_level.c")
@@ -84,22 +85,19 @@ class TwoLevel(QuerySampler):
     block_of: Tensor
     offsets: Tensor
 
+    @checked
     def __init__(
         self,
         num_classes: int,
         dim: int,
         temperature: float = 1.0,
         mass: BlockMass | None = None,
-        blocks: str = "kmeans",
-        block_size: int = 64,
+        blocks: Blocks = "kmeans",
+        block_size: Count = 64,
         uniform_share: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(num_classes, dim, temperature)
-        if blocks not in BLOCKS:
-            raise ValueError(f"blocks={blocks!r} is not one of {', '.join(BLOCKS)}")
-        if block_size < 1:
-            raise ValueError(f"block_size={block_size} must be at least 1")
         self.mass = CentroidMass() if mass is None else mass
         self.needs_normalised = self.mass.needs_normalised
         self.blocks = blocks

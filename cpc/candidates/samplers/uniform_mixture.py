@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.proposal import ProposalSampler
+from cpc.config.argument_rules import Range, checked
 
 
 class UniformMixture(ProposalSampler):
@@ -21,12 +23,13 @@ class UniformMixture(ProposalSampler):
         ValueError: if the share is not in (0, 1).
     """
 
-    def __init__(self, proposal: ProposalSampler, share: float = 0.1) -> None:
+    @checked
+    def __init__(
+        self, proposal: ProposalSampler, share: Annotated[float, Range(0, 1, is_open=True, is_below=True)] = 0.1
+    ) -> None:
         super().__init__(
             proposal.num_classes, shared=proposal.shared, replacement=proposal.replacement, counts=proposal.counts
         )
-        if not 0 < share < 1:
-            raise ValueError(f"share={share} of the uniform distribution must lie between 0 and 1")
         self.proposal = proposal
         self.share = share
 

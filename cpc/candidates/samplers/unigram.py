@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.alias_table import build_alias_table, sample_alias_table
-from cpc.candidates.samplers.proposal import ProposalSampler
+from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 from cpc.candidates.samplers.sampler import counts_tensor
 
 
@@ -38,7 +38,7 @@ class Unigram(ProposalSampler):
         *,
         shared: bool = True,
         replacement: bool = False,
-        counts: str | None = None,
+        counts: Counts | None = None,
     ) -> None:
         tensor = counts_tensor(counts_of_classes)
         super().__init__(tensor.numel(), shared=shared, replacement=replacement, counts=counts)

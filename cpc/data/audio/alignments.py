@@ -19,10 +19,10 @@ from cpc.data.audio.alignment_formats import (
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
+from cpc.data.batch import UNLABELLED
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.label_times import check_label_ends
 
-UNLABELLED = -100  # torch's `ignore_index`
 ALIGNMENTS_NAME = "alignments.csv"
 
 _UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import Segment, read_matching_alignments
@@ -51,8 +51,6 @@ def write_items(
         ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
             phone has two neighbours, or a name holds a blank.
     """
-    if span not in get_args(Span):
-        raise ValueError(f"span={span!r} is not one of {', '.join(get_args(Span))}")
     manifest = read_manifest(data)
     rows = manifest.rows(split).tolist()
     aligned = read_matching_alignments(manifest, rows, alignments, tier, "an item file")

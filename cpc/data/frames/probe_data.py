@@ -16,9 +16,7 @@ from jaxtyping import Float, UInt8
 from scipy.stats import entropy
 
 from cpc.data.batch import Batch
-from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows
-from cpc.data.frames.ram import CATEGORIES, LEAST_ENTROPY_NATS, state_variables
-from cpc.data.frames.recording import stacked
+from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows, stacked
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
@@ -28,6 +26,28 @@ from cpc.data.streams.uniform import UniformBatches
 STATE = "state"  # the task of all variables
 _LEFT_OUT = -1
 _FRAMES_AT_ONCE = 256
+LEAST_ENTROPY_NATS = 0.6  # a variable whose entropy over recorded frames is lower is nearly constant
+
+# Addresses of the state variables in the memory of Atari games (Anand et al. 2019, arXiv:1906.08226).
+CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # by category: variable and byte (0 to 127)
+    "Boxing": {
+        "agent_localisation": {"player_x": 32, "player_y": 34},
+        "other_localisation": {"enemy_x": 33, "enemy_y": 35},
+        "score_clock_lives_display": {"clock": 17, "player_score": 18, "enemy_score": 19},
+    },
+    "Breakout": {
+        "agent_localisation": {"player_x": 72},
+        "small_object_localisation": {"ball_x": 99, "ball_y": 101},
+        "score_clock_lives_display": {"score": 84},
+        "miscellaneous": {"blocks_hit_count": 77, **{f"block_bit_map_{byte}": byte for byte in range(30)}},
+    },
+    "Pong": {
+        "agent_localisation": {"player_x": 46, "player_y": 51},
+        "small_object_localisation": {"ball_x": 49, "ball_y": 54},
+        "other_localisation": {"enemy_x": 45, "enemy_y": 50},
+        "score_clock_lives_display": {"enemy_score": 13, "player_score": 14},
+    },
+}
 
 
 class StateLabels(Labels):
@@ -237,3 +257,11 @@ class FrameProbeData(ProbeData):
         others = sorted(set(range(len(recording))) - set(trained))
         seen = {digest for row in trained for digest in hashes(row)} if others else set()
         return {row: np.array([digest in seen for digest in hashes(row)]) for row in others}
+
+
+def state_variables(environment: str) -> Mapping[str, Mapping[str, int]]:
+    """Return the variables of an environment by category; empty if its game has no table.
+
+    The game of `ALE/Pong-v5` is Pong.
+    """
+    return CATEGORIES.get(environment.rpartition("/")[2].partition("-")[0], {})

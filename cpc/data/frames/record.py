@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
-from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
+from cpc.config.argument_rules import Count, NewFolder, Seed, Share, checked
+from cpc.data.frames.corpus import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.frames.environments import open_environment, open_policy, picture_key, read_ram, resize_frame
-from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.packed import PackedRows, RowSource, pack_rows
 from cpc.data.store.splits import draw_splits
@@ -20,7 +20,7 @@ from cpc.data.store.splits import draw_splits
 @checked
 def record(
     env: str,
-    folder: Annotated[Path, Writable(is_folder=True)],
+    folder: NewFolder,
     *,
     num_episodes: Count = 40,
     max_steps: Count = 1000,
@@ -55,11 +55,10 @@ def record(
         ValueError: if the folder exists, the environment cannot be made or shows no picture, or an option is out of
             range.
     """
-    if folder.exists():
-        raise ValueError(f"{folder} exists already: name a new folder, or remove this one")
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
     episodes = _EpisodeRows(env, options or {}, policy, splits, max_steps, shrink, seed)
+    folder = Path(folder)
     with build_atomically(folder, lambda path: (path / STEPS_NAME).is_file()) as unfinished:
         frames_folder = unfinished / FRAMES_NAME
         pack_rows(episodes, frames_folder, PackedRows, skip_bad=False, num_workers=1, progress=progress)

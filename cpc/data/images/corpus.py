@@ -1,15 +1,21 @@
-"""The images of a source, cut to squares for training and evaluation. C channels."""
+"""The images of a source, cut to squares for training and evaluation: patches or whole images, augmented by a key.
 
-from dataclasses import dataclass
+B images, C channels, S image side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from einops import rearrange
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from cpc.data.images.dataset import Chance, ImageDataset
+from cpc.data.batch import Batch
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
@@ -17,7 +23,97 @@ from cpc.data.images.table import ImageTable
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
+from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.data.streams.spread import SpreadBatches
+from cpc.data.streams.stream import Draw, digest
+
+NUM_KEYS = 2**40  # number of augmentation keys per image
+Chance = Literal["none", "images", "patches"]
+
+
+@dataclass(eq=False)
+class ImageDataset(Dataset[Batch]):
+    """Some images of a table, augmented or not; an index is a pair (position in `rows`, augmentation key).
+
+    Args:
+        images: source of the pixels.
+        table: names, labels and sequences of the images.
+        rows: `[n]` rows of the table.
+        image_size: side of the square that is cut out of each image.
+        augmentation: cut and augmentation of patches; None: `x` holds whole images.
+        chance: the random changes, by key. `none`: images are cut in the middle; `images`: images are cut at random
+            places and mirrored at random; `patches`: patches are augmented as well.
+        flip: mirror half of the images.
+        split: split of the corpus, for messages.
+        num_latents: latents (patches) of an image.
+    """
+
+    images: PackedImages | ImageFiles
+    table: ImageTable
+    rows: np.ndarray
+    image_size: int
+    augmentation: PatchAugmentation | None
+    chance: Chance = "none"
+    flip: bool = False
+    split: str | None = None
+    num_latents: int = 0
+
+    def __post_init__(self) -> None:
+        self.sequence_ids, self.labels = self.table.sequences[self.rows], self.table.labels[self.rows]
+        self.group_ids = np.full(len(self.rows), -1)
+        self.num_values = self.image_size**2 * self.images.num_channels
+
+    @cached_property
+    def draws(self) -> dict[str, Any]:
+        """The arguments of a stream: each image once in a pass, with a new augmentation key."""
+        made_from = {
+            "images": digest(self.table.names[row] for row in self.rows.tolist()),
+            "content of images": digest(self.images.content(self.rows)),
+        }
+        return {"sequence_ids": self.sequence_ids, "noun": "image", "num_starts": NUM_KEYS, "made_from": made_from}
+
+    def __getitems__(self, drawn: Sequence[Draw]) -> Batch:
+        """Return the batch; `x` holds patches `[B, H, W, C, P, P]`, or images `[B, C, S, S]`, in [0, 1]."""
+        chosen, keys = np.array(drawn).reshape(-1, 2).T
+        pixels = self._cut(self.images.read(self.rows[chosen]), keys)
+        x = rearrange(torch.from_numpy(pixels), "b s r c -> b c s r").float() / 255
+        if self.augmentation is not None:
+            patches = self.augmentation
+            x = patches(x, keys) if self.chance == "patches" else patches.unaugmented(x)
+        return Batch(
+            x=x,
+            num_valid=self.num_valid(drawn),
+            sequence_id=torch.from_numpy(self.sequence_ids[chosen]),
+            group_id=torch.from_numpy(self.group_ids[chosen]),
+            labels=rearrange(torch.from_numpy(self.labels[chosen]), "b -> b 1"),
+        )
+
+    def num_valid(self, drawn: Sequence[Draw]) -> Int[Tensor, " B"]:
+        """Return the side of each image."""
+        return torch.full((len(drawn),), self.image_size)
+
+    def all_images(self) -> Batch:
+        """Return all images in order, each with key 0."""
+        return self.__getitems__([(i, 0) for i in range(len(self.rows))])
+
+    def pixels(self) -> Float[Tensor, "n C S S"]:
+        """Return the central squares of all images, in [0, 1]."""
+        return replace(self, augmentation=None, chance="none").all_images().x
+
+    def subset(self, chosen: np.ndarray) -> "ImageDataset":
+        """Return only these images, in this order."""
+        return replace(self, rows=self.rows[chosen])
+
+    def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        slack = pixels.shape[1] - self.image_size + 1
+        draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
+        tops, lefts = (np.minimum((draws[:, i] * slack).astype(int), slack - 1) for i in (0, 1))
+        mirrored = (draws[:, 2] < 0.5) & self.flip  # without random changes 0.5, which does not mirror
+        cut = np.empty((len(pixels), self.image_size, self.image_size, pixels.shape[3]), np.uint8)
+        for image, out, top, left, is_mirrored in zip(pixels, cut, tops, lefts, mirrored, strict=True):
+            window = image[top : top + self.image_size, left : left + self.image_size]
+            out[...] = window[:, ::-1] if is_mirrored else window
+        return cut
 
 
 @dataclass(eq=False)

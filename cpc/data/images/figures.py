@@ -16,14 +16,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.data.figure_text import figure_text
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.encoders.patch_grid import PatchGrid
 
 FEWEST_MAPPED = 10
 MOST_IN_LEGEND = 40
 THUMBNAIL = 30  # pixels
-PAPER, MARK, UNLABELLED = "#eef0f3", "#d55e00", "#c3c8cf"
+PAPER, MARK, NO_CLASS = "#eef0f3", "#d55e00", "#c3c8cf"
 _BATCH_IMAGES = 64
 
 
@@ -248,4 +247,4 @@ def _class_colours(labels: Sequence[int]) -> dict[int, Any]:
 
     pairs = colormaps["tab20"](np.arange(20))
     palette = np.concatenate([pairs[::2], pairs[1::2]])  # ten dark, then ten light colours
-    return {label: palette[label % len(palette)] if label >= 0 else UNLABELLED for label in sorted(set(labels))}
+    return {label: palette[label % len(palette)] if label >= 0 else NO_CLASS for label in sorted(set(labels))}

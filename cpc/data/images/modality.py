@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.figures import draw_figures
-from cpc.data.images.folder import tabulate
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
+from cpc.data.images.table import tabulate
 from cpc.data.map_style import MapStyleModality
 from cpc.data.store.shards import is_sharded
 

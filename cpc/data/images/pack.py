@@ -14,12 +14,15 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cpc.data.images.files import ImageFiles
-from cpc.data.images.sharded import ShardedImages
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import FolderImages, ImageTable
+from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import FORMAT, PackedRows, check_skipped, pack_rows
-from cpc.data.store.shards import Shards
+from cpc.data.store.shards import Shards, list_of, open_table
 from cpc.data.store.statistics import ChannelStatistics
+
+TABLE_NAME = "images.json"  # of images in shards
+_COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequences": int}
 
 
 class PackedImages(PackedRows):
@@ -88,7 +91,7 @@ def pack_images(
             images of another size or number of channels.
         OSError: if the disk is full or the folder cannot be written; no partial pack remains.
     """
-    if isinstance(table.origin, ShardedImages):
+    if table.origin.shards is not None:
         return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)
     source = ImageFiles(table, image_size, num_channels)
     packs = table.origin.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
@@ -109,3 +112,21 @@ def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels
         raise ValueError(f"{shards.source} holds {len(packed)} images, but its table has {num_images}: shard it again")
     check_skipped(packed, "image", skip_bad)
     return packed
+
+
+def write_table(table: ImageTable) -> bytes:
+    """Return the columns of a table as JSON, for shards."""
+    return json_text({"format": 1, **{name: getattr(table, name) for name in _COLUMNS}}).encode()
+
+
+def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_gb: float) -> ImageTable:
+    """Return the table of images in shards, equal to the table that the shards were written from.
+
+    Raises:
+        ValueError: if the source holds no images or is damaged; also the errors of `Shards`.
+    """
+    shards = Shards(source, cache_dir, cache_gb)
+    with open_table(shards, TABLE_NAME, "images") as table:
+        columns: dict[str, Any] = {name: list_of(kind, table[name]) for name, kind in _COLUMNS.items()}
+        columns |= {name: np.array(columns[name], np.int64) for name in ("labels", "sequences")}
+        return ImageTable(**columns, origin=FolderImages(shards.folder, shards))

@@ -4,7 +4,7 @@ B images, C channels, S image side, P patch side, H rows and W columns of patche
 """
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,12 +13,12 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.config.argument_rules import checked
 from cpc.data.images.patch_light import change_light
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 
 Augmentation = Literal["none", "v1", "v2"]
-AUGMENTATIONS: tuple[str, ...] = get_args(Augmentation)
 
 _JITTERED_SHARE = 60 / 64  # side of a crop relative to the patch's: 60 of 64 pixels, as in the paper
 _DRAWS = {"v1": 2, "v2": 8}  # number of uniform random numbers per patch
@@ -49,9 +49,8 @@ class PatchAugmentation:
         crop_size: side of sub-crops, at least one pixel below the patch's; None without sub-crops.
     """
 
-    def __init__(self, kind: str, grid: PatchGrid, fill: Float[Tensor, " C"]) -> None:
-        if kind not in AUGMENTATIONS:
-            raise ValueError(f"augmentation={kind!r} is not one of {', '.join(AUGMENTATIONS)}")
+    @checked
+    def __init__(self, kind: Augmentation, grid: PatchGrid, fill: Float[Tensor, " C"]) -> None:
         self.kind = kind
         self.grid = grid
         self.fill = fill

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from cpc.config.extras import install_hint
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import NUM_KEYS, ImageDataset
-from cpc.data.images.folder import find_images, tabulate
+from cpc.data.images.corpus import NUM_KEYS, ImageCorpus, ImageDataset
+from cpc.data.images.table import find_images, tabulate
 from cpc.data.probe_data import FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
 from cpc.data.store.fingerprints import Content
 

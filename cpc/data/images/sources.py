@@ -1,16 +1,20 @@
-"""Sources of images: a folder, arrays in npz files, shards, or a data set of torchvision; each is read as a table."""
+"""Sources of images: a folder, arrays in npz files, shards, or a data set of torchvision; each is read as a table.
+
+`describe` and `write_arrays` serve the scripts of public corpora (`datasets/NAME/prepare.py`).
+"""
 
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cpc.data.images.arrays import read_image_arrays
-from cpc.data.images.folder import read_image_folder
-from cpc.data.images.sharded import read_sharded_images
-from cpc.data.images.table import ImageTable
+from cpc.data.images.pack import read_sharded_images
+from cpc.data.images.table import ImageTable, read_image_folder
 from cpc.data.images.torchvision import read_torchvision
+from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
 from cpc.data.store.shards import is_sharded
 from cpc.data.store.splits import SPLIT_OF, SPLITS, draw_splits, split_called
@@ -59,6 +63,28 @@ def read_image_source(
         table = replace(table, splits=_draw_valid(table, valid_share, valid_from, seed))
     say_contents(source, "images", table.splits, classes=table.classes)
     return table
+
+
+def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
+    """Return a table of each split's images and labelled images, with the `published` number if it differs."""
+    lines = [f"{len(table)} images in {table.origin.root}", f"{'split':12}{'images':>8}{'labelled':>10}"]
+    splits = np.array(table.splits)
+    for split in dict.fromkeys([*(published or {}), *table.splits]):
+        is_here = splits == split
+        line = f"{split:12}{is_here.sum():8}{(table.labels[is_here] >= 0).sum():10}"
+        if published and published.get(split) != is_here.sum():
+            line += f"   (published: {published.get(split, 0)})"
+        lines.append(line)
+    return "\n".join([*lines, f"{len(table.classes)} classes: {', '.join(table.classes)}"])
+
+
+def write_arrays(out: Path, splits: dict[str, dict[str, Any]]) -> ImageTable:
+    """Write the arrays of each split to `SPLIT.npz`, and read them as a source."""
+    out.mkdir(parents=True, exist_ok=True)
+    for split, arrays in splits.items():
+        with write_atomically(out / f"{split}.npz") as new, new.open("wb") as stream:
+            np.savez(stream, **arrays)
+    return read_image_source(out, valid_share=0.0)
 
 
 def _read(source: str | Path) -> ImageTable:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from cpc.data.images.arrays import ImageArray, Images, tabulate_arrays
-from cpc.data.images.folder import find_images, tabulate
-from cpc.data.images.table import ImageTable
+from cpc.data.images.table import ImageTable, find_images, tabulate
 from cpc.data.store.splits import SPLIT_OF
 
 _STL10_SHAPE = (3, 96, 96)  # channels, columns, rows

@@ -1,15 +1,15 @@
 """Books: the plain text files of a folder, each with consecutive sentences and a split."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cpc.data.sentences.splitting import read_sentences
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.folders import find_files, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits
-from cpc.data.store.text_files import Encoding
+from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.lines import splits_of_names
+from cpc.data.text.segmentation import split_sentences
 
 FEWEST_SENTENCES = 2  # minimum number of sentences in a book, since a sentence predicts the next sentence
 
@@ -25,7 +25,7 @@ class Books:
         valid_share: expected share of the books in `valid`.
         test_share: expected share of the books in `test`.
         encoding: encoding of the files, `UTF-8`, `latin-1` or `windows-1252`.
-        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and print how many.
+        skip_bad: leave out books that are not in this encoding or have fewer than two sentences, and warn how many.
 
     Attributes:
         names: sorted names of the books, without skipped books.
@@ -51,14 +51,7 @@ class Books:
         names = find_files(self.root, {".txt"}, "text")
         refuse_doubles(self.root, names)
         bad = {name: problem for name in names if (problem := self._problem(name))}
-        problems = name_a_few(list(bad.values()))
-        if bad and (not skip_bad or len(bad) == len(names)):
-            raise ValueError(
-                f"{len(bad)} of {len(names)} books of {source} cannot be used:\n{problems}\n"
-                "repair or remove them, or set `skip_bad` to go on without them"
-            )
-        if bad:
-            print(f"{len(bad)} of {len(names)} books skipped:\n{problems}")
+        refuse_bad(list(bad.values()), len(names), "books", skip_bad)
         self.names = [name for name in names if name not in bad]
         self.splits = list(splits_of_names(self.names).values()) or draw_splits(
             self.names, valid_share=valid_share, test_share=test_share, least_files=1
@@ -93,3 +86,22 @@ class Books:
         if num_sentences >= FEWEST_SENTENCES:
             return None
         return f"{self.root / name} is empty" if not num_sentences else f"{self.root / name} has a single sentence"
+
+
+def read_sentences(path: Path, encoding: Encoding) -> list[str]:
+    """Return the sentences of a text file in order; raises the errors of `cpc.data.store.text_files.decode`."""
+    text = read_text(path, encoding)
+    return [sentence for paragraph in paragraphs(text.splitlines()) for sentence in split_sentences(paragraph)]
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the paragraphs, which blank lines separate; the lines of a paragraph are joined by spaces."""
+    joined: list[str] = []
+    for line in lines:
+        if words := line.split():
+            joined += words
+        elif joined:
+            yield " ".join(joined)
+            joined = []
+    if joined:
+        yield " ".join(joined)

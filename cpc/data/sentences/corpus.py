@@ -1,22 +1,149 @@
-"""Books as token ids: encoded once into memory maps, and cut into passages, from which windows are taken."""
+"""Books as token ids, encoded once into memory maps, cut into passages, from which windows of sentences are taken.
+
+B windows, T sentences, W tokens of the longest sentence.
+"""
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int
+from torch import Tensor
+from torch.utils.data import Dataset
 
+from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.sentences.books import Books
-from cpc.data.sentences.windows import Passages, SentenceWindows
 from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.fingerprints import Content, text_content
+from cpc.data.streams.stream import Draw, digest
 from cpc.data.text.corpus import write_once, write_stream
 from cpc.data.text.vocabulary import Vocabulary
+
+NO_TOKEN = -1  # pads shorter sentences
+
+
+@dataclass(eq=False)
+class Passages:
+    """Passages of consecutive sentences; no passage spans two books.
+
+    Attributes:
+        tokens: tokens of all sentences, one sentence after the other.
+        ends: `[num_sentences + 1]` end of each sentence in `tokens`, with a leading 0.
+        first: `[n]` first sentence of each passage.
+        num_sentences: `[n]` number of sentences of each passage.
+        book: `[n]` book of each passage.
+    """
+
+    tokens: Int[np.ndarray, " N"]
+    ends: Int[np.ndarray, " S"]
+    first: Int[np.ndarray, " n"]
+    num_sentences: Int[np.ndarray, " n"]
+    book: Int[np.ndarray, " n"]
+
+    def digest(self, rows: Int[np.ndarray, " n"]) -> str:
+        """Return a hash of the tokens of these passages and of the ends of their sentences."""
+        sha256 = hashlib.sha256()
+        for text in self.texts(rows):
+            sha256.update(text)
+        return sha256.hexdigest()[:16]
+
+    def texts(self, rows: Int[np.ndarray, " n"]) -> Iterator[bytes]:
+        """Yield, for each of these passages, the ends of its sentences and its tokens as bytes."""
+        for row in rows.tolist():
+            ends = self.ends[self.first[row] : self.first[row] + self.num_sentences[row] + 1]
+            tokens = self.tokens[ends[0] : ends[-1]]
+            yield np.asarray(ends - ends[0], "<i8").tobytes() + np.asarray(tokens, "<i4").tobytes()
+
+    @staticmethod
+    def build(
+        tokens: np.ndarray, ends: np.ndarray, num_sentences: Int[np.ndarray, " m"], passage_sentences: int
+    ) -> "Passages":
+        """Cut every book into passages of equal length, about `passage_sentences` long."""
+        num_parts = np.maximum(1, np.round(num_sentences / passage_sentences)).astype(int)
+        books = np.split(np.arange(num_sentences.sum()), np.cumsum(num_sentences)[:-1])
+        parts = [part for book, num in zip(books, num_parts, strict=True) for part in np.array_split(book, num)]
+        first, lengths = (np.array([function(part) for part in parts]) for function in (np.min, len))
+        return Passages(tokens, ends, first, lengths, np.repeat(np.arange(len(num_parts)), num_parts))
+
+
+@dataclass(eq=False)
+class SentenceWindows(Dataset[Batch]):
+    """Windows of `window_sentences` sentences; an index is a pair (position in `rows`, first sentence).
+
+    A window that is longer than its passage is padded with empty sentences, which `num_valid` excludes.
+
+    Args:
+        passages: passages of all books.
+        rows: `[n]` passages of the windows.
+        window_sentences: T.
+        max_tokens: largest W.
+        split: split of the corpus, for messages.
+    """
+
+    passages: Passages
+    rows: np.ndarray
+    window_sentences: int
+    max_tokens: int
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        self.sequence_ids, self.group_ids = self.rows, self.passages.book[self.rows]
+        self.num_sentences = self.passages.num_sentences[self.rows]
+        self.num_values = self.window_sentences * self.max_tokens
+        self.num_latents = self.window_sentences
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """Arguments of the stream. Per pass a passage of n sentences gives max(1, n // T) windows, at random starts."""
+        starts = self.passages.ends[self.passages.first[self.rows]]
+        return {
+            "num_slots": np.maximum(self.num_sentences // self.window_sentences, 1),
+            "num_starts": np.maximum(self.num_sentences - self.window_sentences, 0) + 1,
+            "made_from": {"window_sentences": self.window_sentences, "passages": digest(starts)}
+            | {"content of passages": self.passages.digest(self.rows)},
+        }
+
+    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
+        """Return the batch of these windows."""
+        num_valid = self.num_valid(indices)
+        sentences = [
+            [self._tokens(row, start + offset) for offset in range(num)]
+            for (row, start), num in zip(indices, num_valid.tolist(), strict=True)
+        ]
+        rows = [row for row, _ in indices]
+        return Batch(
+            x=stacked(sentences, self.window_sentences),
+            num_valid=num_valid,
+            sequence_id=torch.from_numpy(self.sequence_ids[rows]),
+            group_id=torch.from_numpy(self.group_ids[rows]),
+            labels=torch.zeros(len(indices), 0, dtype=torch.int64),
+        )
+
+    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
+        """Return the number of sentences of each window without padding."""
+        return torch.from_numpy(self.num_sentences[[row for row, _ in indices]].clip(max=self.window_sentences))
+
+    def _tokens(self, row: int, offset: int) -> np.ndarray:
+        sentence = self.passages.first[self.rows[row]] + offset
+        return self.passages.tokens[self.passages.ends[sentence] : self.passages.ends[sentence + 1]]
+
+
+def stacked(sentences: Sequence[Sequence[Sequence[int] | np.ndarray]], num_sentences: int) -> Int[Tensor, "B T W"]:
+    """Return the tokens of B windows of at most T sentences, padded with `NO_TOKEN` to the longest sentence."""
+    width = max(len(tokens) for window in sentences for tokens in window)
+    x = np.full((len(sentences), num_sentences, width), NO_TOKEN, np.int64)
+    for window_out, window in zip(x, sentences, strict=True):
+        for out, tokens in zip(window_out, window, strict=False):
+            out[: len(tokens)] = tokens
+    return torch.from_numpy(x)
+
 
 _FORMAT = 2  # format 1 split sentences and words only by English letters and punctuation
 _INDEX = "index.json"

@@ -1,25 +1,31 @@
-"""Labelled sentences, the tasks of probes: files with a label and a sentence in every line."""
+"""Labelled sentences, the tasks of probes: files with a label and a sentence in every line; bags of their words."""
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import csr_array
+import torch
+from jaxtyping import Float
+from scipy.sparse import block_diag, csr_array
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from torch import Tensor
 
-from cpc.data.sentences.bags import bags
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files
 from cpc.data.store.splits import split_named
 from cpc.data.store.text_files import Encoding, read_text
-from cpc.data.text.segmentation import normal_form
+from cpc.data.text.segmentation import WORD, normal_form
 
 SUFFIXES = (".all", ".tsv", ".txt")
 WHOLE = "all"  # the split of files whose names have no split; they are probed by cross-validation
 PUBLISHED = {"rt-polarity": "MR", "mpqa": "MPQA"}  # names of the sets in papers, by file name
 MOST_LABELS = 1000
+_WORDS = {"preprocessor": partial(normal_form, lower_case=True), "tokenizer": WORD.findall, "token_pattern": None}
+KINDS = {"bow": lambda: CountVectorizer(**_WORDS), "tfidf": lambda: TfidfVectorizer(**_WORDS, ngram_range=(1, 2))}
 _ADVICE = (
     "write each line as a label, a tab and a sentence without quotes (Python's csv.reader reads the rows of a CSV), "
     "or use a space instead of the tab in every line"
@@ -51,7 +57,7 @@ class LabelledSentences:
         return list(dict.fromkeys(self.sets))
 
     def bags(self, kind: str) -> csr_array:
-        """Return the bags of words of all sentences, `[n, D]` (`cpc.data.sentences.bags`); they are cached."""
+        """Return the bags of words of all sentences, `[n, D]`; they are cached."""
         if kind not in self._bags:
             pairs = list(zip(self.sentences, self.sets, strict=True))
             self._bags[kind] = bags(kind, [[s for s, set_name in pairs if set_name == name] for name in self.names])
@@ -140,3 +146,42 @@ def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
             yield label, sentence
             continue
         raise ValueError(f"{file}, line {number}: {problem}; {_ADVICE}")
+
+
+def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
+    """Return word counts (`bow`), or counts of words and word pairs weighted by inverse document frequency (`tfidf`).
+
+    A column stands for a word of one set, so that the features of a set do not depend on other sets. Some columns are
+    words that a probe's training part lacks; their weight in the probe is zero. Counts are divided by the root mean
+    square length of a set's rows. This only shifts the grid of penalties.
+
+    Args:
+        kind: `bow` or `tfidf` (as in scikit-learn, rows of length 1).
+        sets: sentences by set.
+    """
+    counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
+    return csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))
+
+
+def unit_rows(x: csr_array) -> csr_array:
+    """Return the rows divided by one number, so that their mean square length is 1."""
+    return x * np.float32((x.shape[0] / max(x.multiply(x).sum(), 1e-12)) ** 0.5)
+
+
+class SparseRows:
+    """Rows of a sparse matrix, which indexing returns as a tensor.
+
+    Args:
+        x: `[n, D]` float32.
+    """
+
+    def __init__(self, x: csr_array) -> None:
+        self.x = x
+        self.shape = x.shape
+
+    def __getitem__(self, chosen: np.ndarray) -> Float[Tensor, "m D"]:
+        """Return these rows as a CSR tensor."""
+        rows = self.x[chosen]
+        with warnings.catch_warnings(action="ignore"):  # ignore torch's warning that CSR is in beta
+            indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+            return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)

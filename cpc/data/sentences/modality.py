@@ -28,18 +28,11 @@ class Sentences(MapStyleModality):
         batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` books.
         speakers_per_batch: books in the batch of all devices together, for `same_speaker`.
-        train_split: split of the books to train on.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: number of batches per device in a held-out evaluation; at most one pass. Every evaluation has the
-            same batches.
         valid_share: share of the books that is held out as split `valid`, if no path names a split.
         test_share: share of the books that is held out as split `test`, if no path names a split.
-        num_workers: loader processes; 0 loads in the training process.
         cache_dir: folder for packed tokens; null: `.cpc_cache` in the source.
-        skip_bad: leave out books that cannot be used, and print how many.
         text: folder of books from which probes of `expanded` features learn vectors of words that the vocabulary lacks;
             name the folder on which the model was trained.
-        seed: seed of the batches.
     """
 
     name = "sentences"

@@ -15,12 +15,9 @@ from scipy.sparse import csr_array, hstack
 from sklearn.preprocessing import StandardScaler
 
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
-from cpc.data.sentences.bags import SparseRows
-from cpc.data.sentences.books import Books
-from cpc.data.sentences.corpus import SentenceCorpus
-from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
-from cpc.data.sentences.splitting import read_sentences
-from cpc.data.sentences.windows import stacked
+from cpc.data.sentences.books import Books, read_sentences
+from cpc.data.sentences.corpus import SentenceCorpus, stacked
+from cpc.data.sentences.labelled import WHOLE, LabelledSentences, SparseRows, read_labelled
 from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
 from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files
@@ -110,7 +107,7 @@ class LearntSentences(FeatureExtractor):
 
 
 class BagsOfWords(FeatureExtractor):
-    """Bags of words of labelled sentences, `bow` or `tfidf` (`cpc.data.sentences.bags`)."""
+    """Bags of words of labelled sentences, `bow` or `tfidf`."""
 
     dims: Mapping[str, int] = {}
 

@@ -3,7 +3,6 @@
 n recordings.
 """
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from cpc.data.signals.pack import PackedSignals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.packed import check_skipped
-from cpc.data.store.shards import Shards
+from cpc.data.store.shards import Shards, list_of, open_table
 
 TABLE_NAME = "signals.json"
 
@@ -59,27 +58,21 @@ def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tup
         ValueError: if the shards hold no signals, are damaged, or were made with `missing: mask` and `missing` is
             `refuse`; as `check_skipped`.
     """
-    path = shards.folder / TABLE_NAME
-    if not path.is_file():
-        raise ValueError(f"{shards.source} holds no signals: name a folder that `cpc data shard` made from signals")
-    packed = PackedSignals(shards.folder, shards)
-    try:
-        table = json.loads(path.read_bytes())
+    with open_table(shards, TABLE_NAME, "signals") as table:
+        packed = PackedSignals(shards.folder, shards)
         if table["missing"] not in ("refuse", "mask"):
             raise ValueError(f"missing is {table['missing']!r}")
         recordings = ArrayRecordings(
             channels=packed.channels,
             sample_rate_hz=packed.sample_rate_hz,
-            splits=_strings(table["splits"], len(packed)),
-            groups=_strings(table["groups"], len(packed)),
-            names=_strings(table["names"], len(packed)),
+            splits=list_of(str, table["splits"], len(packed)),
+            groups=list_of(str, table["groups"], len(packed)),
+            names=list_of(str, table["names"], len(packed)),
             labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
             missing=table["missing"],
             source=shards.source,
-            units=_strings(table.get("units", [""] * len(packed.channels)), len(packed.channels)),
+            units=list_of(str, table.get("units", [""] * len(packed.channels)), len(packed.channels)),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"{path} is not a table of signals; is it damaged? {error!r}") from error
     if missing == "refuse" and recordings.missing == "mask":
         raise ValueError(
             f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
@@ -96,7 +89,7 @@ def _runs(codes: np.ndarray) -> list[int]:
 
 
 def _labels(entry: dict[str, Any], lengths: np.ndarray) -> Labels:
-    classes = _strings(entry["classes"], len(entry["classes"]))
+    classes = list_of(str, entry["classes"])
     if "codes" in entry:
         names = [*classes, ""]  # -1 is the last one
         return RecordingLabels([names[code] for code in _integers(entry["codes"], len(lengths), len(classes))], classes)
@@ -112,17 +105,9 @@ def _load(runs: list[np.ndarray], classes: list[str]) -> tuple[list[np.ndarray],
     return [np.repeat(codes.astype(np.int32), counts) for codes, counts in runs], classes
 
 
-def _strings(values: Any, num: int) -> list[str]:
-    if not isinstance(values, list) or len(values) != num or not all(type(value) is str for value in values):
-        raise ValueError(f"a list of {num} strings is missing")
-    return values
-
-
 def _integers(values: Any, num: int, most: int) -> np.ndarray:
     """Return a list of integers from -1 to below `most`."""
-    if not isinstance(values, list) or len(values) != num or not all(type(value) is int for value in values):
-        raise ValueError(f"a list of {num} integers is missing")
-    array = np.array(values, np.int64)
+    array = np.array(list_of(int, values, num), np.int64)
     if len(array) and not -1 <= array.min() <= array.max() < most:
         raise ValueError(f"integers from {array.min()} to {array.max()} lie outside of -1 to {most - 1}")
     return array

@@ -2,6 +2,7 @@
 
 import os
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
@@ -140,3 +141,23 @@ def require_utf8(names: Iterable[str], where: str) -> None:
     bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
     if bad:
         raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")
+
+
+def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:
+    """Raise an error about files that cannot be used; with `skip_bad`, warn instead, unless all are bad.
+
+    Args:
+        problems: a message for each bad file; if there are none, nothing happens.
+        num: number of all files.
+        nouns: noun for the files, in the plural.
+        skip_bad: whether the caller goes on without bad files.
+
+    Raises:
+        ValueError: naming the first few.
+    """
+    if not problems:
+        return
+    words = f"{len(problems)} of {num} {nouns} cannot be used:\n{name_a_few(problems)}"
+    if not skip_bad or len(problems) == num:
+        raise ValueError(f"{words}\nrepair or remove them, or set `skip_bad` to go on without them")
+    warnings.warn(f"went on without {words}", stacklevel=4)

@@ -10,7 +10,6 @@ import errno
 import math
 import os
 import shutil
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +22,7 @@ from tqdm import tqdm
 
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically, build_once
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import refuse_bad
 from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.statistics import ChannelStatistics, bit_sums, statistics_of, value_sums
@@ -203,12 +202,7 @@ def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
     Raises:
         ValueError: if rows were skipped without `skip_bad`, or all rows were skipped. The message names the first few.
     """
-    if packed.skipped:
-        problems = f"{len(packed.skipped)} of {len(packed)} {noun}s cannot be used:\n"
-        problems += name_a_few(list(packed.skipped.values()))
-        if not skip_bad or len(packed.skipped) == len(packed):
-            raise ValueError(f"{problems}\nrepair or remove them, or set `skip_bad` to go on without them")
-        warnings.warn(f"went on without {problems}", stacklevel=4)
+    refuse_bad(list(packed.skipped.values()), len(packed), f"{noun}s", skip_bad)
 
 
 def _build(

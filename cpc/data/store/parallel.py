@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from cpc.config.argument_rules import Count, checked
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_workers: int) -> Iterator[Result]:
+@checked
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_workers: Count) -> Iterator[Result]:
     """Yield `function(item)` for every item, in the order of `items`, computed by `num_workers` threads.
 
     Unlike `ThreadPoolExecutor.map`, at most `4 * num_workers` items are pending, so a slow consumer does not fill the
@@ -18,8 +21,6 @@ def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_
     Raises:
         ValueError: if `num_workers` is less than 1.
     """
-    if num_workers < 1:
-        raise ValueError(f"num_workers={num_workers} must be at least 1")
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:
         try:

@@ -25,7 +25,7 @@ import numpy as np
 from cpc.data.store.atomic import json_text
 from cpc.data.store.atomic_folder import build_atomically
 from cpc.data.store.fetching import fetch, is_url
-from cpc.data.store.untrusted import open_regular, read_bytes
+from cpc.data.store.untrusted import open_regular, read_bytes, reading
 
 FORMAT = 1
 INDEX_NAME = "shards.json"
@@ -282,6 +282,31 @@ def shard_name(shard: int) -> str:
 def is_sharded(source: str | Path) -> bool:
     """Return whether a source is a sharded corpus: a folder that holds `shards.json`, or any URL."""
     return is_url(source) or (Path(source) / INDEX_NAME).is_file()
+
+
+@contextmanager
+def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, Any]]:
+    """Yield a JSON table of a sharded corpus; every error of the block becomes a ValueError that names the table.
+
+    Args:
+        shards: the shards.
+        name: file name of the table.
+        contents: noun for what the table lists, such as `images`.
+    """
+    path = shards.folder / name
+    if not path.is_file():
+        raise ValueError(
+            f"{shards.source} holds no {contents}: name a folder that `cpc data shard` made from {contents}"
+        )
+    with reading(path, f"is not a table of {contents}; is it damaged?"):
+        yield json.loads(path.read_bytes())
+
+
+def list_of(kind: type, values: Any, num: int | None = None) -> list[Any]:
+    """Return a list of a table if it has `num` elements (None: any number) of one type; else raise ValueError."""
+    if not isinstance(values, list) or num not in (None, len(values)) or set(map(type, values)) - {kind}:
+        raise ValueError(f"a list of {'' if num is None else f'{num} '}{kind.__name__} is missing")
+    return values
 
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:

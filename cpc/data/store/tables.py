@@ -122,7 +122,8 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                 yield line_number, cells
     except UnicodeDecodeError as error:
         with path.open("rb") as stream:
-            line_number = next(line_number for line_number, line in enumerate(stream, start=1) if not _is_utf8(line))
+            is_bad = (line.decode(errors="replace").encode() != line for line in stream)
+            line_number = next(number for number, is_this in enumerate(is_bad, start=1) if is_this)
         raise ValueError(
             f"{path}, line {line_number}: is not UTF-8 ({error.reason}); expected {_SEPARATORS[delimiter]}, UTF-8: "
             "save the table in UTF-8"
@@ -178,11 +179,3 @@ def _tab_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def _is_value(cell: str) -> bool:
     return bool(_DATE.fullmatch(cell)) or not math.isnan(number_or_nan(cell)) or cell.strip().lower() == "nan"
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

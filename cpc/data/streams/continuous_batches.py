@@ -11,9 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cpc.data.batch import Batch
-
-UNKNOWN_LABEL = -100  # label beyond the end of the stream
+from cpc.data.batch import UNLABELLED, Batch
 
 
 class TrainingLanes:
@@ -98,7 +96,7 @@ def held_out_lanes(
     edges = np.arange(total + 1) * num_inputs // total
     lanes = rank * num_lanes + np.arange(num_lanes)
     starts, ends = edges[lanes], edges[lanes + 1]
-    padded = np.concatenate([stream, np.full(chunk_tokens + num_ahead, UNKNOWN_LABEL, stream.dtype)])
+    padded = np.concatenate([stream, np.full(chunk_tokens + num_ahead, UNLABELLED, stream.dtype)])
     for offset in range(0, int((ends - starts).max(initial=0)), chunk_tokens):
         first = np.minimum(starts + offset, num_inputs)
         tokens = torch.from_numpy(padded[first[:, None] + np.arange(chunk_tokens + num_ahead)].astype(np.int64))

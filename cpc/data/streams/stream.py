@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cpc.config.argument_rules import Count, Natural, checked
 from cpc.data.streams.resumable_index import ResumableIndex
 
 # (item, start)
@@ -62,21 +63,18 @@ class BatchStream(ResumableIndex):
         ValueError: if an argument is out of range, or no item has a slot.
     """
 
+    @checked
     def __init__(
         self,
         num_slots: np.ndarray,
         num_starts: np.ndarray | int,
-        batch_size: int,
-        seed: int,
+        batch_size: Count,
+        seed: Natural,
         rank: int = 0,
         world_size: int = 1,
         *,
         made_from: Mapping[str, Any] | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}, but must be at least 1")
-        if seed < 0:
-            raise ValueError(f"seed={seed}, but must not be negative")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank}, but must lie in 0..{world_size - 1} (world_size={world_size})")
         self._num_slots = np.asarray(num_slots, np.int64)

@@ -1,9 +1,10 @@
 """Uniform batches: each pass yields every slot of every item once, in random order."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from cpc.config.argument_rules import Range, checked
 from cpc.data.streams.stream import BatchStream
 
 # Number of runs of neighbouring items that are shuffled together. Neighbours often share a speaker, who then has 1/16
@@ -23,10 +24,11 @@ class UniformBatches(BatchStream):
         ValueError: if `slots_at_once` is less than 16.
     """
 
-    def __init__(self, *stream: Any, slots_at_once: int | None = None, **options: Any) -> None:
+    @checked
+    def __init__(
+        self, *stream: Any, slots_at_once: Annotated[int, Range(_NUM_RUNS)] | None = None, **options: Any
+    ) -> None:
         super().__init__(*stream, **options)
-        if slots_at_once is not None and slots_at_once < _NUM_RUNS:
-            raise ValueError(f"slots_at_once={slots_at_once}, but must be at least {_NUM_RUNS}")
         self._slots_at_once = slots_at_once
         if slots_at_once is not None:
             self.fingerprint["slots_at_once"] = slots_at_once

@@ -26,7 +26,7 @@ from jaxtyping import Shaped, UInt8
 from PIL import Image
 
 from cpc.config.extras import install_hint
-from cpc.data.images.pixels import convert_channels
+from cpc.data.images.files import convert_channels
 from cpc.data.store.untrusted import read_json
 from cpc.data.synthetic.record import REMEDY, make_once
 

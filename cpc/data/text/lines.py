@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cpc.data.store.contents import say_contents
 from cpc.data.store.fingerprints import Content, text_content
-from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.folders import find_files, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import decode, marked_encoding, read_text
 from cpc.data.store.untrusted import reading
@@ -33,7 +33,7 @@ class Text:
             depth; or `embedded`, the prose of `pydoc_data.topics` (`cpc.data.synthetic.prose`).
         valid_share: expected share of the blocks in `valid`, if no file name has the split `valid`.
         test_share: expected share of the blocks in `test`, if no file names a split.
-        skip_bad: leave out files that are not UTF-8, and print how many.
+        skip_bad: leave out files that are not UTF-8, and warn how many.
         is_whole: True to put every line into one split, `all`, whatever the names of the files.
 
     Attributes:
@@ -131,12 +131,9 @@ class Text:
             try:
                 num_blocks[name] = -(-sum(1 for _ in lines) // BLOCK_LINES)
             except ValueError as error:
-                if not skip_bad:
-                    raise
                 skipped.append(str(error))
+        refuse_bad(skipped, len(self._files), "files", skip_bad)
         self._files = {name: self._files[name] for name in num_blocks}
-        if skipped:
-            print(f"{len(skipped)} of {len(skipped) + len(num_blocks)} files skipped:\n{name_a_few(skipped)}")
         return num_blocks
 
     @property

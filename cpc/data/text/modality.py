@@ -36,13 +36,11 @@ class Text(Modality):
         lower_case: convert the text to lower case first.
         chunk_tokens: tokens of each lane in a batch; gradients flow within a chunk, contexts across chunks.
         batch_size: lanes per device, in training and on held-out text.
-        train_split: split to train on.
         eval_split: held-out split, on which the perplexity is measured; every evaluation reads all of it. `all`: every
             line of the source.
         valid_share: share of the lines that is held out as split `valid`, if no file name has the split `valid`.
         test_share: share of the lines that is held out as split `test`, if no file names a split.
         cache_dir: folder for the packed tokens; null: beside the text. The embedded prose is kept in memory.
-        skip_bad: leave out files that are not UTF-8, and print how many.
     """
 
     name = "text"

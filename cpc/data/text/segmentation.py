@@ -18,13 +18,9 @@ _IN_WORD = rf"{_LETTER}\p{{M}}\p{{Cf}}"  # marks, joiners, soft hyphens; U+200B 
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Line_Break=Complex_Context}]"
 _SPACED_WORD = rf"[{_LETTER}--{_UNSPACED}][{_IN_WORD}--[{_UNSPACED}--\p{{M}}]--\u200b]*"
 
-WORD = regex.compile(
-    rf"{_SPACED_WORD}(?:['\u2019\u05f3\u05f4]{_SPACED_WORD})*|(?![{_SPACE}\u200b])\X",
-    regex.VERSION1,
-)
+WORD = regex.compile(rf"{_SPACED_WORD}(?:['\u2019\u05f3\u05f4]{_SPACED_WORD})*|(?![{_SPACE}\u200b])\X", regex.VERSION1)
 CHUNK = regex.compile(
-    rf"{WORD_START}?(?:[{_LETTER}][{_IN_WORD}--\u200b]*|(?:(?![{_LETTER}{_SPACE}{WORD_START}])\X)+)",
-    regex.VERSION1,
+    rf"{WORD_START}?(?:[{_LETTER}][{_IN_WORD}--\u200b]*|(?:(?![{_LETTER}{_SPACE}{WORD_START}])\X)+)", regex.VERSION1
 )
 # Characters that version 1 cut in another way. \u0130 is one of them, because it becomes i and a mark in lower case.
 CUT_ANEW = regex.compile(rf"[\p{{M}}\p{{Cf}}\u0130\u05f3\u05f4{_UNSPACED}]", regex.VERSION1)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from scipy import stats
 from torch import Tensor
 
 from cpc.candidates.samplers import (
-    COUNTS,
     All,
     Bernoulli,
+    Counts,
     LearnedUnigram,
     LogUniform,
     Partition,
@@ -266,7 +267,7 @@ def test_tries_are_counted_to_the_last_class(generator: torch.Generator) -> None
     assert_mean(num_tries, sum((-1) ** (len(s) + 1) / sum(s) for s in subsets))
 
 
-@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("counts", get_args(Counts))
 def test_every_class_there_is(counts: str, generator: torch.Generator) -> None:
     draw = Unigram([5, 0, 1, 3], counts=counts).sample(None, 3, torch.tensor([0, 3]), generator=generator)
     assert sorted(draw.ids.tolist()) == [0, 2, 3]
@@ -413,7 +414,7 @@ def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> 
 def test_targets_that_no_draw_can_avoid_are_named() -> None:
     with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
         Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
-    with pytest.raises(ValueError, match="hits='drop' is not one of keep, remove, exclude"):
+    with pytest.raises(ValueError, match="hits='drop': Uniform offers keep, remove, exclude"):
         Uniform(9).check_request(2, "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))

@@ -6,8 +6,8 @@ pytest.importorskip("gymnasium")
 
 from small_pong import NAME
 
+from cpc.data.frames.corpus import Recording
 from cpc.data.frames.record import record
-from cpc.data.frames.recording import Recording
 
 
 @pytest.fixture(scope="session")

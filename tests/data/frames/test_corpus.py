@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.frames.corpus import FrameCorpus
+from cpc.data.frames.corpus import FrameCorpus, Recording
 from cpc.data.frames.modality import Frames
-from cpc.data.frames.recording import Recording
 from cpc.data.streams.resumable_index import check_same_batches
 from cpc.encoders import FrameEncoder
 

@@ -10,9 +10,9 @@ import pytest
 from small_pong import BALL_X, BALL_Y, HEIGHT, NAME, PLAYER_Y, WIDTH, SmallPong
 
 from cpc.cli import main
+from cpc.data.frames.corpus import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.frames.environments import resize_frame
 from cpc.data.frames.record import record
-from cpc.data.frames.recording import FRAMES_NAME, STEPS_NAME, Recording
 
 
 def test_an_episode_is_the_game_that_its_seed_plays(recording: Recording) -> None:
@@ -91,7 +91,7 @@ def test_what_cannot_be_recorded(
     assert "has no begin(seed)" in refused(capsys, NAME, folder, "--policy", "small_pong.Silent")
     assert "--num_episodes=0 must be at least 1" in refused(capsys, NAME, folder, "--num_episodes", "0")
     assert "too few" in refused(capsys, NAME, folder, "--num_episodes", "2")
-    assert "exists already" in refused(capsys, NAME, tmp_path)
+    assert "already exists" in refused(capsys, NAME, tmp_path)
     assert not folder.exists()
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     assert "uv sync --extra frames" in refused(capsys, NAME, folder)

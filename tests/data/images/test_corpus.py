@@ -15,8 +15,7 @@ import torch
 from PIL import Image
 
 from cpc.data import Images
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.pack import pack_images
 from cpc.data.images.patch_augmentation import PatchAugmentation
 from cpc.data.map_style import HeldOut
@@ -400,8 +399,7 @@ def test_what_images_have_not_is_named_before_anything_is_packed(
     corpus = open_corpus()
     corpus.check("train", "valid", None)
     with pytest.raises(
-        ValueError,
-        match=r"no speakers: choose a strategy \(`loss.negatives`\) among mixed, mixed_excl",
+        ValueError, match=r"no speakers: choose a strategy \(`loss.negatives`\) among mixed, mixed_excl"
     ):
         corpus.check("train", needs_speakers=True)
     with pytest.raises(ValueError, match="of split 'test'; its splits are train, unlabelled, valid"):

@@ -13,8 +13,8 @@ from PIL import Image
 
 import cpc.data.images.pack
 import cpc.data.store.packed
+from cpc.data.images.files import read_square
 from cpc.data.images.pack import PackedImages, pack_images
-from cpc.data.images.pixels import read_square
 from cpc.data.images.sources import read_image_source
 from cpc.data.images.table import ImageTable
 

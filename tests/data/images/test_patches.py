@@ -7,6 +7,7 @@ from scipy.ndimage import map_coordinates
 
 from cpc.data.images.patch_augmentation import PatchAugmentation, _moved
 from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.encoders.patch_grid import PatchGrid
 
 GRID = PatchGrid(16, 8)
@@ -22,8 +23,8 @@ def test_the_papers_grid() -> None:
 
 
 def test_grids_that_are_none_are_named() -> None:
-    with pytest.raises(ValueError, match="stride=0"):
-        PatchGrid(8, 0)
+    with pytest.raises(ValueError, match="PatchEncoder: stride=0 must be at least 1"):
+        PatchEncoder(TinyTrunk(4), 8, 0)
     with pytest.raises(ValueError, match="stride=9 is larger than patch_size=8"):
         PatchGrid(8, 9)
 
@@ -168,5 +169,5 @@ def test_grey_patches_keep_their_one_channel() -> None:
 
 
 def test_an_unknown_augmentation_is_named() -> None:
-    with pytest.raises(ValueError, match="augmentation='v3' is not one of none, v1, v2"):
+    with pytest.raises(ValueError, match="kind='v3' is not one of none, v1, v2"):
         PatchAugmentation("v3", GRID, FILL)

@@ -11,7 +11,7 @@ import torch
 from cpc import cli
 from cpc.data import Images, read_image_source
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.sharded import TABLE_NAME
+from cpc.data.images.pack import TABLE_NAME
 from cpc.data.sharding import shard_corpus
 from cpc.data.store.shards import INDEX_NAME, Shards
 from cpc.encoders.patch_grid import PatchGrid

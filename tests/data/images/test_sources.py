@@ -11,7 +11,7 @@ import pytest
 import torchvision
 from PIL import Image
 
-from cpc.data.images.pixels import read_square
+from cpc.data.images.files import read_square
 from cpc.data.images.sources import read_image_source
 from cpc.data.images.table import ImageTable
 
@@ -471,8 +471,7 @@ def test_a_source_of_test_images_or_of_one_image_cannot_be_divided(tmp_path: Pat
     assert read_image_source(tmp_path / "tests").splits == ["test", "test"]
     write_images(tmp_path / "one", "a/1.png")
     with pytest.raises(
-        ValueError,
-        match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set",
+        ValueError, match=r"a/1\.png: these 1 are too few, since train, valid need at least one each; add some, or set"
     ):
         read_image_source(tmp_path / "one")
 

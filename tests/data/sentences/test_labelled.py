@@ -9,8 +9,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from cpc.data.sentences.bags import SparseRows, bags, unit_rows
-from cpc.data.sentences.labelled import read_labelled, set_and_split
+from cpc.data.sentences.labelled import SparseRows, bags, read_labelled, set_and_split, unit_rows
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "sentclf"
 

@@ -141,13 +141,13 @@ def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_pa
     ("change", "message"),
     [
         ({"missing": "no"}, "missing is 'no'"),
-        ({"names": ["a"]}, "a list of 6 strings is missing"),
-        ({"units": "mV"}, "a list of 2 strings is missing"),
+        ({"names": ["a"]}, "a list of 6 str is missing"),
+        ({"units": "mV"}, "a list of 2 str is missing"),
         ({"labels": {"mood": {"classes": ["a"], "codes": [1] * 6}}}, "integers from 1 to 1 lie outside of -1 to 0"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 1]] * 6}}}, "runs of labels do not fit"),
         ({"labels": {"mood": {"classes": ["a"], "runs": [[0, 2**62]] * 6}}}, "lie outside"),
         ({"labels": {"mood": {"classes": ["a"], "runs": []}}}, "zip"),
-        ({"labels": []}, "AttributeError"),
+        ({"labels": []}, "has no attribute"),
     ],
 )
 def test_damaged_tables_are_named(sharded: Path, tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -159,7 +159,7 @@ def test_damaged_tables_are_named(sharded: Path, tmp_path: Path, change: dict[st
     seal = Seal.of(content)
     index["files"][TABLE_NAME] = {"num_bytes": seal.num_bytes, "sha256": seal.sha256}
     (folder / INDEX_NAME).write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=f"{TABLE_NAME} is not a table of signals.*{message}"):
+    with pytest.raises(ValueError, match=f"{TABLE_NAME}: is not a table of signals.*{message}"):
         open_source(folder)
 
 

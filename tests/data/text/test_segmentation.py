@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cpc.data.text.byte_pairs import chunks
 from cpc.data.text.segmentation import CUT_ANEW, WORD, normal_form, split_sentences
+from cpc.data.text.vocabulary import chunks
 
 ENGLISH_WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")  # as every run before version 2 cut it
 ENGLISH_CHUNK = re.compile(r"\u2581?(?:\w+|[^\w\s\u2581]+)")

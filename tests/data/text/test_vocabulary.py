@@ -7,8 +7,7 @@ from unicodedata import is_normalized, normalize
 
 import pytest
 
-from cpc.data.text.byte_pairs import BytePairs, chunks, learn_merges
-from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary, build_vocabulary
+from cpc.data.text.vocabulary import END, UNKNOWN, BytePairs, Vocabulary, build_vocabulary, chunks, learn_merges
 
 pytest.importorskip("tokenizers")
 

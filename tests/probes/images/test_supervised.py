@@ -9,8 +9,7 @@ import torch
 
 import cpc
 from cpc.data.batch import Batch
-from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.dataset import ImageDataset
+from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.results import summarise
