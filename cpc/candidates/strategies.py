@@ -122,6 +122,8 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
 
 def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
     """Raise ValueError if an entry is negative or exceeds `most`, since targets would lie in another sequence."""
+    if len(num_latents) == 0:  # a rank without sequences
+        return
     lowest, highest = (int(end) for end in num_latents.aminmax())
     if lowest < 0 or highest > most:
         raise ValueError(

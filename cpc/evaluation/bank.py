@@ -16,7 +16,7 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.contrastive import flat_queries, predicted
-from cpc.losses.output import sum_by_step
+from cpc.losses.output import RowLosses, sum_by_step
 from cpc.losses.rows import rows_mask, rows_of
 from cpc.losses.sequences import Sequences
 from cpc.model import CPC
@@ -84,9 +84,15 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
 
 def bank_contrast(output: Output, sequences: Sequences, bank: LatentBank) -> ContrastiveOutput:
-    """Return the output of `cpc.losses.Contrastive` with all latents of a bank as candidates, without gradients."""
+    """Return the sums of `cpc.losses.Contrastive` with all latents of a bank as candidates, without gradients.
+
+    The loss is the mean over rows.
+    """
     geometry, positives = sequences.geometry, rearrange(predicted(output), "b ... d -> (b ...) d")
     rows = moved(rows_of(rows_mask(sequences.is_valid, geometry), geometry), positives.device)
-    ids = sequences.ids.to(positives.device)[rows.sequence]
-    found = bank_loss(flat_queries(output)[rows.query], positives[rows.target], bank, sequence_id=ids)
+    none = torch.zeros(0, device=positives.device)
+    found = RowLosses(none.sum(), none, none.long(), none)
+    if len(rows.query) > 0:
+        ids = sequences.ids.to(positives.device)[rows.sequence]
+        found = bank_loss(flat_queries(output)[rows.query], positives[rows.target], bank, sequence_id=ids)
     return sum_by_step(found, rows.step, rows.sequence, geometry.num_steps, len(sequences.num_latents))

@@ -99,7 +99,7 @@ def _plan(
     device: torch.device,
 ) -> Plan:
     sequences = Sequences(geometry, *(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
-    check_length(max(geometry.shape), geometry.distances[0])
+    check_length(geometry.shortest, geometry.distances[0])
     has_row = rows_mask(sequences.is_valid, geometry)  # [S, P, K]
     num_known = sequences.is_valid.sum(1)
     if sequences.is_known is None:
@@ -117,7 +117,7 @@ def _plan(
     sources, first = (own, 0) if share.is_apart else (sequences, share.own.start)
     query, step, sequence, target = rows_of(has_row[share.own], geometry)
     allowed = allowed_matrix(strategy, own.ids, own.group_id, sources.ids, sources.group_id)
-    num_rows = reduce(has_row.long(), "s (j p) k -> (j k)", "sum", j=len(geometry.directions))
+    num_rows = reduce(has_row.sum(0), "(j p) k -> (j k)", "sum", j=len(geometry.directions))
     rows = CandidateSet(
         query_index=query,
         positive_index=first * geometry.num_latents + target,

@@ -57,7 +57,7 @@ def info_nce(
         compute: how matrix products are rounded. `auto`: not at all on a CPU; on a GPU like `tf32`, or like `bf16` if
             the queries are bfloat16. `float32`: not at all. `tf32`: operands have 11 bits on a GPU that has TF32.
             `bf16`: operands have 8 bits; on a GPU scores and score gradients too. Sums are float32 (log-sum-exp, and
-            sums over tiles). Products with few drawn negatives on a CPU are not rounded. `reference` runs the
+            sums over tiles). `reference` runs the
             definition, in float64 and with the whole score matrix in memory.
 
     Returns:

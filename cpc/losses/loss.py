@@ -54,8 +54,10 @@ class Loss(nn.Module):
         """Return the sequences of an output; `ids` are the arguments of `Sequences.of`.
 
         Raises:
-            ValueError: the errors of `Sequences.of`.
+            ValueError: the errors of `Sequences.of`; or if targets and latents are not as many.
         """
+        if output.targets is not None and output.targets.shape[:-1] != output.latents.shape[:-1]:
+            raise ValueError(f"targets {list(output.targets.shape)} do not fit latents {list(output.latents.shape)}")
         num_steps = len(next(iter(output.queries.values())))
         distances = tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
         geometry = Geometry(tuple(output.latents.shape[1:-1]), tuple(output.queries), distances)

@@ -39,8 +39,8 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
     another rank, the share is apart.
 
     Raises:
-        ValueError: on every rank: if the latents of the ranks differ in shape, only some ranks have a `sequence_id`, or
-            a strategy needs speakers that are unknown.
+        ValueError: on every rank: if the ranks have different numbers of latents, only some ranks have a
+            `sequence_id`, or a strategy needs speakers that are unknown.
     """
     num, geometry = len(sequences.num_latents), sequences.geometry
     if not _has_other_ranks():
@@ -59,7 +59,8 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
     num_latents, sequence_id, group_id = _remove_padding(all_ids, nums).unbind(1)
     is_known = None
     if bool(headers[:, -1].any()):
-        is_known = sequences.is_valid if sequences.is_known is None else sequences.is_known
+        known = sequences.is_known
+        is_known = torch.ones(num, geometry.num_latents, dtype=torch.bool) if known is None else known
         is_known = _remove_padding(_all_gather(_padded(is_known.byte(), max(nums))), nums).bool()
     everyone = sequences._replace(
         num_latents=num_latents,

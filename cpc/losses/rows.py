@@ -36,6 +36,11 @@ class Geometry(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def shortest(self) -> int:
+        """Length of the shortest column along a direction."""
+        return min(self.shape[direction in ("right", "left")] for direction in self.directions)
+
+    @property
     def num_steps(self) -> int:
         """J K."""
         return len(self.directions) * len(self.distances)

@@ -54,8 +54,8 @@ class Sequences(NamedTuple):
         """Check and copy lengths and identities; None stands for no padding, and for no unknown latents.
 
         Raises:
-            ValueError: if an argument is not one integer for each sequence, `is_known` not one boolean for each latent,
-                or `num_latents` counts more latents than there are.
+            ValueError: if an argument is not one integer for each sequence, or `is_known` not one boolean for each
+                latent.
         """
         for name, ids in (("num_latents", num_latents), ("sequence_id", sequence_id), ("group_id", group_id)):
             if ids is not None:
@@ -63,14 +63,13 @@ class Sequences(NamedTuple):
         num_latents, sequence_id, group_id = _copy_to_host(num_latents, sequence_id, group_id)
         if num_latents is None:
             num_latents = torch.full((num_sequences,), geometry.num_latents)
-        check_num_latents(num_latents, geometry.num_latents)
         sequences = cls(geometry, num_latents, sequence_id, group_id, **others)
         if is_known is None:
             return sequences
         check_tensor("is_known", is_known, "booleans", (num_sequences, geometry.num_latents))
         is_known = is_known.cpu()
         # Equal lengths without missing latents share a candidate set.
-        has_missing = bool((sequences.is_valid & ~is_known).any())
+        has_missing = bool((sequences._is_signal() & ~is_known).any())
         return sequences._replace(is_known=is_known) if has_missing else sequences
 
     @property
@@ -80,9 +79,16 @@ class Sequences(NamedTuple):
 
     @property
     def is_valid(self) -> Bool[Tensor, "B L"]:
-        """Mask of the latents that can be targets and candidates: known latents that are not padding."""
-        mask = torch.arange(self.geometry.num_latents) < rearrange(self.num_latents, "b -> b 1")
-        return mask if self.is_known is None else mask & self.is_known
+        """Mask of the latents that can be targets and candidates: known latents that are not padding.
+
+        Raises:
+            ValueError: if a sequence counts more latents than there are. With several ranks, all raise it for all.
+        """
+        check_num_latents(self.num_latents, self.geometry.num_latents)
+        return self._is_signal() if self.is_known is None else self._is_signal() & self.is_known
+
+    def _is_signal(self) -> Bool[Tensor, "B L"]:
+        return torch.arange(self.geometry.num_latents) < rearrange(self.num_latents, "b -> b 1")
 
     def select(self, part: slice) -> "Sequences":
         """Return some of the sequences."""

@@ -156,4 +156,6 @@ def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
         rows = plan("mixed", Sequences(Geometry((6,), ("",), (1, 2, 3)), torch.tensor([5, 6]))).rows
-    assert not any(each.is_inference() for each in vars(rows).values() if isinstance(each, torch.Tensor))
+        layout = layout_of(rows)
+    tensors = [*vars(rows).values(), *layout, *layout.blocks[0]]
+    assert not any(each.is_inference() for each in tensors if isinstance(each, torch.Tensor))

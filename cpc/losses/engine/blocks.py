@@ -9,7 +9,6 @@ M rows, N candidates, B sequences that are predicted, T targets; m and n count t
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
@@ -70,6 +69,7 @@ _LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
 
 
 @torch.compiler.disable
+@torch.inference_mode(False)
 def layout_of(rows: CandidateSet) -> Layout:
     """Return the layout of a candidate set. It is kept as long as the set."""
     if rows not in _LAYOUTS:
@@ -102,9 +102,10 @@ def split_scores(
     whole = Block(positives=rearrange(positives, "m -> m 1"), candidate_mask=mask, sequence=sequence)
     if mask is None or bool((mask == mask[:1]).all()):
         return (whole,)
-    members = np.ascontiguousarray(np.packbits(mask.numpy(), axis=0).T)  # [N, B / 8] bytes
-    _, first, inverse = np.unique(members.view(f"V{members.shape[1]}")[:, 0], return_index=True, return_inverse=True)
-    class_of, is_scored = torch.from_numpy(inverse), mask[:, torch.from_numpy(first)]
+    is_new = torch.cat([torch.ones(1, dtype=torch.bool), (mask[:, 1:] != mask[:, :-1]).any(0)])
+    runs = mask[:, is_new]  # equal neighbours, such as the latents of a sequence, are compared once
+    is_scored, class_of_run = torch.unique(runs, dim=1, return_inverse=True)
+    class_of = class_of_run[is_new.cumsum(0) - 1]
     num_candidates = torch.bincount(class_of[mask.any(0)], minlength=is_scored.shape[1])
     is_scored[sequence, class_of[positives]] = True
     patterns, pattern = torch.unique(is_scored, dim=0, return_inverse=True)

@@ -93,7 +93,7 @@ def loss_and_gradients(
     assert targets is not None
     if num_times is not None:
         num_times = num_times if sequence is None else num_times[sequence]
-        scores.masked_fill_(num_times == 0, -torch.inf)
+        scores.masked_fill_(~num_times if num_times.dtype == torch.bool else num_times == 0, -torch.inf)
     if own is not None:
         scores.scatter_(1, own, -torch.inf)
     if log_count is not None:

@@ -119,7 +119,9 @@ def tiled_loss(
             lengths = None if own is None else torch.linalg.vector_norm(block_candidates, dim=-1, dtype=dtype)
             num_rows = len(weight) if block.rows is None else len(block.rows)
             tiles = choose_tiles(
-                block, num_rows, block_candidates, block_bias, None if drawn is None else block.columns_of(drawn)
+                *(block, num_rows, block_candidates, block_bias),
+                None if drawn is None else block.columns_of(drawn),
+                rounding,
             )
             for start in range(0, num_rows, tiles.tile_rows):
                 tile = slice(start, min(start + tiles.tile_rows, num_rows))

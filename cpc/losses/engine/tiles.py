@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,19 +86,20 @@ def _has_triton() -> bool:
 
 
 def choose_tiles(
-    block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None
+    block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, rounding: str
 ) -> "SharedTiles | PerRowTiles | DrawnTiles":
     """Return the fastest tiles of a block.
 
     Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`; `drawn` are `[M, R]`
     columns of the block.
     """
+    shared = partial(SharedTiles, block, num_rows, candidates, bias, drawn, rounding)
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias)
     if drawn is None or candidates.device.type != "cpu" or len(candidates) <= DRAWN_BEYOND * drawn.shape[1]:
-        return SharedTiles(block, num_rows, candidates, bias, drawn)
+        return shared()
     if has_kernel(candidates) or compiled(SOURCE) is None:
-        return SharedTiles(block, num_rows, candidates, bias, drawn)
+        return shared()
     assert block.positives is not None
     return DrawnTiles(torch.cat([block.positives, drawn], 1), candidates, bias)
 
@@ -105,20 +107,27 @@ def choose_tiles(
 class SharedTiles:
     """All candidates are scored in one product; those that a row does not have, or has several times, are counted.
 
-    Candidates may be bfloat16. Scores and score gradients then are bfloat16 too, which halves the memory that is read
-    and written; sums are float32. The gradients of a tile must be computed before the scores of the next tile, which
-    overwrite its memory.
+    Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, which halves the
+    memory that is read and written; sums are float32. The gradients of a tile must be computed before the scores of the
+    next tile, which overwrite its memory.
 
     Attributes:
         tile_rows: number of rows of a tile.
     """
 
     def __init__(
-        self, block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None = None
+        self,
+        block: Block,
+        num_rows: int,
+        candidates: Tensor,
+        bias: Tensor | None,
+        drawn: Tensor | None = None,
+        rounding: str = "float32",
     ) -> None:
         self.block, self.candidates, self.bias, self.drawn = block, candidates, bias, drawn
         self.tile_rows = max(1, min(num_rows, num_tile_rows(candidates)))
         self.scratch = candidates.new_empty(self.tile_rows, len(candidates))
+        self.factor = candidates.bfloat16() if rounding == "bf16" else candidates  # of the products of gradients
 
     def scores(self, queries: Float[Tensor, "m D"], tile: slice) -> Tensor:
         """Return the scores `[m, N]`, which callers may overwrite."""
@@ -140,14 +149,14 @@ class SharedTiles:
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:
         """Return score gradients times candidates, of the shape `[m, D]`."""
-        return _sum_product(score_grads, self.candidates)
+        return _sum_product(score_grads.to(self.factor.dtype), self.factor)
 
     def add_candidate_gradient(self, score_grads: Tensor, queries: Tensor, total: Tensor) -> None:
         """Add score gradients times weighted queries to `total`, of the candidates' shape."""
-        if score_grads.dtype == total.dtype:
+        if self.factor.dtype == total.dtype:
             total.addmm_(score_grads.T, queries)
         else:
-            total += _sum_product(score_grads.T, queries.to(score_grads.dtype))
+            total += _sum_product(score_grads.to(self.factor.dtype).T, queries.to(self.factor.dtype))
 
     def add_bias_gradient(self, score_grads: Tensor, weight: Tensor, total: Tensor) -> None:
         """Add score gradients times weights `[m, 1]` to `total`, of the bias's shape."""
@@ -258,4 +267,4 @@ def _sum_product(left: Tensor, right: Tensor) -> Tensor:
     """Return a product that is summed, and returned, in float32 or float64."""
     if left.dtype != torch.bfloat16:
         return torch.mm(left, right)
-    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else torch.mm(left.float(), right.float())
+    return torch.mm(left, right, out_dtype=torch.float32) if left.is_cuda else torch.mm(left, right).float()
