@@ -189,7 +189,7 @@ def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> di
             num_classes = len(task.classes)
             protocol = ProbeProtocol(l2=penalties[name] * len(train_part))
             answers = [fit_probe(train_part, num_classes, protocol).answer(test)]
-            accuracies.append(summarise(answers, test, num_classes, len(train_part)).accuracy_percent)
+            accuracies.append(summarise(answers, num_classes).accuracy_percent)
         found[name] = float(np.mean(accuracies))
     return found
 

@@ -4,7 +4,6 @@ n examples, D feature dim.
 """
 
 import math
-import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.probes.classifier import BLOCK_ROWS, Probe, read, standardise
+from cpc.probes.classifier import BLOCK_ROWS, Probe, standardise
 from cpc.probes.task import Examples
 
 _GROUP_BYTES = 256_000_000
@@ -29,15 +28,9 @@ def fit_hidden(
     device: str | torch.device = "cpu",
     title: str | None = None,
 ) -> Probe:
-    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero; see `fit_probe`.
+    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero.
 
-    Args:
-        train: the training examples.
-        num_classes: Y.
-        protocol: a `ProbeProtocol` with a hidden layer, whose fields are all set.
-        seed: seed of the initial weights and the order of the examples.
-        device: device of the computation.
-        title: title of the progress bar; None for no bar.
+    The arguments are those of `fit_probe`; all fields of the protocol are set.
     """
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(train.values.shape[1], num_classes, [protocol.hidden_dim], protocol.l2, generator)
@@ -73,26 +66,16 @@ def _minibatches(
     memory-mapped store is read in long runs. The order does not depend on where the values are stored.
     """
     blocks_per_group = max(1, _GROUP_BYTES // (4 * train.values.shape[1] * BLOCK_ROWS))
-    blocks = np.split(np.arange(len(train)), range(BLOCK_ROWS, len(train), BLOCK_ROWS))
-    rest = np.zeros(0, np.int64)
+    blocks = torch.arange(len(train)).split(BLOCK_ROWS)
+    x, labels = torch.zeros(0, train.values.shape[1]), torch.zeros(0, dtype=torch.int64)
     for group in torch.randperm(len(blocks), generator=generator).split(blocks_per_group):
-        chosen = [blocks[i] for i in group.tolist()]
-        for block in chosen:
-            _prefetch(train.values, int(train.rows[block[0]]), int(train.rows[block[-1]]))
-        order = np.concatenate([rest, *chosen])
-        order = order[torch.randperm(len(order), generator=generator).numpy()]
+        read = np.concatenate([blocks[i].numpy() for i in group.tolist()])
+        x = torch.cat([x, train.read(read)])
+        labels = torch.cat([labels, torch.from_numpy(train.labels[read])])
+        order = torch.randperm(len(x), generator=generator)
         num_whole = len(order) // batch_size * batch_size
-        for start in range(0, num_whole, batch_size):
-            batch = order[start : start + batch_size]
-            yield read(train, batch), torch.from_numpy(train.labels[batch])
-        rest = order[num_whole:]
-    if len(rest):
-        yield read(train, rest), torch.from_numpy(train.labels[rest])
-
-
-def _prefetch(values: np.ndarray, first: int, last: int) -> None:
-    """Make the disk read these rows of a memory-mapped array in one run, before they are read in random order."""
-    mapped = getattr(values, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
-        start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, start, min((int(last) + 1) * values.strides[0], len(mapped)) - start)
+        for batch in order[:num_whole].split(batch_size) if num_whole else ():
+            yield x[batch], labels[batch]
+        x, labels = x[order[num_whole:]], labels[order[num_whole:]]
+    if len(x):
+        yield x, labels

@@ -23,25 +23,16 @@ def fit_probe(
     title: str | None = None,
     penalty_chosen_by: str = "likelihood",
 ) -> Probe:
-    """Fit a probe to frozen features.
+    """Fit a probe to frozen features, standardised by the training examples.
 
-    Features are standardised by the training examples. The linear probe minimises the sum of the cross-entropies +
-    l2 / 2 |W|^2, the objective of scikit-learn's LogisticRegression (see `cpc.probes.convex.solve`). Its optimum does
-    not depend on the seed.
-
-    Args:
-        train: the training examples.
-        num_classes: Y.
-        protocol: settings of the fit.
-        seed: seed of the initial weights and the order of the examples; used only with a hidden layer.
-        device: device of the computation.
-        title: title of the progress bar; None for no bar.
-        penalty_chosen_by: criterion of `cpc.data.probe_data.ProbeData`.
+    The linear probe minimises the sum of the cross-entropies + l2 / 2 |W|^2, the objective of scikit-learn's
+    LogisticRegression (see `cpc.probes.convex.solve`); its optimum does not depend on the seed. `title` is that of the
+    progress bar, None for no bar; `penalty_chosen_by` is the criterion of `cpc.data.probe_data.ProbeData`.
     """
     if protocol.hidden:
         return fit_hidden(train, num_classes, protocol, seed, device, title)
     mean, scale = standardise(train)
-    coordinates = Coordinates(train.values, train.rows, mean, scale, device)
+    coordinates = Coordinates(train.values, train.indices, mean, scale, device)
     l2, start, tolerance = protocol.l2, None, _TOLERANCE_GIVEN
     with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
         if l2 is None:

@@ -123,11 +123,10 @@ class OnlineProbe(pl.Callback):
         self._label_counts += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """Return the result over the held-out batches since the last call, with log N - L of the same weights.
+        """Return a line of `probe.jsonl` on the held-out batches since the last call, with log N - L.
 
-        Returns:
-            A line of `probe.jsonl`; measures are None if no held-out frame is labelled. H(Y) is the entropy of the test
-            labels, and H(Y) - CE is a lower bound on the information of the features about the labels.
+        Measures are None if no held-out frame is labelled. H(Y) is the entropy of the test labels, and H(Y) - CE is a
+        lower bound on the information of the features about the labels.
         """
         totals = torch.stack([self._num_correct.double(), self._cross_entropy])
         counts = _sum_over_ranks(trainer, self._label_counts.double())

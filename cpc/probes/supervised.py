@@ -82,14 +82,7 @@ class SupervisedProtocol:
 
 
 class Head(Probe):
-    """The linear softmax of a network that is trained for labels.
-
-    Args:
-        dim: D.
-        num_classes: Y.
-        norm: normalisation of `SupervisedProtocol`.
-        seed: seed of the weights.
-    """
+    """The linear softmax of a network that is trained for labels; `norm` is that of `SupervisedProtocol`."""
 
     def __init__(self, dim: int, num_classes: int, norm: str, seed: int) -> None:
         super().__init__(dim, num_classes)
@@ -123,13 +116,7 @@ def train_supervised(
 ) -> tuple[Head, int]:
     """Train a model in place, with a linear softmax, on the training part of a task.
 
-    Args:
-        model: the untrained or pretrained model.
-        probe_data: source of the batches, the trained modules, and the vectors for the softmax.
-        task: the task.
-        protocol: budget and rates.
-        is_pretrained: use a tenth of the learning rate for the model.
-        title: title of the progress bar; None for no bar.
+    A pretrained model has a tenth of the learning rate. `title` is that of the progress bar, None for no bar.
 
     Returns:
         The softmax, and the number of steps taken.

@@ -5,29 +5,29 @@ from dataclasses import replace
 import pytest
 
 from cpc.bounds import Bound
-from cpc.bounds.gaussian import advice, information_at_reading_nats, optimal_reading_nats
+from cpc.bounds.gaussian import advice, information_at_bound_nats, optimal_bound_nats
 from cpc.candidates import STRATEGIES
 
 
 @pytest.mark.parametrize("num_candidates", [2, 16, 129, 1024])
 @pytest.mark.parametrize("information_nats", [0.2, 1.0, 2.5])
 def test_the_inverse_gives_the_information_back(information_nats: float, num_candidates: int) -> None:
-    reading = optimal_reading_nats(information_nats, num_candidates)
-    assert information_at_reading_nats(reading, num_candidates) == pytest.approx(information_nats, abs=5e-3)
+    reading = optimal_bound_nats(information_nats, num_candidates)
+    assert information_at_bound_nats(reading, num_candidates) == pytest.approx(information_nats, abs=5e-3)
 
 
 def test_the_ends_of_the_inverse() -> None:
-    assert information_at_reading_nats(-0.1, 16) == 0
-    assert information_at_reading_nats(0, 16) == 0
-    assert information_at_reading_nats(math.log(16) - 0.01, 16) == math.inf
-    assert information_at_reading_nats(math.log(16) - 0.03, 16) < 20
-    assert information_at_reading_nats(0.3, 10**6) == pytest.approx(0.3, abs=2e-3)
+    assert information_at_bound_nats(-0.1, 16) == 0
+    assert information_at_bound_nats(0, 16) == 0
+    assert information_at_bound_nats(math.log(16) - 0.01, 16) == math.inf
+    assert information_at_bound_nats(math.log(16) - 0.03, 16) < 20
+    assert information_at_bound_nats(0.3, 10**6) == pytest.approx(0.3, abs=2e-3)
 
 
 @pytest.mark.parametrize("reading", [1e-5, 1e-4, 5e-4])
 def test_a_reading_of_next_to_nothing_has_an_inverse(reading: float) -> None:
-    assert information_at_reading_nats(reading, 129) == pytest.approx(0, abs=2e-3)
-    assert math.isnan(information_at_reading_nats(math.nan, 129))
+    assert information_at_bound_nats(reading, 129) == pytest.approx(0, abs=2e-3)
+    assert math.isnan(information_at_bound_nats(math.nan, 129))
 
 
 @pytest.mark.parametrize(

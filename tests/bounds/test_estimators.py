@@ -10,6 +10,7 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from cpc.bounds.estimates import pooled
 from cpc.bounds.estimators import (
     ESTIMATORS,
     anchored_info_nce,
@@ -24,7 +25,6 @@ from cpc.bounds.estimators import (
     smile,
     tuba,
 )
-from cpc.bounds.readings import pooled
 
 ALPHA, CLIP = 0.3, 1.5
 LOG_BASELINE = [0.3, -0.7, 0.1, 1.1, -0.2]
@@ -104,7 +104,7 @@ def read(name: str, scores: Tensor, *positions: Tensor) -> Tensor:
         "clip": CLIP,
     }
     options = {option: values[option] for option in OPTIONS.get(name, ())}
-    return ESTIMATORS[name].read(scores, *positions, **options).nats
+    return ESTIMATORS[name].estimate(scores, *positions, **options).nats
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_scores_that_say_nothing_read_nothing(name: str) -> None:
     """At each estimator's own zero of information, equal scores, of a row or of all."""
     scores = torch.full((5, 5), ESTIMATORS[name].best_offset, dtype=torch.float64)
     options = {"log_baseline": torch.zeros(5, dtype=torch.float64)} if ESTIMATORS[name].needs_baseline else {}
-    assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
+    assert ESTIMATORS[name].estimate(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "goodness_of_fit", "leave_one_out"])
@@ -182,7 +182,7 @@ def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Gener
     def reading(level: float, dtype: torch.dtype) -> float:
         baseline = torch.tensor([level + 0.25] * 5, dtype=dtype)
         options = {"log_baseline": baseline} if ESTIMATORS[name].needs_baseline else {}
-        return float(ESTIMATORS[name].read(scores.to(dtype) + level, **options).nats)
+        return float(ESTIMATORS[name].estimate(scores.to(dtype) + level, **options).nats)
 
     assert reading(1e4, torch.float32) == pytest.approx(reading(0.0, torch.float64), abs=2e-6)
 
@@ -204,7 +204,7 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
         "js_kl": 1e4 + math.log(5e3),
         "anchor": 1e4,
     }.get(name, 2e4)
-    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    estimate = ESTIMATORS[name].estimate(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-6)
     estimate.backward()
     assert scores.grad is not None
@@ -222,7 +222,7 @@ def test_large_negatives(name: str) -> None:
         "smile": -1e4 - CLIP,
         "js_kl": 2 - 2e4 / math.log(2),  # the mean of 1e4 and 1e4 is the deficit
     }.get(name, -2e4)
-    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    estimate = ESTIMATORS[name].estimate(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-9)
     estimate.backward()
     assert scores.grad is not None
@@ -254,8 +254,8 @@ def test_one_pair_more_than_one_and_impossible_candidates(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
 def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
-    parts = [ESTIMATORS[name].read(scores[:2]), ESTIMATORS[name].read(scores[2:], torch.arange(2, 5))]
-    whole = ESTIMATORS[name].read(scores).nats.item()
+    parts = [ESTIMATORS[name].estimate(scores[:2]), ESTIMATORS[name].estimate(scores[2:], torch.arange(2, 5))]
+    whole = ESTIMATORS[name].estimate(scores).nats.item()
     assert pooled(parts).nats.item() == pytest.approx(whole, rel=1e-12)
     assert mean([part.nats.item() for part in parts]) != pytest.approx(whole, rel=1e-3)
 
@@ -273,7 +273,7 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
         ),
         (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
         (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor=0 must be positive"),
-        (lambda: pooled([]), "0 readings"),
+        (lambda: pooled([]), "0 estimates"),
     ],
 )
 def test_mistakes(call: Callable[[], object], message: str) -> None:
@@ -398,5 +398,5 @@ def test_the_anchored_optimum_is_the_density_ratio(anchor: float) -> None:
     assert torch.allclose(table.exp(), ratio, atol=1e-5)
     assert (ratio[1] > 0).all()
     assert ratio[0, 2] == 0
-    plug_in = ESTIMATORS["anchor"].read(table[x, y], positives).nats
+    plug_in = ESTIMATORS["anchor"].estimate(table[x, y], positives).nats
     assert plug_in.item() == pytest.approx((joint * ratio.clamp(min=1e-300).log()).sum().item(), abs=1e-6)

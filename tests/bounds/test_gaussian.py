@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cpc.bounds import VectorAR1, optimal_reading_nats
+from cpc.bounds import VectorAR1, optimal_bound_nats
 from cpc.bounds.gaussian import is_biased
 from cpc.losses import info_nce
 
@@ -30,7 +30,7 @@ def test_the_optimum_is_what_the_exact_critic_reads_in_many_dimensions(
     readings = torch.cat(readings)
     standard_error = (readings.std() / len(readings) ** 0.5).item()
     assert standard_error < 0.04
-    assert optimal_reading_nats(information_nats, num_candidates) == pytest.approx(
+    assert optimal_bound_nats(information_nats, num_candidates) == pytest.approx(
         readings.mean().item(), abs=3 * standard_error + 0.01
     )
 
@@ -42,16 +42,16 @@ def test_the_optimum_is_what_the_exact_critic_reads_in_many_dimensions(
 def test_twenty_dimensions_are_nearly_many(information_nats: float, tabled: tuple[float, ...]) -> None:
     """The table of docs/theory.md, simulated in 20 dimensions: the fewer, the nearer the optimum is to the truth."""
     for num_candidates, reading in zip((16, 129, 512), tabled, strict=True):
-        below = reading - optimal_reading_nats(information_nats, num_candidates)
+        below = reading - optimal_bound_nats(information_nats, num_candidates)
         assert -0.005 < below < 0.16
 
 
 def test_the_limits() -> None:
     for num_candidates in (2, 129, 5000):
-        assert optimal_reading_nats(0, num_candidates) == pytest.approx(0, abs=2e-4)
-        assert optimal_reading_nats(60, num_candidates) == pytest.approx(math.log(num_candidates), abs=2e-4)
-    assert optimal_reading_nats(3, 1) == pytest.approx(0, abs=2e-4)
-    assert optimal_reading_nats(1, 1e7) == pytest.approx(1, abs=2e-4)
+        assert optimal_bound_nats(0, num_candidates) == pytest.approx(0, abs=2e-4)
+        assert optimal_bound_nats(60, num_candidates) == pytest.approx(math.log(num_candidates), abs=2e-4)
+    assert optimal_bound_nats(3, 1) == pytest.approx(0, abs=2e-4)
+    assert optimal_bound_nats(1, 1e7) == pytest.approx(1, abs=2e-4)
 
 
 @pytest.mark.parametrize(

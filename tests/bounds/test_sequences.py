@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cpc.bounds import VectorAR1, optimal_reading_nats
+from cpc.bounds import VectorAR1, optimal_bound_nats
+from cpc.bounds.estimates import pooled
 from cpc.bounds.estimators import info_nce
-from cpc.bounds.readings import pooled
 from cpc.bounds.sequences import scored_rows
 from cpc.candidates import STRATEGIES
 from cpc.losses import contrast
@@ -93,5 +93,5 @@ def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
         num_candidates, num_rows = num_candidates + sum(each.num_candidates for each in rows), num_rows + len(rows)
     nats = torch.stack(readings)
     assert 16 < num_candidates / num_rows < 17
-    expected = optimal_reading_nats(process.mutual_information_nats(1), num_candidates / num_rows)
+    expected = optimal_bound_nats(process.mutual_information_nats(1), num_candidates / num_rows)
     assert nats.mean().item() == pytest.approx(expected + 0.03, abs=0.04 + 3 * nats.std().item() / 10**0.5)

@@ -13,11 +13,11 @@ import torch
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioFeatureExtractor
 from cpc.data.features import Features
+from cpc.probes.abx import ABXProtocol, abx_errors
 from cpc.probes.abx.alignment import alignment_distances, angles, mean_along_alignment
-from cpc.probes.abx.cells import Cells, Groups
 from cpc.probes.abx.errors import abx_error
-from cpc.probes.abx.protocol import ABXProtocol, abx_errors
-from cpc.probes.abx.spans import Spans, frames_of_items
+from cpc.probes.abx.items import Spans, frames_of_items
+from cpc.probes.abx.triplets import Cells, Groups
 from cpc.probes.store import FeatureStore
 
 ALL = ABXProtocol(max_size_group=10_000, max_x_across=10_000)

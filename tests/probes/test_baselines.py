@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from cpc.probes import baselines
+from cpc.probes import results
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.task import UNSEEN, Examples
 
@@ -43,7 +43,7 @@ def votes_of_a_loop(train: np.ndarray, labels: np.ndarray, example: np.ndarray, 
 @pytest.mark.parametrize("k", [1, 5, 20, 500])
 def test_votes_are_those_of_a_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bank is far from the origin, so it must be centred; the last block is not full; 500 are more than all."""
-    monkeypatch.setattr(baselines, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(results, "_BLOCK_EXAMPLES", 7)
     rng = np.random.default_rng(0)
     labels, test_labels = rng.integers(0, 4, 60), rng.integers(0, 4, 25)
     centres = 2 * rng.standard_normal((4, 6)) + 50

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cpc.probes.curve import plot_label_efficiency
 from cpc.probes.report import _draw_curves
+from cpc.probes.tables import plot_label_efficiency
 
 CURVE = {
     "shares": [0.01, 0.1, 1.0],

@@ -31,7 +31,7 @@ def examples(num: int, separation: float, seed: int) -> Examples:
 def result(separation: float, test: Examples | None = None, num_train: int = 3000):  # type: ignore[no-untyped-def]
     train, test = examples(num_train, separation, 0), test or examples(2000, separation, 1)
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(), seed=0)
-    return summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    return summarise([probe.answer(test)], NUM_CLASSES)
 
 
 def test_agrees_with_scikit_learn() -> None:
@@ -41,7 +41,7 @@ def test_agrees_with_scikit_learn() -> None:
     oracle_percent = 100 * oracle.score(scaler.transform(test.values), test.labels)
     assert 50 < oracle_percent < 95
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=1.0))
-    found = summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    found = summarise([probe.answer(test)], NUM_CLASSES)
     assert found.accuracy_percent == pytest.approx(oracle_percent, abs=0.1)
     weights = probe.weights[0].numpy()
     np.testing.assert_allclose(weights, oracle.coef_, atol=0.01)
@@ -76,7 +76,7 @@ def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> Non
     """From the probe's own weights, by other code."""
     train, test = examples(500, 0.6, 0), examples(700, 0.6, 1)
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(hidden=hidden, min_steps=100 if hidden else None), seed=0)
-    found = summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    found = summarise([probe.answer(test)], NUM_CLASSES)
     x = StandardScaler().fit(train.values.astype(np.float64)).transform(test.values)
     for i, (weight, bias) in enumerate(zip(probe.weights, probe.biases, strict=True)):
         x = (np.maximum(x, 0) if i else x) @ weight.numpy().T.astype(np.float64) + bias.numpy()
@@ -90,7 +90,7 @@ def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> Non
 def test_standardisation_is_that_of_the_training_part() -> None:
     """Test features shifted and stretched are read wrongly: nothing is refitted to them."""
     test = examples(2000, 5.0, 1)
-    moved = Examples(test.values * 3 + 100, test.rows, test.labels, test.clusters, test.groups)
+    moved = Examples(test.values * 3 + 100, test.indices, test.labels, test.clusters, test.groups)
     assert result(5.0, moved).accuracy_percent < 90
 
 
@@ -115,7 +115,7 @@ def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
     accuracies = []
     for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1, hidden_dim=32)):
         probe = fit_probe(train, 2, protocol, seed=0)
-        accuracies.append(summarise([probe.answer(test)], test, 2, 2000).accuracy_percent)
+        accuracies.append(summarise([probe.answer(test)], 2).accuracy_percent)
     assert accuracies[0] < 65
     assert accuracies[1] > 95
 
@@ -182,4 +182,4 @@ def test_the_penalty_is_chosen_and_noted() -> None:
     np.testing.assert_allclose(chosen.weights[0], given.weights[0], atol=3e-4)  # both within tolerance
     small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
-    assert summarise([chosen.answer(test)], test, NUM_CLASSES, 400).l2 == [chosen.l2]
+    assert summarise([chosen.answer(test)], NUM_CLASSES).l2 == [chosen.l2]

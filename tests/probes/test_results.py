@@ -1,27 +1,23 @@
 """Accuracy, entropies and intervals against hand-made answers and simulation."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.stats
 from sklearn.metrics import f1_score
 
 from cpc.probes.results import Answers, summarise
-from cpc.probes.task import UNSEEN, Examples
+from cpc.probes.task import UNSEEN
 
 
-def examples(labels: list[int] | np.ndarray, clusters: list[int] | np.ndarray | None = None) -> Examples:
-    labels = np.asarray(labels)
+def answers(predicted: Any, log_likelihood: Any, labels: Any, clusters: Any = None, num_train: int = 1) -> Answers:
     clusters = np.arange(len(labels)) if clusters is None else np.asarray(clusters)
-    return Examples(np.zeros((len(labels), 1), np.float32), np.arange(len(labels)), labels, clusters, clusters)
-
-
-def answers(predicted: list[int], probabilities: list[float]) -> Answers:
-    return Answers(np.array(predicted), np.log(probabilities))
+    return Answers(np.asarray(predicted), np.asarray(log_likelihood), np.asarray(labels), clusters, num_train)
 
 
 def test_by_hand() -> None:
-    test = examples([0, 0, 1, 2], clusters=[0, 0, 1, 1])
-    found = summarise([answers([0, 1, 1, 1], [0.5, 0.25, 0.5, 0.125])], test, 4, num_train=7)
+    found = summarise([answers([0, 1, 1, 1], np.log([0.5, 0.25, 0.5, 0.125]), [0, 0, 1, 2], [0, 0, 1, 1], 7)], 4)
     assert found.accuracy_percent == 50
     assert found.label_entropy_nats == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(4))
     assert found.cross_entropy_nats == pytest.approx((1 + 2 + 1 + 3) / 4 * np.log(2))
@@ -32,8 +28,8 @@ def test_by_hand() -> None:
 
 
 def test_seeds_are_averaged() -> None:
-    test = examples([0, 1])
-    found = summarise([answers([0, 1], [0.5, 0.5]), answers([1, 1], [0.25, 0.5])], test, 2, 1)
+    seeds = ([0, 1], [0.5, 0.5]), ([1, 1], [0.25, 0.5])
+    found = summarise([answers(predicted, np.log(shares), [0, 1]) for predicted, shares in seeds], 2)
     assert found.accuracy_percent_by_seed == [100, 50]
     assert found.accuracy_percent == 75
     assert found.cross_entropy_nats == pytest.approx(5 / 4 * np.log(2))
@@ -41,8 +37,7 @@ def test_seeds_are_averaged() -> None:
 
 
 def test_labels_unseen_in_training_are_errors_and_counted() -> None:
-    test = examples([0, 1, UNSEEN, UNSEEN])
-    found = summarise([Answers(np.array([0, 1, 0, 1]), np.log([0.5, 0.5, np.nan, np.nan]))], test, 2, 1)
+    found = summarise([answers([0, 1, 0, 1], np.log([0.5, 0.5, np.nan, np.nan]), [0, 1, UNSEEN, UNSEEN])], 2)
     assert found.num_unseen == 2
     assert found.accuracy_percent == 50
     assert found.label_entropy_nats == pytest.approx(np.log(2))
@@ -51,7 +46,7 @@ def test_labels_unseen_in_training_are_errors_and_counted() -> None:
 
 def test_the_information_of_perfect_answers_is_the_entropy() -> None:
     labels = np.random.default_rng(0).integers(0, 5, 1000)
-    found = summarise([Answers(labels, np.zeros(1000))], examples(labels), 5, 1)
+    found = summarise([answers(labels, np.zeros(1000), labels)], 5)
     assert found.label_information_nats == pytest.approx(found.label_entropy_nats)
     assert found.accuracy_interval_percent == (100, 100)
 
@@ -59,7 +54,7 @@ def test_the_information_of_perfect_answers_is_the_entropy() -> None:
 def test_f1_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     labels, predicted = rng.choice([UNSEEN, 0, 1, 2, 3], (2, 500), p=[0.1, 0.4, 0.3, 0.15, 0.05]).clip([[UNSEEN], [0]])
-    found = summarise([Answers(predicted, np.zeros(500))], examples(labels), 5, 1)
+    found = summarise([answers(predicted, np.zeros(500), labels)], 5)
     assert found.f1_percent == pytest.approx(100 * f1_score(labels, predicted, average="weighted"))
     seen = [0, 1, 2, 3]  # class 4 has no examples
     macro = f1_score(labels, predicted, average="macro", labels=seen)
@@ -67,7 +62,7 @@ def test_f1_is_scikit_learns() -> None:
 
 
 def test_one_cluster_has_no_interval() -> None:
-    found = summarise([answers([0, 1], [0.5, 0.5])], examples([0, 1], clusters=[3, 3]), 2, 1)
+    found = summarise([answers([0, 1], np.log([0.5, 0.5]), [0, 1], [3, 3])], 2)
     assert found.accuracy_interval_percent is None
     assert found.label_information_interval_nats is None
 
@@ -86,8 +81,7 @@ def test_intervals_cover_what_they_should(num_clusters: int, monkeypatch: pytest
         is_right = rng.random(len(clusters)) < easiness
         # The true label's probability: 0.8 where right, 0.2 where wrong, so H - CE has a known expectation.
         log_likelihood = np.log(np.where(is_right, 0.8, 0.2))
-        answer = Answers(np.where(is_right, labels, 1 - labels), log_likelihood)
-        found = summarise([answer], examples(labels, clusters), 2, 1)
+        found = summarise([answers(np.where(is_right, labels, 1 - labels), log_likelihood, labels, clusters)], 2)
         truths = 60.0, np.log(2) + 0.6 * np.log(0.8) + 0.4 * np.log(0.2)
         intervals = found.accuracy_interval_percent, found.label_information_interval_nats
         covered += [low <= truth <= high for truth, (low, high) in zip(truths, intervals, strict=True)]
@@ -102,8 +96,8 @@ def test_the_width_of_an_interval_is_that_of_students_t() -> None:
     num_right = np.random.default_rng(0).integers(0, size + 1, num_clusters)
     labels = np.zeros(num_clusters * size, int)
     predicted = (np.arange(size) >= num_right[:, None]).astype(int).ravel()
-    answer = Answers(predicted, np.log(np.where(predicted == 0, 0.8, 0.2)))
-    found = summarise([answer], examples(labels, np.repeat(np.arange(num_clusters), size)), 2, 1)
+    clusters, log_likelihood = np.repeat(np.arange(num_clusters), size), np.log(np.where(predicted == 0, 0.8, 0.2))
+    found = summarise([answers(predicted, log_likelihood, labels, clusters)], 2)
     error = (num_right / size).std(ddof=1) / np.sqrt(num_clusters)
     width = 2 * scipy.stats.t.ppf(0.975, num_clusters - 1) * error
     for interval, unit in (

@@ -76,7 +76,7 @@ def test_frames_without_a_label_are_no_examples(
     store = stored(task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
-    frame = train.rows - np.array([store.span(row).start for row in train.clusters.tolist()])
+    frame = train.indices - np.array([store.span(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 

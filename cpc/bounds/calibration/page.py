@@ -109,8 +109,8 @@ def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
             traces.append(curve(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
             if exact:
                 best = sorted((row["true_nats"], row["mean_nats"]) for row in exact)
-                truths, readings = zip(*best, strict=True)
-                traces.append(curve(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
+                truths, estimates = zip(*best, strict=True)
+                traces.append(curve(truths, estimates, "InfoNCE, exact critic", BLUE, line_dash="dot"))
     traces.append(_ceiling(setting, informations[0], informations[-1]))
     table, most = _table(rows), max(informations)
     return Chart(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cpc.bounds.calibration.critics import CRITICS, Baseline
 from cpc.bounds.estimators import ESTIMATORS
-from cpc.bounds.tasks import Task
+from cpc.bounds.tasks import KnownPairs
 
 LEARNING_RATE = 1e-3
 MOST_GRADIENT = 10.0  # norm to which the gradient is clipped: the exp() of one large score could make training diverge
@@ -64,7 +64,7 @@ class Level:
 
 
 def measure_exact(
-    task: Task,
+    task: KnownPairs,
     names: Iterable[str],
     num_candidates: int,
     num_matrices: int,
@@ -100,7 +100,7 @@ def trainable(names: Sequence[str]) -> list[list[str]]:
 
 
 def train(
-    tasks: Sequence[Task],
+    tasks: Sequence[KnownPairs],
     names: Sequence[str],
     critic: str,
     num_candidates: int,
@@ -136,7 +136,7 @@ def train(
     objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
     optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
 
-    def scored(task: Task, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def scored(task: KnownPairs, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         for _ in range(num_batches):
             x, y = (values.to(device, torch.float32) for values in task.sample(num_candidates, generator))
             yield score(x, y), log_baseline(x) if needs_baseline else None
@@ -171,7 +171,7 @@ def train(
 
 @torch.no_grad()
 def _measured(
-    task: Task, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
+    task: KnownPairs, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
 ) -> dict[str, Measured]:
     """Measure every estimator, with its offset added to the scores, on every matrix of scores with its baseline."""
     estimates: dict[str, list[Tensor]] = {name: [] for name in offsets}
@@ -184,7 +184,7 @@ def _measured(
 def _read(name: str, scores: Tensor, log_baseline: Tensor | None) -> Tensor:
     """Return the estimate of one matrix, with the baseline if the estimator needs it."""
     estimator = ESTIMATORS[name]
-    return estimator.read(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
+    return estimator.estimate(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
 
 
 def _objective(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:

@@ -9,10 +9,8 @@ from cpc.data import Signals
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.encoders import SignalEncoder
-from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.plan import Plan
+from cpc.probes.comparison import Comparison
 from cpc.probes.store import Extraction, FeatureStore
-from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
 
 RATE_HZ, WINDOW = 20.0, 40
@@ -65,7 +63,7 @@ def test_features_that_recordings_lack_are_refused(arrays: list[np.ndarray], tmp
     data = probe_data(arrays, tmp_path)
     with pytest.raises(ValueError, match="`hand_past` are features of windows: set `hop_seconds`"):
         data.feature_extractor(["hand_past"])
-    plan = Plan(data, ["c"], ["hand"], None, None, 1, ProbeProtocol(), SupervisedProtocol())
-    plan.check_tasks([Task("label", data, folds="group", num_folds=2)])
+    comparison = Comparison(data, ["c"], ["hand"])
+    comparison.check(Task("label", data, folds="group", num_folds=2))
     with pytest.raises(ValueError, match="hand has no vector for each frame of a recording, but task 'phase' labels"):
-        plan.check_tasks([Task("phase", data, folds="group", num_folds=2)])
+        comparison.check(Task("phase", data, folds="group", num_folds=2))

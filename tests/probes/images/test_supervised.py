@@ -48,7 +48,7 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
         "z",
     )
     answers = head.answer(test)
-    result = summarise([answers], test, 2, 30)
+    result = summarise([answers], 2)
     assert num_steps == 60
     assert result.accuracy_percent >= 90
     assert result.cross_entropy_nats < 0.3

@@ -5,12 +5,16 @@ n items, g groups, m cells.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, permutations
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from cpc.config.argument_rules import Count, Range, Seed, check_fields
 from cpc.data.audio.item_files import Items
+
+Context = Literal["within", "any"]
 
 
 class Groups(NamedTuple):
@@ -60,6 +64,40 @@ class Cells(NamedTuple):
     a: np.ndarray
     b: np.ndarray
     x: np.ndarray
+
+
+@dataclass(frozen=True)
+class ABXProtocol:
+    """The choice of triplets; the defaults are libri-light's.
+
+    Attributes:
+        context: `within` compares phones between the same neighbours, `any` between any neighbours, which is harder
+            and works for smaller corpora (Hallap et al. 2022, arXiv:2210.15775).
+        max_size_group: maximum number of items of one context, speaker and phone, at least 2; a random subset of a
+            larger group is taken.
+        max_x_across: maximum number of speakers of X for each group of A, in the test across speakers. If there are
+            more speakers, a random subset is taken.
+        seed: seed of the subsampling.
+
+    Raises:
+        ValueError: if `max_size_group` is below 2, or `max_x_across` below 1.
+    """
+
+    context: Context = "within"
+    max_size_group: Annotated[int, Range(2)] = 10
+    max_x_across: Count = 5
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.context not in get_args(Context):
+            raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
+
+    def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
+        """Return the groups of the items, and their cells `within` and `across` speakers."""
+        rng = np.random.default_rng(self.seed)
+        groups = Groups.of(items, self.context == "any", self.max_size_group, rng)
+        return groups, {"within": cells_within(groups), "across": cells_across(groups, self.max_x_across, rng)}
 
 
 def cells_within(groups: Groups) -> Cells:
