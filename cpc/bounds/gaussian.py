@@ -21,11 +21,7 @@ def optimal_bound_nats(information_nats: int | float, num_candidates: int | floa
 
     E[log X] = int_0^inf (exp(-t) - E[exp(-t X)]) / t dt for X = sum_i exp s_i. The candidates are independent, so
     E[exp(-t X)] is a product of one-dimensional means. With u = log t all integrands are smooth and vanish at both
-    ends, so the error of the trapezoidal rule is at most about 1e-4 nats.
-
-    Args:
-        information_nats: I, not negative.
-        num_candidates: N, the positive included, at least 1.
+    ends, so the error of the trapezoidal rule is at most about 1e-4 nats. N includes the positive.
     """
     deviation = math.sqrt(2 * information_nats)
     z = np.linspace(-_DEVIATIONS, _DEVIATIONS, 101)
@@ -56,11 +52,7 @@ def information_at_bound_nats(bound_nats: int | float, num_candidates: int | flo
     """Return the information at which the exact critic has this bound: the inverse of `optimal_bound_nats`.
 
     Within 0.02 nats of the ceiling the result is infinite, because there bounds no longer distinguish informations. It
-    is 0 for a bound of 0 or less, and NaN for NaN.
-
-    Args:
-        bound_nats: log N - L.
-        num_candidates: N, the positive included, at least 2.
+    is 0 for a bound of 0 or less, and NaN for NaN. N includes the positive.
     """
     if math.isnan(bound_nats):
         return math.nan
@@ -90,12 +82,7 @@ def advice(bound_nats: int | float, num_candidates: int | float, change: str) ->
 
     The advice is only indicative: data are not Gaussian (with additive uniform noise of 6 nats the bound is 0.4 nats
     higher), and a critic that is not exact adds to the bias. Within 0.3 nats of the ceiling an error of 0.01 nats of
-    the bound means 1 nat of information, so the advice gives only a lower limit.
-
-    Args:
-        bound_nats: log N - L, which must be a bound.
-        num_candidates: N, the positive included.
-        change: the option that raises N.
+    the bound means 1 nat of information, so the advice gives only a lower limit. `change` is the option that raises N.
 
     Example:
         >>> advice(4.103, 129, "batch_size")

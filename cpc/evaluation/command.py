@@ -219,12 +219,7 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
 
 
 def table(bound: Bound, change: str) -> str:
-    """Return a bound as text, one line per step, with its ceiling and its interpretation.
-
-    Args:
-        bound: the bound.
-        change: the option that raises N.
-    """
+    """Return a bound as text, one line per step, with its ceiling and its interpretation; `change` raises N."""
     is_of_classes = bound.strategy == FULL_SOFTMAX
     name = "H - L" if is_of_classes else "log N - L"
     perplexity = f" {'perplexity':>10}" if is_of_classes else ""

@@ -45,12 +45,8 @@ class HeldOutEstimates:
 
     Every estimator uses the model's scores. InfoNCE determines scores only up to a constant per row. TUBA and I_alpha
     estimate this constant from half of the sequences that negatives come from, and use the other half for the estimate.
-    All other estimators use the raw scores, so most of their estimates are too low.
-
-    Args:
-        model: the model whose queries score.
-        estimators: names in `SCORE_ESTIMATORS`.
-        generators: random generators of the negatives by protocol.
+    All other estimators use the raw scores, so most of their estimates are too low. `generators` are those of the
+    negatives, by protocol.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Every estimator against loops over its definition, in float64."""
+"""Every estimator against loops over its definition, in float64; many score matrices against one pass over all rows."""
 
 import itertools
 import math
@@ -10,9 +10,10 @@ import scipy.special
 import torch
 from torch import Tensor
 
-from cpc.bounds.estimates import pooled
+from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import (
     ESTIMATORS,
+    MovingAverageGradient,
     anchored_info_nce,
     donsker_varadhan,
     info_nce,
@@ -400,3 +401,85 @@ def test_the_anchored_optimum_is_the_density_ratio(anchor: float) -> None:
     assert ratio[0, 2] == 0
     plug_in = ESTIMATORS["anchor"].estimate(table[x, y], positives).nats
     assert plug_in.item() == pytest.approx((joint * ratio.clamp(min=1e-300).log()).sum().item(), abs=1e-6)
+
+
+def gradient(objective: Tensor, scores: Tensor) -> Tensor:
+    (scores_grad,) = torch.autograd.grad(objective, scores)
+    return scores_grad
+
+
+def test_the_value_is_donsker_varadhan_and_the_gradient_divides_by_the_average() -> None:
+    """Section 3.2 of MINE: E[grad s] - E[exp(s) grad s] / average of E[exp s]."""
+    decay, objective, average = 0.8, MovingAverageGradient(0.8), None
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(4, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+        value = objective(scores)
+        is_negative = ~torch.eye(4, dtype=torch.bool)
+        mean_exp = scores.detach().exp()[is_negative].mean()
+        average = mean_exp if average is None else decay * average + (1 - decay) * mean_exp
+        expected = torch.eye(4).double() / 4 - is_negative * scores.detach().exp() / 12 / average
+        assert value.item() == pytest.approx(donsker_varadhan(scores).nats.item())
+        assert torch.allclose(gradient(value, scores), expected, atol=1e-12)
+
+
+def test_without_memory_it_is_the_plain_gradient() -> None:
+    objective = MovingAverageGradient(0)
+    for seed in range(2):
+        scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        plain = gradient(donsker_varadhan(scores).nats, scores)
+        assert torch.allclose(gradient(objective(scores), scores), plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
+def test_decay(decay: float) -> None:
+    with pytest.raises(ValueError, match=f"decay={decay}"):
+        MovingAverageGradient(decay)
+
+
+def some_scores(num_matrices: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(3, 9, (num_matrices,), generator=generator).tolist()
+    return [1.5 * torch.randn(n, n, generator=generator, dtype=torch.float64) for n in sizes]
+
+
+def estimated(name: str, scores: Tensor) -> Estimate:
+    options = {"log_baseline": scores.mean(1)} if ESTIMATORS[name].needs_baseline else {}
+    return ESTIMATORS[name].estimate(scores, **options)
+
+
+def tallied(estimates: list[Estimate]) -> EstimateTally:
+    tally = EstimateTally()
+    for reading in estimates:
+        tally.update(reading)
+    return tally
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_readings_are_one_pass_over_the_concatenation(name: str) -> None:
+    estimates = [estimated(name, scores) for scores in some_scores(6)]
+    nats, _ = tallied(estimates).compute()
+    assert nats == pytest.approx(pooled(estimates).nats.item(), rel=1e-12)
+
+
+@pytest.mark.usefixtures("unchecked_types")  # of 4000 equal calls
+@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
+def test_their_standard_error_is_the_spread_of_such_averages(name: str) -> None:
+    """Groups of 40 matrices, 100 times over."""
+    estimates = [estimated(name, scores / 2) for scores in some_scores(4000)]
+    groups = [tallied(estimates[start : start + 40]).compute() for start in range(0, 4000, 40)]
+    averages, errors = torch.tensor(groups, dtype=torch.float64).unbind(1)
+    assert errors.square().mean().sqrt().item() == pytest.approx(averages.std().item(), rel=0.2)
+
+
+def test_large_scores_pool() -> None:
+    scores = [torch.full((3, 3), 1e4, dtype=torch.float64), torch.full((4, 4), -1e4, dtype=torch.float64)]
+    nats, _ = tallied([estimated("dv", s) for s in scores]).compute()
+    expected = (3 * 1e4 - 4 * 1e4) / 7 - (1e4 + math.log(3 / 7))
+    assert nats == pytest.approx(expected)
+
+
+def test_one_matrix_has_no_standard_error_and_none_nothing_to_read() -> None:
+    assert math.isnan(tallied([estimated("nwj", some_scores(1)[0])]).compute()[1])
+    with pytest.raises(ValueError, match="no score matrix"):
+        EstimateTally().compute()

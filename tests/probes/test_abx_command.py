@@ -23,14 +23,6 @@ TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low lo
 
 
 @pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(
-        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").saved_settings}
-    )
-    return tmp_path / "run"
-
-
-@pytest.fixture
 def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
     """The tones in a folder that can be written to."""
     with (corpus_folder / "manifest.csv").open(newline="") as stream:

@@ -1,4 +1,4 @@
-"""The linear probe against known answers and scikit-learn."""
+"""The linear probe against known answers and scikit-learn, of dense and of sparse features."""
 
 from dataclasses import asdict
 
@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
+from cpc.data.sentences.bags import SparseRows
 from cpc.probes import hidden_layer
 from cpc.probes.classifier import ProbeProtocol, standardise
 from cpc.probes.linear import fit_probe
@@ -183,3 +185,36 @@ def test_the_penalty_is_chosen_and_noted() -> None:
     small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
     assert summarise([chosen.answer(test)], NUM_CLASSES).l2 == [chosen.l2]
+
+
+@pytest.fixture
+def sparse() -> csr_array:
+    return csr_array(random_array((300, 60), density=0.1, rng=np.random.default_rng(0), dtype=np.float32))
+
+
+def sparse_examples(sparse: csr_array, values: SparseRows | np.ndarray, which: slice) -> Examples:
+    labels = np.asarray(sparse[:, [0, 1, 2]].toarray().argmax(1))
+    rows = np.arange(sparse.shape[0])[which]
+    return Examples(values, rows, labels[which], rows, rows)
+
+
+def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> None:
+    train, test = (sparse_examples(sparse, SparseRows(sparse), part) for part in (slice(200), slice(200, 300)))
+    probe = fit_probe(train, 3, ProbeProtocol(l2=0.5))
+    theirs = LogisticRegression(C=2.0, tol=1e-8, max_iter=2000).fit(sparse[:200], train.labels)
+    np.testing.assert_allclose(probe.weights[0], theirs.coef_, atol=5e-3)
+    answers = probe.answer(test)
+    assert (answers.predicted == theirs.predict(sparse[200:])).mean() > 0.98
+    log_likelihood = theirs.predict_log_proba(sparse[200:])[np.arange(100), test.labels]
+    np.testing.assert_allclose(answers.log_likelihood_nats, log_likelihood, atol=2e-2)
+
+
+def test_the_penalty_is_chosen_as_of_dense_features_of_the_same_scale(sparse: csr_array) -> None:
+    dense = sparse.toarray()
+    dense = (dense - dense.mean(0)) / dense.std(0)  # standardising changes nothing, so both probes see the same
+    of_sparse = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(200)), 3, ProbeProtocol())
+    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3, ProbeProtocol())
+    of_all = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(300)), 3, ProbeProtocol())
+    assert of_all.l2 == of_dense.l2
+    assert of_sparse.l2 is not None
+    torch.testing.assert_close(of_all(torch.from_numpy(dense)), of_dense(torch.from_numpy(dense)), atol=0.1, rtol=0.05)

@@ -11,6 +11,7 @@ import pytest
 import scipy
 import soundfile
 import torch
+from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
@@ -23,7 +24,8 @@ from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
 from cpc.data.modality import Modality
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
-from cpc.probes.report import probe
+from cpc.probes.report import _draw_curves, probe
+from cpc.probes.tables import plot_label_efficiency
 
 BOUND = {
     "schema": 1,
@@ -257,16 +259,6 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
         assert "none of 12 files of the test data are copies of training data" in printed
 
 
-def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
-    before = (model_folder / "model" / "model.safetensors").read_bytes()
-    reports = [
-        probe(model_folder, corpus_folder, "phones", features=("c",), baselines=(), extraction=extraction)
-        for _ in range(2)
-    ]
-    assert (model_folder / "model" / "model.safetensors").read_bytes() == before
-    assert reports[0]["tasks"] == reports[1]["tasks"]
-
-
 def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
     model_folder: Path,
     corpus_folder: Path,
@@ -434,3 +426,53 @@ def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Ma
         probe(
             model_folder, manifest.root, "first", features=("mfcc",), baselines=("neighbours",), extraction=extraction
         )
+
+
+CURVE = {
+    "shares": [0.01, 0.1, 1.0],
+    "num_labels": [20, 200, 2000],
+    "accuracy_percent": {"cpc": [60.0, 70.0, 80.0], "supervised": [20.0, 50.0, 90.0]},
+}
+
+
+def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
+    figure = plot_label_efficiency(CURVE, "title")
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["supervised", "cpc"]  # the best with all labels first
+    for name, line in lines.items():
+        assert list(line.get_ydata()) == CURVE["accuracy_percent"][name]  # type: ignore[index]
+        across, _ = axes.transData.transform(line.get_xydata()).T
+        assert across[1] - across[0] == pytest.approx(across[2] - across[1])  # a logarithmic axis
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1 %\n20", "10 %\n200", "100 %\n2000"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
+    assert lines["cpc"].get_color() != lines["supervised"].get_color()
+    figure.savefig(tmp_path / "curve.png")
+    with Image.open(tmp_path / "curve.png") as picture:
+        assert np.asarray(picture).std() > 5
+
+
+def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0], "random": [60.0]}}
+    figure = plot_label_efficiency(curve, "title")
+    assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
+    figure.savefig(tmp_path / "curve.png")
+
+
+def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0]}}
+    task = {"protocol": {"classes": ["a", "b"], "num_test": 9, "unit": "file"}, "label_efficiency": curve}
+    _draw_curves({"tasks": {"first": task, "age/sex": task}}, tmp_path / "probe.json")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["label_efficiency_age_sex.png", "label_efficiency_first.png"]
+
+
+def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
+    curve = {
+        "shares": [1.0],
+        "num_labels": [50],
+        "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
+    }
+    figure = plot_label_efficiency(curve, r"of $\nothing$")
+    figure.savefig(tmp_path / "curve.png")
+    assert len(figure.legends[0].get_texts()) == 3

@@ -49,15 +49,7 @@ only in the training of a critic. <i>anchor</i> is then the mean log density rat
 
 
 def write_calibration_page(path: Path, report: dict[str, Any]) -> None:
-    """Write the page.
-
-    Args:
-        path: the HTML file.
-        report: the result of `calibrate`.
-
-    Raises:
-        ValueError: if plotly is not installed.
-    """
+    """Write the result of `calibrate` as a page; raise ValueError if plotly is not installed."""
     words = f"{report['num_matrices']} matrices for each mean; seed {report['seed']}; {report['seconds']:.0f} s."
     if report["training"]:
         words = f"{report['steps']} training steps at each information; {words}"
@@ -83,10 +75,7 @@ def _setting(row: Row) -> tuple[Any, ...]:
 def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
     """Return a chart of mean estimate, bias and variance by true information, one line per estimator.
 
-    Args:
-        rows: rows of one setting.
-        exact: rows of InfoNCE with the exact critic in the same task, dimensions and N. A trained critic cannot exceed
-            them.
+    `exact` are the rows of InfoNCE with the exact critic, which a trained critic cannot exceed.
     """
     setting, informations = rows[0], sorted({row["true_nats"] for row in rows})
     traces: list[Row] = [curve(informations, informations, "truth", GREY, line_dash="dot")]

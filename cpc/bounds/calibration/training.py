@@ -71,16 +71,7 @@ def measure_exact(
     generator: torch.Generator,
     device: str = "cpu",
 ) -> Level:
-    """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1.
-
-    Args:
-        task: task with known information.
-        names: names of estimators.
-        num_candidates: N, pairs of a matrix.
-        num_matrices: R.
-        generator: source of the pairs, on the CPU.
-        device: device of the computation.
-    """
+    """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1."""
     log_baseline = torch.zeros(num_candidates, dtype=torch.float64, device=device)
     samples = (task.sample(num_candidates, generator) for _ in range(num_matrices))
     pairs = ((x.to(device), y.to(device)) for x, y in samples)
@@ -112,17 +103,7 @@ def train(
     """Train one critic, and measure every estimator that shares its objective, as in figure 2 of Poole et al. 2019.
 
     Adam has learning rate 1e-3, and the norm of the gradient is clipped to 10. The critic is trained on all levels, one
-    after the other.
-
-    Args:
-        tasks: the same task at L informations.
-        names: estimators of one objective, a group of `trainable`.
-        critic: a name in `CRITICS`.
-        num_candidates: N, pairs of a batch and of a matrix.
-        num_steps: training steps at each level.
-        num_matrices: R, new matrices at the end of each level.
-        seed: seed of weights and pairs.
-        device: device of the computation.
+    after the other: `num_steps` on each. The estimators `names` share one objective (a group of `trainable`).
 
     Raises:
         FloatingPointError: if the objective is not finite.

@@ -55,35 +55,3 @@ def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus:
     assert result.accuracy_percent == pytest.approx(100 * (probabilities.argmax(1) == labels[300:]).mean(), abs=1.0)
     cross_entropy = -np.log(probabilities[np.arange(100), labels[300:]]).mean()
     assert result.cross_entropy_nats == pytest.approx(cross_entropy, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("labels", "splits", "message"),
-    [
-        ({"train": [0, 1], "test": [0]}, ("train", "train"), "train_split and test_split are both 'train'"),
-        ({"train": [0, 1], "valid": [0]}, ("train", "test"), "needs split 'test', but the data has only train, valid"),
-        ({"train": [1, 1, -1], "test": [0, 1]}, ("train", "test"), "has only the class 'b' in split 'train'"),
-        (
-            {"train": [0, 1], "test": [2, 2]},
-            ("train", "test"),
-            "have no label in common",
-        ),
-        (
-            {"train": [-1, -1], "test": [0, 1]},
-            ("train", "test"),
-            "no image of the train part .* has a label",
-        ),
-        ({"train": [0, 1], "test": [-1]}, ("train", "test"), "no image of the test part .* has a label"),
-    ],
-)
-def test_splits_that_cannot_serve_are_named_before_anything_is_packed(
-    labels: dict,
-    splits: tuple[str, str],
-    message: str,
-    labelled_corpus: OpenCorpus,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    corpus = labelled_corpus(["a", "b", "c"], **labels)
-    monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
-    with pytest.raises(ValueError, match=message):
-        Task("class", ImageProbeData(corpus, train_split=splits[0]), test_split=splits[1])
