@@ -25,7 +25,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.linear import fit_probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.open import build_untrained, open_probe_data
 from cpc.probes.report import probe
 from cpc.probes.results import summarise

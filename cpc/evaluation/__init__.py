@@ -1,13 +1,7 @@
 """Evaluation of models on held-out batches: the bound, and other estimates of information."""
 
 from cpc.evaluation.command import evaluate
-from cpc.evaluation.estimates import (
-    SCORE_ESTIMATORS,
-    HeldOutEstimates,
-    check_estimators,
-    estimates_table,
-    interpret,
-)
+from cpc.evaluation.estimates import SCORE_ESTIMATORS, HeldOutEstimates, check_estimators, estimates_table, interpret
 from cpc.evaluation.held_out import OnBatch, held_out_bounds
 from cpc.evaluation.recorded import data_class, recorded_data
 

@@ -14,7 +14,7 @@ from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.linear import fit_probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.open import check_names
 from cpc.probes.record import add_seconds
 from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
@@ -73,18 +73,13 @@ class Comparison:
         Raises:
             ValueError: if it does not. The message names the task and the option.
         """
-        unit, coarse = self.probe_data.unit, [*self.features, *self.baselines]
-        coarse = [name for name in coarse if name in self.probe_data.coarse]
-        if task.pool == "frames" and coarse:
-            raise ValueError(
-                f"{coarse[0]} has no vector for each frame of a {unit}, but task {task.name!r} labels every frame: set "
-                f"`pool` to mean_std, or leave {coarse[0]} out"
-            )
-        if task.pool == "frames" and "neighbours" in self.baselines:
-            raise ValueError(
-                f"baselines: neighbours are whole {unit}s, but task {task.name!r} labels every frame: set `pool` to "
-                "mean, or leave neighbours out"
-            )
+        unit = self.probe_data.unit
+        for name in (*self.features, *self.baselines):
+            if task.pool == "frames" and (name in self.probe_data.coarse or name == "neighbours"):
+                raise ValueError(
+                    f"{name} has one vector for a whole {unit}, but task {task.name!r} labels every frame: set `pool` "
+                    f"to mean or mean_std, or leave {name} out"
+                )
         for share in self.label_shares:
             task.subset(share)
 

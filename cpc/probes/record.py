@@ -29,11 +29,7 @@ def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, An
     """Return the first entries of a report: its schema, the versions, and the model with its config.json."""
     return {
         "schema": SCHEMA,
-        "model": {
-            "folder": str(model_folder),
-            "sha256": config["sha256"],
-            "step": config["provenance"].get("step"),
-        },
+        "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": config["provenance"].get("step")},
         "versions": {
             "cpc": __version__,
             "torch": torch.__version__,

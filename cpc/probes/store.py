@@ -140,10 +140,6 @@ class FeatureStore:
         """Return the slice of the vectors of an observation."""
         return self._spans[row]
 
-    def vectors(self, row: int, feature: str) -> np.ndarray:
-        """Return the `[T, D]` vectors of an observation."""
-        return self.values[feature][self._spans[row]]
-
 
 def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
     folder = Path(tempfile.gettempdir() if scratch_dir is None else scratch_dir)

@@ -75,10 +75,8 @@ class SupervisedProtocol:
 
     def steps(self, num_observations: int) -> float:
         """Return the maximum number of steps; infinite if the only budget is time."""
-        epoch_steps = math.inf
-        if self.num_epochs is not None:
-            epoch_steps = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
-        return float(min(epoch_steps, self.num_steps or math.inf))
+        epoch_steps = (self.num_epochs or math.inf) * math.ceil(num_observations / self.batch_size)
+        return float(min(max(self.min_steps, epoch_steps), self.num_steps or math.inf))
 
 
 class Head(Probe):

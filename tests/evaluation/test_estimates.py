@@ -9,7 +9,7 @@ from cpc.contexts import PixelCNN
 from cpc.data.batch import Batch
 from cpc.encoders import TinyTrunk
 from cpc.encoders.patches import PatchEncoder
-from cpc.evaluation import SCORE_ESTIMATORS, HeldOutEstimates, check_estimators, estimates_table, interpret
+from cpc.evaluation import SCORE_ESTIMATORS, HeldOutEstimates, estimates_table, interpret
 from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -60,9 +60,3 @@ def test_a_step_without_rows_or_with_an_infinite_reading_says_so() -> None:
     assert "5 negatives" in lines[0]
     assert lines[2].split() == ["1", "0.500", "+-", "n/a"]
     assert lines[3].split() == ["2", "n/a"]
-
-
-@pytest.mark.parametrize("name", ["mine", "leave_one_out", "anchor", "knn"])
-def test_what_a_model_cannot_be_read_with(name: str) -> None:
-    with pytest.raises(ValueError, match=f"estimators names '{name}': choose from info_nce"):
-        check_estimators(["tuba", name])

@@ -148,9 +148,7 @@ def course_chart(courses: Sequence[Row]) -> Chart:
         f"{min(level_steps):.1f} to {max(level_steps):.1f} nats.",
         traces=traces,
         layout=layout(
-            460,
-            xaxis=axis("training step"),
-            yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(level_steps)]),
+            460, xaxis=axis("training step"), yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(level_steps)])
         ),
         table=Table(["estimator", "true (nats)", "last block (nats)"], rows),
     )

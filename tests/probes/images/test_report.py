@@ -74,23 +74,12 @@ def test_every_result_stands_beside_the_bound(model_folder: Path, source: Path, 
     for name in ("cpc", "cpc_grid", "supervised", "fine_tuned"):  # all labels: the result above
         assert curve["accuracy_percent"][name][1] == task["results"][name]["accuracy_percent"]
     assert report["bound"][0]["mi_bound_nats"] == [1.5, None]
-    assert report["model"] == {
-        "folder": str(model_folder),
-        "sha256": read_config(model_folder)["sha256"],
-        "step": 7,
-    }
+    assert report["model"] == {"folder": str(model_folder), "sha256": read_config(model_folder)["sha256"], "step": 7}
     steps = {name: result["num_network_steps"] for name, result in task["results"].items()}
     assert steps == dict.fromkeys(NAMES) | {"supervised": 4, "fine_tuned": 4}
     sizes = {"image_size": 24, "load_size": 28, "num_skipped": 0}
     assert report["data"] == {"source": str(source), "num_images": 56, **sizes}
-    assert set(report["seconds"]) == {
-        "cpc",
-        "random",
-        "pixels",
-        "hog",
-        "supervised",
-        "fine_tuned",
-    }
+    assert set(report["seconds"]) == {"cpc", "random", "pixels", "hog", "supervised", "fine_tuned"}
 
     table = format_report(report)
     assert "class: 2 classes, split train (30 images) -> test (14)\n" in table
@@ -196,10 +185,7 @@ def test_a_single_test_image_has_no_interval(model_folder: Path, tmp_path: Path)
     ("arguments", "message"),
     [
         ({"features": ("mfcc",)}, "features=.*must be among z, z_grid, c, c_grid"),
-        (
-            {"baselines": ("chance",)},
-            "baselines=.*must be among majority, random, .*, fine_tuned, pixels, hog",
-        ),
+        ({"baselines": ("chance",)}, "baselines=.*must be among majority, random, .*, fine_tuned, pixels, hog"),
         ({"features": "z"}, "features='z' must be among"),
         ({"alignments": "there.csv"}, "`alignments` is not an option of image"),
         ({"pool": "mean"}, "`pool` is 'mean', but each image has only one vector"),

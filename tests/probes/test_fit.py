@@ -12,9 +12,9 @@ from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 from cpc.data.sentences.bags import SparseRows
-from cpc.probes import hidden_layer
+from cpc.probes import fit
 from cpc.probes.classifier import ProbeProtocol, standardise
-from cpc.probes.linear import fit_probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
 from cpc.probes.task import Examples
 
@@ -126,12 +126,12 @@ def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
 def test_every_example_comes_once_per_epoch_whatever_the_blocks(
     batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hidden_layer, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(hidden_layer, "_GROUP_BYTES", 4 * 1 * 50 * 3)
+    monkeypatch.setattr(fit, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(fit, "_GROUP_BYTES", 4 * 1 * 50 * 3)
     rows = np.flatnonzero(np.random.default_rng(0).random(1500) < 0.7)
     values = np.arange(1500, dtype=np.float32)[:, None]
     train = Examples(values, rows, rows % 5, rows, rows)
-    batches = list(hidden_layer._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
+    batches = list(fit._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
     x = torch.cat([x for x, _ in batches])[:, 0]
     assert [len(x) for x, _ in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert x.sort().values.tolist() == rows.tolist()
