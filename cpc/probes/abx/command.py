@@ -196,7 +196,7 @@ def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
 
 def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:
     _, cells = protocol.cells(items)
-    if not any(len(mode_cells.a) for mode_cells in cells.values()):
+    if not any(cells.values()):
         raise ValueError(
             f"{path}: its {len(items)} items do not form a triplet. A and B must be two phones of one speaker between "
             "the same neighbours, and X the phone of A between these neighbours; list the items of more speech"

@@ -1,11 +1,12 @@
 """ABX errors (the share of triplets with X closer to B than to A), averaged as in ZeroSpeech.
 
-R stored vectors, D feature dim, n items, m cells, g groups, P pairs of items, G speakers, Q pairs of phones.
+R stored vectors, D feature dim, n items, m cells, P pairs of items, G speakers, Q pairs of phones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from cpc.data.audio.item_files import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.items import Spans
-from cpc.probes.abx.triplets import ABXProtocol, Cells, Groups
+from cpc.probes.abx.triplets import ABXProtocol, Cell, Groups, Label
 from cpc.probes.results import interval, resample
 
 
@@ -86,18 +87,17 @@ def abx_errors(
     return {mode: abx_error(groups, mode_cells, distances) for mode, mode_cells in cells.items()}
 
 
-def abx_error(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
+def abx_error(groups: Groups, cells: Sequence[Cell], distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
     """Return the error over all triplets of the cells; None if there is no cell.
 
     `distances` returns the `[P]` distances of `[P, 2]` pairs of items, with X first.
     """
-    if not len(cells.a):
+    if not cells:
         return None
     errors, num_triplets = cell_errors(groups, cells, distances)
-    speakers, speaker = np.unique(groups.speakers[cells.a], return_inverse=True)
-    phones = np.stack([groups.phones[cells.a], groups.phones[cells.b]])
-    pairs, pair = np.unique(phones, axis=1, return_inverse=True)
-    sums, counts = np.zeros((2, len(speakers), pairs.shape[1]))
+    speakers, speaker = np.unique([a[1] for _, a, _ in cells], return_inverse=True)
+    pairs, pair = np.unique([(a[2], b[2]) for _, a, b in cells], axis=0, return_inverse=True)
+    sums, counts = np.zeros((2, len(speakers), len(pairs)))
     np.add.at(sums, (speaker, pair), errors)
     np.add.at(counts, (speaker, pair), 1)
     means, is_present = sums / np.maximum(counts, 1), counts > 0
@@ -105,35 +105,38 @@ def abx_error(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np
         error_percent=100 * float((means.sum(0) / is_present.sum(0)).mean()),
         interval_percent=None if len(speakers) == 1 else _interval_percent(means, is_present),
         num_triplets=num_triplets,
-        num_cells=len(errors),
-        num_phone_pairs=pairs.shape[1],
+        num_cells=len(cells),
+        num_phone_pairs=len(pairs),
         num_speakers=len(speakers),
     )
 
 
-def cell_errors(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, int]:
+def cell_errors(
+    groups: Groups, cells: Sequence[Cell], distances: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, int]:
     """Return the `[m]` errors of the cells, where a tie counts half, and the number of all triplets."""
-    triples = list(zip(cells.x.tolist(), cells.a.tolist(), cells.b.tolist(), strict=True))
-    pairs = sorted({(x, other) for x, a, b in triples for other in (a, b)})
+    pairs = list(dict.fromkeys((x, other) for x, a, b in cells for other in (a, b)))
     table = dict(zip(pairs, _group_distances(groups, pairs, distances), strict=True))
-    errors, num_triplets = np.empty(len(triples)), 0
-    for cell, (x, a, b) in enumerate(triples):
-        to_a, to_b = table[x, a][:, :, None], table[x, b][:, None, :]
+    errors, num_triplets = [], 0
+    for (x, a), same in groupby(cells, lambda cell: cell[:2]):
+        by_b = [table[x, b] for *_, b in same]
+        sizes = np.array([each.shape[1] for each in by_b])
+        to_a, to_b = table[x, a][:, :, None], np.concatenate(by_b, 1)[:, None]
         is_wrong = (to_a > to_b) + 0.5 * (to_a == to_b)
-        if a == x:  # X is never A itself
-            is_wrong = is_wrong[~np.eye(len(is_wrong), dtype=bool)]
-        errors[cell] = is_wrong.mean()
+        is_triplet = ~np.eye(len(is_wrong), dtype=bool) if a == x else np.ones(is_wrong.shape[:2], bool)  # X is never A
+        is_wrong = is_wrong[is_triplet]
+        errors += (np.add.reduceat(is_wrong.sum(0), np.cumsum(sizes) - sizes) / (len(is_wrong) * sizes)).tolist()
         num_triplets += is_wrong.size
-    return errors, num_triplets
+    return np.array(errors), num_triplets
 
 
 def _group_distances(
-    groups: Groups, pairs: list[tuple[int, int]], distances: Callable[[np.ndarray], np.ndarray]
+    groups: Groups, pairs: Sequence[tuple[Label, Label]], distances: Callable[[np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
     """Return the distances between all items of each pair of groups; each pair of items is measured once."""
-    num_items, keys = 1 + max(int(items.max()) for items in groups.members), []
+    num_items, keys = 1 + max(int(items.max()) for items in groups.values()), []
     for x, other in pairs:
-        first, second = groups.members[x][:, None], groups.members[other][None]
+        first, second = groups[x][:, None], groups[other][None]
         if x == other:  # (j, i) is the pair (i, j)
             first, second = np.minimum(first, second), np.maximum(first, second)
         keys.append(first * num_items + second)

@@ -1,13 +1,14 @@
-"""The triplets of an ABX test. A cell is three groups of items: one for A, one for B, one for X.
+"""The triplets of an ABX test. A cell is three groups of items: one for X, one for A, one for B.
 
-n items, g groups, m cells.
+A group holds the items of one label: context (the phones before and after, or any context), speaker and phone. Any
+items A, B and X of a cell form a triplet, unless X is the same item as A.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby, permutations
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
@@ -15,55 +16,9 @@ from cpc.config.argument_rules import Count, Range, Seed, check_fields
 from cpc.data.audio.item_files import Items
 
 Context = Literal["within", "any"]
-
-
-class Groups(NamedTuple):
-    """Groups of items with equal context (the phones before and after, or any context), speaker and phone.
-
-    Attributes:
-        contexts: `[g]` int64, ascending.
-        speakers: `[g]` int64, ascending within a context.
-        phones: `[g]` int64, ascending within a speaker.
-        members: the indices of the items of each group.
-    """
-
-    contexts: np.ndarray
-    speakers: np.ndarray
-    phones: np.ndarray
-    members: list[np.ndarray]
-
-    @classmethod
-    def of(cls, items: Items, is_any_context: bool, max_size: int, rng: np.random.Generator) -> "Groups":
-        """Group items. A larger group keeps `max_size` random items, since the work grows with the cube of its size."""
-        contexts: Sequence[Any] = list(zip(items.previous, items.following, strict=True))
-        columns = ([""] * len(items) if is_any_context else contexts, items.speakers, items.phones)
-        codes = np.stack([_codes(column) for column in columns])
-        labels, group = np.unique(codes, axis=1, return_inverse=True)
-        members = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
-        return cls(labels[0], labels[1], labels[2], [_subsample(max_size, items, rng) for items in members])
-
-    @property
-    def blocks(self) -> Iterator[list[int]]:
-        """Lists of at least two groups with equal context and speaker."""
-        keys = list(zip(self.contexts.tolist(), self.speakers.tolist(), strict=True))
-        for _, block in groupby(range(len(keys)), keys.__getitem__):
-            groups = list(block)
-            if len(groups) > 1:
-                yield groups
-
-
-class Cells(NamedTuple):
-    """Triples of groups. Any items A, B and X from the three groups form a triplet, unless X is the same item as A.
-
-    Attributes:
-        a: `[m]` int64 group of A.
-        b: `[m]` int64 group of B, with A's context and speaker and another phone.
-        x: `[m]` int64 group of X, with A's context and phone.
-    """
-
-    a: np.ndarray
-    b: np.ndarray
-    x: np.ndarray
+Label = tuple[Any, str, str]  # context, speaker, phone
+Groups = Mapping[Label, np.ndarray]  # the indices of the items of each label, in the order of the labels
+Cell = tuple[Label, Label, Label]  # of X, A and B; B has A's context and speaker, X has A's context and phone
 
 
 @dataclass(frozen=True)
@@ -93,41 +48,46 @@ class ABXProtocol:
         if self.context not in get_args(Context):
             raise ValueError(f"context={self.context!r} is not one of {', '.join(get_args(Context))}")
 
-    def cells(self, items: Items) -> tuple[Groups, dict[str, Cells]]:
+    def cells(self, items: Items) -> tuple[Groups, dict[str, list[Cell]]]:
         """Return the groups of the items, and their cells `within` and `across` speakers."""
         rng = np.random.default_rng(self.seed)
-        groups = Groups.of(items, self.context == "any", self.max_size_group, rng)
-        return groups, {"within": cells_within(groups), "across": cells_across(groups, self.max_x_across, rng)}
+        by_label: dict[Label, list[int]] = defaultdict(list)
+        neighbours = zip(items.previous, items.following, strict=True)
+        contexts = [""] * len(items) if self.context == "any" else neighbours
+        for item, label in enumerate(zip(contexts, items.speakers, items.phones, strict=True)):
+            by_label[label].append(item)
+        # the work grows with the cube of the size of a group
+        groups = {label: np.array(_subsample(self.max_size_group, by_label[label], rng)) for label in sorted(by_label)}
+        return groups, {"within": _cells_within(groups), "across": _cells_across(groups, self.max_x_across, rng)}
 
 
-def cells_within(groups: Groups) -> Cells:
+def _cells_within(groups: Groups) -> list[Cell]:
     """Return the cells within speakers: A and X are in one group."""
-    return _cells((a, b, a) for block in groups.blocks for a, b in permutations(block, 2) if len(groups.members[a]) > 1)
+    return [(a, a, b) for block in _blocks(groups) for a, b in permutations(block, 2) if len(groups[a]) > 1]
 
 
-def cells_across(groups: Groups, max_speakers: int, rng: np.random.Generator) -> Cells:
+def _cells_across(groups: Groups, max_speakers: int, rng: np.random.Generator) -> list[Cell]:
     """Return the cells across speakers: X has another speaker, one of at most `max_speakers` random speakers."""
-    groups_of_phone = defaultdict(list)
-    keys = list(zip(groups.contexts.tolist(), groups.phones.tolist(), strict=True))
-    for group, key in enumerate(keys):
-        groups_of_phone[key].append(group)
-    triples = []
-    for block in groups.blocks:
+    labels_of_phone = defaultdict(list)
+    for label in groups:
+        labels_of_phone[label[0], label[2]].append(label)
+    cells = []
+    for block in _blocks(groups):
         for a in block:
-            others = np.array([group for group in groups_of_phone[keys[a]] if group != a], np.int64)
-            xs = _subsample(max_speakers, others, rng).tolist()
-            triples += [(a, b, x) for x in xs for b in block if b != a]
-    return _cells(triples)
+            others = [label for label in labels_of_phone[a[0], a[2]] if label != a]
+            cells += [(x, a, b) for x in _subsample(max_speakers, others, rng) for b in block if b != a]
+    return cells
 
 
-def _cells(triples: Iterable[tuple[int, int, int]]) -> Cells:
-    return Cells(*np.array(list(triples), np.int64).reshape(-1, 3).T)
+def _blocks(groups: Groups) -> Iterator[list[Label]]:
+    """Yield the labels of equal context and speaker, if there are at least two."""
+    for _, labels in groupby(groups, lambda label: label[:2]):
+        block = list(labels)
+        if len(block) > 1:
+            yield block
 
 
-def _codes(labels: Sequence[Any]) -> np.ndarray:
-    code_of = {label: code for code, label in enumerate(sorted(set(labels)))}
-    return np.array([code_of[label] for label in labels], np.int64)
-
-
-def _subsample(size: int, members: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return members if len(members) <= size else np.sort(rng.choice(members, size, replace=False))
+def _subsample(size: int, members: list[Any], rng: np.random.Generator) -> list[Any]:
+    if len(members) <= size:
+        return members
+    return [members[index] for index in np.sort(rng.choice(len(members), size, replace=False))]
