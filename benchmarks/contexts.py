@@ -139,7 +139,7 @@ def step_seconds(study: Study, contexts: dict[str, dict[str, Any]], where: argpa
         def step(model: CPC = model, x: Tensor = x, optimiser: torch.optim.Optimizer = optimiser) -> float:
             start = time.process_time()
             output = model(x)
-            loss = model.loss_part(output, Batch.of(x)._replace(sequence_id=torch.arange(len(x)))).loss
+            loss = model.contrast(output, Batch.of(x)).loss
             loss.backward()
             optimiser.step()
             optimiser.zero_grad()

@@ -66,7 +66,7 @@ def variants_of(size: int) -> dict[str, Variant]:
 
 
 def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 2048) -> list[float]:
-    """Of contrasting with drawn negatives: scoring all and selecting, the drawn ones alone in C, gathered in torch."""
+    """Of contrasting with drawn negatives: scoring all and counting, and the drawn ones alone in C."""
     queries, candidates = (torch.randn(length, DIM, requires_grad=True) for length in (num_rows, num_candidates))
     positives = torch.randint(num_candidates, (num_rows,))
     others = torch.randint(1, num_candidates, (num_rows, num_negatives))
@@ -77,22 +77,22 @@ def seconds_with_drawn(num_candidates: int, num_negatives: int, num_rows: int = 
         torch.autograd.grad(loss, (queries, candidates))
 
     seconds = []
-    for tiles.DRAWN_BEYOND, tiles.GATHER_BEYOND in ((10**9, 10**9), (0, 0), (10**9, 0)):
+    for tiles.DRAWN_BEYOND in (10**9, 0):
         seconds.append(median_seconds(step, 5))
     return seconds
 
 
 def print_rule() -> None:
-    """Times from which `DRAWN_BEYOND` and `GATHER_BEYOND` of `cpc.losses.engine.tiles` follow."""
+    """Times from which `DRAWN_BEYOND` of `cpc.losses.engine.tiles` follows."""
     keep_freed_memory()
     prepare_processor()
     for num_negatives in (16, 128):
         for num_candidates in (256, 512, 1024, 2048, 4096, 8192, 16384, 32768):
-            select, drawn, gather = seconds_with_drawn(num_candidates, num_negatives)
+            count, drawn = seconds_with_drawn(num_candidates, num_negatives)
             ratio = num_candidates / num_negatives
             print(
                 f"{num_candidates:6} candidates, {num_negatives:4} negatives, {ratio:6.0f} per negative: "
-                f"select {select:.4f} s, in C {drawn:.4f} s, gather {gather:.4f} s"
+                f"all scores {count:.4f} s, in C {drawn:.4f} s"
             )
 
 

@@ -94,10 +94,10 @@ def loss_memory(rank: int, num_ranks: int, turns: Iterator[None]) -> dict[str, f
     torch.manual_seed(rank)
     latents = torch.randn(LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
     queries = torch.randn(1, LOSS_SEQUENCES, LOSS_LATENTS, DIM, requires_grad=True)
-    loss, batch = Contrastive(), Batch.of(latents)
+    loss, output = Contrastive(), Output(latents, latents, {"": queries}, None)
 
     def call() -> None:
-        torch.autograd.grad(loss(Output(latents, latents, {"": queries}, None), batch).loss, [latents, queries])
+        torch.autograd.grad(loss(output, loss.sequences(output)).loss, [latents, queries])
 
     (extra_mib,) = (peak_extra_mib(call) for _ in turns)
     return {"extra_mib": extra_mib}

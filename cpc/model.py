@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from jaxtyping import Num
+from jaxtyping import Bool, Int, Num
 from torch import Tensor, nn
 
 from cpc.contexts.context import check_latents
@@ -17,13 +17,14 @@ from cpc.encoders.encoder import check_scale
 from cpc.losses.contrastive import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output, Step
 
 _PROTOCOL = {  # attributes that each part must have
     "encoder": ("dim", "num_latents", "initialise_from"),
     "context": ("directions", "connect", "split_directions"),
     "predictor": ("num_steps", "connect"),
-    "loss": ("connect", "encode", "training_strategies"),
+    "loss": ("connect", "predicts", "sequences", "training_strategies"),
 }
 
 
@@ -72,7 +73,7 @@ class CPC(nn.Module):
 
     def forward(self, x: Num[Tensor, "B ..."], state: Any = None) -> Output:
         """Encode observations and predict; pass the last `state` to continue sequences instead of starting them."""
-        latents, targets = self.loss_part.encode(self.encoder, x)
+        latents, targets = self.latents_and_targets(x)
         contexts, state = self.context(latents, state)
         by_direction = zip(self.predictors, self.context.split_directions(contexts).items(), strict=True)
         queries = {direction: predict(c) for predict, (direction, c) in by_direction}  # q = W_k c: [K, B, T, D]
@@ -99,27 +100,36 @@ class CPC(nn.Module):
 
         Args:
             output: output of the model for `batch.x`.
-            batch: the observations, with lengths in samples; this method converts the lengths to latents. If the batch
-                has a `target`, this method encodes it, and positives and negatives come from it.
+            batch: the observations. If the batch has a `target`, positives and negatives come from it.
             generator: source of the draws.
             measure: a strategy and number of negatives to use instead of those of training.
         """
         if batch.target is not None:
             output = output._replace(targets=self.targets(batch.target))
-        return self.loss_part(output, self.lengths_in_latents(batch), generator, measure)
+        return self.loss_part(output, self.sequences(output, batch), generator, measure)
+
+    def sequences(self, output: Output, batch: Batch) -> Sequences:
+        """Return the lengths, identities and labels of a batch, for the latents of its output."""
+        num_latents, is_known = self.lengths(batch)
+        ids = (num_latents, batch.sequence_id, batch.group_id, is_known)
+        sequences: Sequences = self.loss_part.sequences(output, *ids, labels=batch.labels)
+        return sequences
+
+    def latents_and_targets(self, x: Num[Tensor, "B ..."]) -> tuple[Tensor, Tensor | None]:
+        """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
+        places = self.loss_part.predicts == "places"
+        return self.encoder.latents_and_places(x) if places else (self.encoder(x), None)
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:
-        """Return the latents that queries predict: z, unless the loss uses other latents."""
-        latents, targets = self.loss_part.encode(self.encoder, x)
+        """Return the latents that queries predict."""
+        latents, targets = self.latents_and_targets(x)
         return latents if targets is None else targets
 
-    def lengths_in_latents(self, batch: Batch) -> Batch:
-        """Return the batch that a loss reads: `num_valid` and `is_known` refer to latents instead of samples."""
+    def lengths(self, batch: Batch) -> tuple[Int[Tensor, " B"] | None, Bool[Tensor, "B T"] | None]:
+        """Return the number of latents that are signal, and the mask of known latents; None: all."""
         num_valid, is_known = batch.num_valid, batch.is_known
-        return batch._replace(
-            num_valid=None if num_valid is None else self.encoder.num_latents(num_valid),
-            is_known=None if is_known is None else self.encoder.known_latents(is_known),
-        )
+        num_latents = None if num_valid is None else self.encoder.num_latents(num_valid)
+        return num_latents, None if is_known is None else self.encoder.known_latents(is_known)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""

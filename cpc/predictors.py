@@ -48,7 +48,7 @@ class Output(NamedTuple):
         queries: W_k c_t `[K, S, T, D]` by direction of time. For sequences the name of the direction is empty and S =
             B; for grids S counts the columns of all images in the order of `cpc.contexts.grid.columns`.
         state: state of the context network, with which the next chunk continues.
-        targets: latents to which queries are compared, if they are not z (`Loss.encode`); None: z.
+        targets: latents to which queries are compared, if they are not z; None: z.
         steps: the step of each of the K queries, to which the loss adds its `skip_steps`; None: 1..K.
     """
 

@@ -9,7 +9,6 @@ from benchmarks.gpu.device import PRECISIONS, Device, Row, products_in
 from benchmarks.step import DIM
 from cpc.candidates import STRATEGIES, LatentBank
 from cpc.candidates.samplers import Uniform
-from cpc.data.batch import Batch
 from cpc.losses import OBJECTIVES, LocalContrastive, bank_loss, class_loss, contrast
 from cpc.losses.objectives import objective_of
 from cpc.predictors import Output
@@ -21,12 +20,12 @@ LIMITS = {"float32": 1e-5, "tf32": 2e-3, "bf16": 1.6e-2}
 def losses() -> Iterator[tuple[str, Callable[..., torch.Tensor], tuple[str, ...]]]:
     """Yield names, functions of queries `[K, B, T, D]`, latents `[B, T, D]` and `compute`, and precisions."""
     ids = {"sequence_id": torch.arange(8) % 7, "group_id": torch.arange(8) % 3}
-    num_valid = torch.tensor([16, 16, 9, 16, 12, 16, 7, 16])
+    num_latents = torch.tensor([16, 16, 9, 16, 12, 16, 7, 16])
 
     def contrastive(strategy: str, **options: Any) -> Callable[..., torch.Tensor]:
         def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
             draws = torch.Generator().manual_seed(0)
-            known = {"num_valid": num_valid, **ids, **options}
+            known = {"num_latents": num_latents, **ids, **options}
             return contrast(queries, latents, strategy=strategy, generator=draws, compute=compute, **known).loss
 
         return loss
@@ -49,8 +48,8 @@ def losses() -> Iterator[tuple[str, Callable[..., torch.Tensor], tuple[str, ...]
     def of_places(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
         part = LocalContrastive(compute=compute)  # type: ignore[arg-type]
         part.num_places = 4
-        batch = Batch.of(latents)._replace(num_valid=num_valid, **ids)
-        return part(Output(latents, latents, {"": queries}, None), batch).loss
+        output = Output(latents, latents, {"": queries}, None)
+        return part(output, part.sequences(output, num_latents, *ids.values())).loss
 
     def of_bank(queries: torch.Tensor, latents: torch.Tensor, _: str) -> torch.Tensor:
         flat = latents.flatten(0, 1)

@@ -1,12 +1,9 @@
 """The loss alone, forward and backward, of 256 channels: ours, that of other packages, tiles, and drawn negatives."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +14,11 @@ from benchmarks.gpu.rivals import QUERY_NORM, foreign
 from benchmarks.reference import materialised_info_nce
 from benchmarks.step import DIM, NUM_LATENTS, NUM_NEGATIVES, NUM_STEPS
 from cpc.losses import info_nce
-from cpc.losses.candidate_sets import Sequences, assemble, draw_row_negatives, plan
+from cpc.losses.candidate_sets import plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import info_nce_rows, split_scores, tiles
-from cpc.losses.engine.tiles import PerRowTiles
+from cpc.losses.engine import info_nce_rows, tiles
+from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 
 SHARES = (64, 128, 512, 1024)  # of `tiles.GPU_SHARE`, beside its 256
 BLOCKS = (1024, 2048, 8192, 16384)  # of `kernel.BLOCK`, beside its 4096
@@ -29,9 +27,8 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 def all_candidates(size: int, device: torch.device) -> CandidateSet:
     """Return `size` rows whose candidates are all `size` candidates. Positive i is candidate i."""
-    mask, rows, zeros = torch.ones(1, size, dtype=torch.bool), torch.arange(size), torch.zeros(size, dtype=torch.long)
-    blocks = split_scores(mask, None, zeros, None, rows)
-    return assemble(None, zeros, zeros, rows, mask, blocks, (1, 1, size)).on(device)
+    mask, zeros, weight = torch.ones(1, size, dtype=torch.bool), torch.zeros(size).long(), torch.full((size,), 1 / size)
+    return CandidateSet(None, torch.arange(size), zeros, zeros, mask, weight, num_steps=1).on(device)
 
 
 def measured(on: Device, size: int, precision: str, loss: LossFunction, rounds_inputs: bool = False) -> Row:
@@ -113,42 +110,43 @@ def materialised(on: Device) -> Iterator[tuple[str, LossFunction]]:
         yield "materialised, compiled", torch.compile(materialised_info_nce, dynamic=False)
 
 
-@contextmanager
-def _gathered() -> Iterator[None]:
-    """Let the engine gather drawn candidates, whatever it would choose."""
-
-    def choose(block: Any, _: int, candidates: Tensor, bias: Tensor | None, negatives: Tensor, __: str) -> PerRowTiles:
-        return PerRowTiles(block, candidates, bias, torch.cat([block.positives, negatives], 1))
-
-    with patch.object(sys.modules["cpc.losses.engine.tiled_loss"], "choose_tiles", choose):
-        yield
-
-
 def drawn_rows(on: Device, is_quick: bool) -> list[Row]:
-    """128 drawn negatives: the draws, the loss from all scores and counts of draws, and from gathered candidates."""
-    rows, steps = [], tuple(range(1, NUM_STEPS + 1))
+    """128 drawn negatives: the draws, our loss from all scores and counts of draws, and plain torch that gathers."""
+    rows, geometry = [], Geometry((NUM_LATENTS,), ("",), tuple(range(1, NUM_STEPS + 1)))
     generator = torch.Generator(on.device).manual_seed(0)
     for size in (2,) if is_quick else (8, 64):
-        sequences = Sequences.of((size, NUM_LATENTS))
-        planned = plan("mixed", sequences, NUM_LATENTS, steps, None, NUM_NEGATIVES, False, on.device)
-        draw = partial(draw_row_negatives, planned, NUM_NEGATIVES, generator)
+        sequences = Sequences.of(geometry, size, device=on.device)
+        planned, draws = plan("mixed", sequences, None, NUM_NEGATIVES)
+        assert draws is not None
+        draw = partial(draws.draw, generator)
         rows.append(on.tried(f"{size} windows, the draws", lambda draw: {"ms": 1e3 * on.seconds(draw)}, draw))
-        drawn = planned._replace(negatives=draw())
+        drawn = draw()
         for precision in PRECISIONS:
-            rows.append(on.tried(f"{size} windows, {precision}, as chosen", _drawn, on, drawn, precision))
-        with _gathered():
-            rows.append(on.tried(f"{size} windows, tf32, gathered", _drawn, on, drawn, "tf32"))
+            ours = partial(_ours, rows=planned, drawn=drawn, precision=precision)
+            rows.append(on.tried(f"{size} windows, {precision}, ours", _drawn, on, planned, ours, precision))
+        gathered = partial(_gathered, rows=planned, drawn=drawn)
+        rows.append(on.tried(f"{size} windows, tf32, gathered", _drawn, on, planned, gathered, "tf32"))
     return rows
 
 
-def _drawn(on: Device, rows: CandidateSet, precision: str) -> Row:
+def _ours(queries: Tensor, latents: Tensor, rows: CandidateSet, drawn: Tensor, precision: str) -> Tensor:
+    return info_nce_rows(queries, latents, rows, drawn, compute=precision).loss
+
+
+def _gathered(queries: Tensor, latents: Tensor, rows: CandidateSet, drawn: Tensor) -> Tensor:
+    vectors = latents[torch.cat([rows.positive_index[:, None], drawn], 1)]
+    scores = torch.einsum("md,mnd->mn", queries[rows.query_index], vectors)
+    return F.cross_entropy(scores, torch.zeros_like(rows.step))
+
+
+def _drawn(on: Device, rows: CandidateSet, loss: Callable[[Tensor, Tensor], Tensor], precision: str) -> Row:
     torch.manual_seed(0)
-    num_steps, size, num_latents = rows.size
-    queries = torch.randn(num_steps * size * num_latents, DIM, device=on.device, requires_grad=True)
-    latents = (torch.randn(size * num_latents, DIM, device=on.device) / 4).requires_grad_()
+    num_steps, size = rows.size
+    queries = torch.randn(num_steps * size * NUM_LATENTS, DIM, device=on.device, requires_grad=True)
+    latents = (torch.randn(size * NUM_LATENTS, DIM, device=on.device) / 4).requires_grad_()
 
     def step() -> None:
-        torch.autograd.grad(info_nce_rows(queries, latents, rows, compute=precision).loss, (queries, latents))
+        torch.autograd.grad(loss(queries, latents), (queries, latents))
 
     with products_in(precision):
         return {"ms": 1e3 * on.seconds(step), "extra_mib": on.extra_mib(step)}

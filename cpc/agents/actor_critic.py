@@ -13,7 +13,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from cpc.data.batch import Batch
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
 from cpc.predictors import Output
@@ -66,7 +65,7 @@ class ActorCritic(nn.Module):
 
     def forward(self, x: Tensor, begins: Bool[Tensor, "B T"], state: tuple[Tensor, ...] | None = None) -> AgentOutput:
         """Return the output for observations. If `begins` is True at a step, the context's state is reset before it."""
-        latents, targets = self.model.loss_part.encode(self.model.encoder, x)
+        latents, targets = self.model.latents_and_targets(x)
         if state is not None:
             state = self.model.context.check_state(state, latents)
         parts = []
@@ -95,7 +94,7 @@ class ActorCritic(nn.Module):
             ValueError: if no segment is longer than the first prediction.
         """
         queries = self.model.predictor(output.contexts)  # [K, B, T, D]
-        indices, num_valid = episode_segments(begins)
+        indices, num_latents = episode_segments(begins)
         segments = Output(
             rearrange(output.targets, "b t d -> (b t) d")[indices],
             rearrange(output.contexts, "b t c -> (b t) c")[indices],
@@ -103,8 +102,7 @@ class ActorCritic(nn.Module):
             None,
             steps=self.model.predictor_steps,
         )
-        batch = Batch.of(segments.latents)._replace(num_valid=num_valid)
-        return self.model.loss_part(segments, batch, generator)
+        return self.model.loss_part(segments, self.model.loss_part.sequences(segments, num_latents), generator)
 
 
 def episode_segments(begins: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "P T"], Int[Tensor, " P"]]:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
-from cpc.losses.candidate_sets import Sequences, plan
+from cpc.losses.definition import CandidateSet
 
 
 class ScoredRows(NamedTuple):
@@ -39,54 +39,48 @@ class ScoredRows(NamedTuple):
 
 
 def scored_rows(
-    queries: Float[Tensor, "K B T D"],
-    latents: Float[Tensor, "B T D"],
-    sequences: Sequences,
+    queries: Float[Tensor, "Q D"],
+    latents: Float[Tensor, "N D"],
+    rows: CandidateSet,
+    sequence_id: Int[Tensor, " B"] | None = None,
     *,
-    strategy: str,
     num_negatives: int | None = None,
-    steps: tuple[int, ...] | None = None,
-    has_baseline: bool = False,
     generator: torch.Generator | None = None,
 ) -> Iterator[tuple[int, ScoredRows]]:
     """Yield the index of a step and the scores of its rows in one sequence, for all steps and sequences.
 
-    Rows and candidates are those of `cpc.losses.contrast`. Sampled negatives follow the same distribution, but are not
-    the same sample. A negative counts once even if it is sampled repeatedly. If the latents of the pool are
-    independent, so are distinct negatives, and lower bounds hold for any number of negatives. Each step samples
-    separately. Only the scores of one sequence, T x (B T) numbers, are in memory at a time.
+    Sampled negatives follow the same distribution as those of the loss, but are not the same sample. A negative counts
+    once even if it is sampled repeatedly. If the latents of the pool are independent, so are distinct negatives, and
+    lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one sequence, of L
+    latents, are in memory at a time: L x N numbers for each step.
 
     Args:
-        queries: W_k c_t, steps first.
-        latents: z.
-        sequences: lengths and ids of the sequences.
-        strategy: strategy of the negatives.
+        queries: W_k c_t of all rows and steps.
+        latents: z of B sequences of one length.
+        rows: rows and candidates, on the host (`cpc.losses.candidate_sets.plan`).
+        sequence_id: id of each sequence, to use half of the sequences for a baseline, and only the other half for
+            candidates; None: no baseline.
         num_negatives: negatives per row; None: all candidates.
-        steps: the step k of each query, in increasing order; None: 1..K.
-        has_baseline: use half of the sequences for a baseline, and only the other half for candidates.
         generator: source of random numbers.
 
     Raises:
-        ValueError: the errors of `contrast`; also if `has_baseline` and the candidates of a row come from fewer than
-            two sequences.
+        ValueError: if there is a baseline and the candidates of a row come from fewer than two sequences.
     """
-    num_steps, num_sequences, num_latents, _ = queries.shape
-    candidate_set = plan(strategy, sequences, num_latents, steps or tuple(range(1, num_steps + 1)))
-    assert candidate_set.query_index is not None
-    pool, device = candidate_set.candidate_mask, latents.device
+    assert rows.query_index is not None
+    pool, device = rows.candidate_mask, latents.device
     kept = torch.zeros_like(pool)
-    if has_baseline:
-        kept, pool = split_by_sequence(pool, repeat(sequences.sequence_id, "b -> (b t)", t=num_latents))
-    columns = rearrange(latents, "b t d -> (b t) d").double()
-    flat = rearrange(queries, "k b t d -> (b t k) d")
+    if sequence_id is not None:
+        kept, pool = split_by_sequence(pool, sequence_id.repeat_interleave(len(latents) // len(sequence_id)))
+    columns = latents.double()
+    num_steps, num_sequences = rows.size
     for step in range(num_steps):
         for b in range(num_sequences):
-            rows = ((candidate_set.step == step) & (candidate_set.sequence == b)).nonzero()[:, 0]
-            if len(rows) == 0:
+            chosen = ((rows.step == step) & (rows.sequence == b)).nonzero()[:, 0]
+            if len(chosen) == 0:
                 continue
-            positives = candidate_set.positive_index[rows]
-            scores = flat[candidate_set.query_index[rows].to(device)].double() @ columns.T
-            candidates, baseline = (repeat(mask[b], "n -> m n", m=len(rows)) for mask in (pool, kept))
+            positives = rows.positive_index[chosen]
+            scores = queries[rows.query_index[chosen].to(device)].double() @ columns.T
+            candidates, baseline = (repeat(mask[b], "n -> m n", m=len(chosen)) for mask in (pool, kept))
             if num_negatives is not None:
                 negatives = draw_negatives(pool, torch.full_like(positives, b), positives, num_negatives, generator)
                 candidates = torch.zeros_like(candidates).scatter(1, negatives, True)

@@ -11,7 +11,7 @@ from cpc.candidates.strategies import (
     Strategy,
     allowed_matrix,
     bounds_information,
-    check_num_valid,
+    check_num_latents,
     interpretation,
 )
 
@@ -24,7 +24,7 @@ __all__ = [
     "Strategy",
     "allowed_matrix",
     "bounds_information",
-    "check_num_valid",
+    "check_num_latents",
     "draw_excess_nats",
     "draw_negatives",
     "interpretation",

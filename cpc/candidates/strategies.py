@@ -67,18 +67,18 @@ def allowed_matrix(
 
 def num_candidates_of(
     strategy: str,
-    num_valid: Int[Tensor, " B"],
+    num_latents: Int[Tensor, " B"],
     sequence_id: Int[Tensor, " B"],
     group_id: Int[Tensor, " B"] | None = None,
     within: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, " B"]:
     """Return the number of candidate latents of each sequence.
 
-    The result equals the product of `allowed_matrix` and `num_valid`, but the matrix is never built.
+    The result equals the product of `allowed_matrix` and `num_latents`, but the matrix is never built.
 
     Args:
         strategy: a name in `STRATEGIES`; raises the errors of `allowed_matrix`.
-        num_valid: the number of latents that each sequence supplies.
+        num_latents: the number of latents that each sequence supplies.
         sequence_id: as in `allowed_matrix`.
         group_id: as in `allowed_matrix`.
         within: one number per sequence, such as its rank. A sequence supplies candidates only to sequences with the
@@ -90,7 +90,7 @@ def num_candidates_of(
 
     def num_latents_of_equal(*ids: Tensor) -> Tensor:
         _, index = torch.unique(torch.stack([block, *ids]), dim=1, return_inverse=True)
-        return torch.zeros_like(num_valid).index_add(0, index, num_valid)[index]
+        return torch.zeros_like(num_latents).index_add(0, index, num_latents)[index]
 
     pairs = ((), (sequence_id,), (speaker,), (sequence_id, speaker))
     return _RULES[strategy](*(num_latents_of_equal(*ids) for ids in pairs))
@@ -120,17 +120,13 @@ def _check(strategy: str, *group_ids: Tensor | None) -> None:
         )
 
 
-def check_num_valid(num_valid: Int[Tensor, " B"], num_latents: int) -> None:
-    """Raise an error if `num_valid` exceeds the latents of a sequence, since targets would lie in another sequence.
-
-    Raises:
-        ValueError: if an entry of `num_valid` is negative or exceeds `num_latents`.
-    """
-    fewest, most = (int(end) for end in num_valid.aminmax())
-    if fewest < 0 or most > num_latents:
+def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
+    """Raise ValueError if an entry is negative or exceeds `most`, since targets would lie in another sequence."""
+    lowest, highest = (int(end) for end in num_latents.aminmax())
+    if lowest < 0 or highest > most:
         raise ValueError(
-            f"num_valid={most if most > num_latents else fewest} must count latents, from 0 to {num_latents}, not "
-            "samples: give encoder.num_latents(samples)"
+            f"num_latents={highest if highest > most else lowest} must count latents, from 0 to {most}, not samples: "
+            "give encoder.num_latents(samples)"
         )
 
 

@@ -7,14 +7,14 @@ from typing import Literal, get_args
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor
 
 Direction = Literal["down", "up", "right", "left"]
 DIRECTIONS: tuple[str, ...] = get_args(Direction)
 
 
-def orient(grid: Float[Tensor, "B H W D"], direction: str) -> Float[Tensor, "B T S D"]:
+def orient(grid: Num[Tensor, "B H W D"], direction: str) -> Num[Tensor, "B T S D"]:
     """Turn a grid so that time runs along axis 1: `right` transposes the grid, `up` reverses the rows."""
     if direction in ("right", "left"):
         grid = rearrange(grid, "b h w d -> b w h d")
@@ -28,7 +28,7 @@ def restore(grid: Float[Tensor, "B T S D"], direction: str) -> Float[Tensor, "B 
     return rearrange(grid, "b w h d -> b h w d") if direction in ("right", "left") else grid
 
 
-def columns(latents: Float[Tensor, "B ... D"], direction: str) -> Float[Tensor, "S T D"]:
+def columns(latents: Num[Tensor, "B ... D"], direction: str) -> Num[Tensor, "S T D"]:
     """Return the columns of grids as sequences, image by image; without a direction, return sequences unchanged."""
     return rearrange(orient(latents, direction), "b t s d -> (b s) t d") if direction else latents
 
@@ -40,14 +40,14 @@ def is_grid(latents: Float[Tensor, "B ... D"]) -> bool:
 
 def is_signal(
     latents: Float[Tensor, "B ... D"],
-    num_valid: Int[Tensor, " B"] | None,
+    num_latents: Int[Tensor, " B"] | None,
     is_known: Bool[Tensor, "B T"] | None = None,
 ) -> Bool[Tensor, "B ..."]:
-    """Return the mask of latents that are known and not padding (`num_valid`); grids have no padding."""
+    """Return the mask of latents that are known and not padding; grids have no padding."""
     mask = torch.ones(latents.shape[:-1], dtype=torch.bool, device=latents.device)
     if is_known is not None:
         mask &= is_known.to(latents.device, non_blocking=True)
-    if num_valid is None or is_grid(latents):
+    if num_latents is None or is_grid(latents):
         return mask
-    num_valid = rearrange(num_valid, "b -> b 1").to(latents.device, non_blocking=True)
-    return mask & (torch.arange(latents.shape[1], device=latents.device) < num_valid)
+    num_latents = rearrange(num_latents, "b -> b 1").to(latents.device, non_blocking=True)
+    return mask & (torch.arange(latents.shape[1], device=latents.device) < num_latents)

@@ -16,16 +16,13 @@ class Batch(NamedTuple):
 
     Attributes:
         x: `[B, S]` float32 waveforms; other modalities have observations of another shape.
-        num_valid: `[B]` int64, number of samples of `x` that are signal, before zero padding. None: all. In the batch
-            that a loss reads it counts latents, because `CPC.contrast` converts samples to latents.
+        num_valid: `[B]` int64, number of samples of `x` that are signal, before zero padding. None: all.
         sequence_id: `[B]` int64, the file of each window, since windows of one file may overlap; None: all files
             differ.
         group_id: `[B]` int64, the speaker, or -1 if unknown.
         labels: `[B, T]` int64 frame labels, -100 where unknown; `[B, 0]` if the data have none.
         target: observations like `x`, whose latents are predicted: `x` without augmentation; None: `x` itself.
-        is_known: `[B, S]` bool, samples of which at least one channel is known; None: all. In the batch that a loss
-            reads it marks latents, `[B, T]`, because `CPC.contrast` converts it. Unknown latents are neither targets
-            nor negatives.
+        is_known: `[B, S]` bool, samples of which at least one channel is known; None: all.
     """
 
     x: Tensor

@@ -1,5 +1,7 @@
 """The device that computes: found by its name, and reached without making the host wait."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -37,3 +39,11 @@ def move(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor to a device; a copy to a GPU goes through pinned memory, so that the host does not wait."""
     is_upload = x.device.type == "cpu" and device.type == "cuda"  # `cuda` and `cuda:0` differ, and only a CPU pins
     return (x.pin_memory() if is_upload else x).to(device, non_blocking=True)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Copy the tensors of a value, also those inside of tuples, to a device; other values stay."""
+    if isinstance(value, tuple):
+        parts = [moved(each, device) for each in value]
+        return getattr(type(value), "_make", tuple)(parts)
+    return move(value, device) if isinstance(value, Tensor) else value

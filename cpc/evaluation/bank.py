@@ -1,6 +1,6 @@
 """The bound of a model against a bank, which has far more candidates than a batch.
 
-K steps, B observations, S sequences, T latents, D latent dim.
+B observations, L latents of each, D latent dim.
 """
 
 from typing import Any
@@ -11,13 +11,16 @@ from einops import rearrange
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
 from cpc.contexts.grid import is_signal
+from cpc.data.device import moved
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
 from cpc.losses import ContrastiveOutput, bank_loss
-from cpc.losses.contrastive import Predictions, predictions
-from cpc.losses.output import concatenate_directions
+from cpc.losses.contrastive import flat_queries, predicted
+from cpc.losses.output import sum_by_step
 from cpc.losses.rows import rows_mask, rows_of
+from cpc.losses.sequences import Sequences
 from cpc.model import CPC
+from cpc.predictors import Output
 
 _HELD_OUT = "mixed_excluding"  # batches of this strategy are uniform, like the batches that fill the bank
 
@@ -45,8 +48,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     for index in range(max(1, stream.num_slots // size)):
         batch = windows.__getitems__(stream.batch(index)).beside(weights)
         z = model.targets(batch.x)
-        in_latents = model.lengths_in_latents(batch)
-        kept = is_signal(z, in_latents.num_valid, in_latents.is_known)
+        kept = is_signal(z, *model.lengths(batch))
         latents.append(z[kept].float().cpu())
         sequences.append(batch.sequence_id.repeat_interleave(kept.flatten(1).sum(1).cpu()))
         num_stored += len(latents[-1])
@@ -70,31 +72,14 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
     for on_cpu in held_out.batches(_HELD_OUT):
         batch = on_cpu.beside(weights)
         output = model(batch.x)
-        by_direction = [
-            bank_contrast(each, bank, model.loss_part.query_steps(output))
-            for each in predictions(output, model.lengths_in_latents(batch))
-        ]
-        tally.update(concatenate_directions(by_direction, len(batch.x)))
+        tally.update(bank_contrast(output, model.sequences(output, batch), bank))
     return tally
 
 
-def bank_contrast(predicted: Predictions, bank: LatentBank, steps: tuple[int, ...]) -> ContrastiveOutput:
-    """Return the output of `cpc.losses.contrast` with all latents of a bank as candidates, without gradients."""
-    queries, latents, sequences = predicted
-    num_steps, num_sequences, num_latents, _ = queries.shape
-    has_row = rows_mask(sequences.is_valid(num_latents), steps)
-    query, step, sequence, target = rows_of(has_row, steps)
-    flat, targets = rearrange(queries, "k s t d -> (s t k) d"), rearrange(latents, "s t d -> (s t) d")
-    sums = torch.zeros(6, num_steps, num_sequences, device=latents.device)
-    losses = []
-    for k in step.unique().tolist():
-        rows = step == k
-        row_sequence = sequence[rows]
-        ids = sequences.sequence_id[row_sequence].to(latents.device)
-        found = bank_loss(flat[query[rows]], targets[target[rows]], bank, sequence_id=ids)
-        counts = found.num_candidates.float()
-        ones, zeros = torch.ones_like(counts), torch.zeros_like(counts)
-        terms = torch.stack([ones, found.loss_nats.float(), counts.log(), counts, found.accuracy, zeros])
-        sums[:, k].index_add_(1, row_sequence.to(latents.device), terms.to(sums))
-        losses.append(found.loss)
-    return ContrastiveOutput(torch.stack(losses).mean() if losses else sums.new_zeros(()), *sums)
+def bank_contrast(output: Output, sequences: Sequences, bank: LatentBank) -> ContrastiveOutput:
+    """Return the output of `cpc.losses.Contrastive` with all latents of a bank as candidates, without gradients."""
+    geometry, positives = sequences.geometry, rearrange(predicted(output), "b ... d -> (b ...) d")
+    rows = moved(rows_of(rows_mask(sequences.is_valid, geometry), geometry), positives.device)
+    ids = sequences.ids.to(positives.device)[rows.sequence]
+    found = bank_loss(flat_queries(output)[rows.query], positives[rows.target], bank, sequence_id=ids)
+    return sum_by_step(found, rows.step, rows.sequence, geometry.num_steps, len(sequences.num_latents))

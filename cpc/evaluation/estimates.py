@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from einops import rearrange
 
 from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import ESTIMATORS
@@ -16,7 +17,8 @@ from cpc.candidates import bounds_information, interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
-from cpc.losses.contrastive import predictions
+from cpc.losses.candidate_sets import plan
+from cpc.losses.contrastive import flat_queries, predicted
 from cpc.model import CPC
 from cpc.predictors import Output, Step
 
@@ -60,21 +62,19 @@ class HeldOutEstimates:
     def __call__(self, protocol: EvalProtocol, output: Output, batch: Batch) -> None:
         """Add the model's output for a batch."""
         estimates: dict[tuple[str, int], list[Estimate]] = {}
+        latents, sequences = rearrange(predicted(output), "b ... d -> (b ...) d"), self.model.sequences(output, batch)
+        rows, _ = plan(protocol.strategy, sequences._replace(device=torch.device("cpu")))
         needs_baseline = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
-        for direction, predicted in enumerate(predictions(output, self.model.lengths_in_latents(batch))):
-            for has_baseline in sorted(set(needs_baseline.values())):
-                for step_index, rows in scored_rows(
-                    *predicted,
-                    strategy=protocol.strategy,
-                    num_negatives=protocol.num_negatives,
-                    steps=self.model.loss_part.query_steps(output),
-                    has_baseline=has_baseline,
-                    generator=self.generators[protocol],
-                ):
-                    step = direction * len(predicted.queries) + step_index
-                    for name in (name for name, needs in needs_baseline.items() if needs == has_baseline):
-                        estimates.setdefault((name, step), []).append(estimate_rows(name, rows))
-                        self.num_candidates[protocol, name][step] += rows.num_candidates
+        for has_baseline in sorted(set(needs_baseline.values())):
+            names = [name for name, needs in needs_baseline.items() if needs == has_baseline]
+            ids, generator = sequences.ids if has_baseline else None, self.generators[protocol]
+            found = scored_rows(
+                flat_queries(output), latents, rows, ids, num_negatives=protocol.num_negatives, generator=generator
+            )
+            for step, scored in found:
+                for name in names:
+                    estimates.setdefault((name, step), []).append(estimate_rows(name, scored))
+                    self.num_candidates[protocol, name][step] += scored.num_candidates
         for (name, step), parts in estimates.items():
             self.tallies[protocol, name][step].update(pooled(parts))
 

@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
-from cpc.losses.candidate_sets import Sequences, row_weights
+from cpc.losses.candidate_sets import row_weights
 from cpc.losses.class_loss import check_draw, loss_on_table, target_sets
 from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
@@ -25,6 +24,7 @@ from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_l
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_row_counts
 from cpc.losses.rows import positions_ahead
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output
 
 _log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class ClassTableLoss(Loss):
     def forward(
         self,
         output: Output,
-        batch: Batch,
+        sequences: Sequences,
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
@@ -175,23 +175,22 @@ class ClassTableLoss(Loss):
         training, a row has the weight (number of ranks) / (rows of all ranks). All ranks must call this.
 
         Raises:
-            ValueError: if there are too few labels for the furthest step, no class is known, or `num_valid` counts more
-                latents than there are.
+            ValueError: if there are too few labels for the furthest step, or no class is known.
         """
         strategy = self.objective if measure is None else measure.strategy
         if strategy not in (FULL_SOFTMAX, self.objective):
             raise ValueError(f"strategy={strategy!r}: this loss measures {self.objective} or {FULL_SOFTMAX}")
-        queries, labels = output.queries[""], batch.labels.cpu()
+        assert sequences.labels is not None
+        queries, labels = output.queries[""], sequences.labels.cpu()
         num_steps, num_sequences, num_latents, _ = queries.shape
-        steps = self.query_steps(output)
+        steps = sequences.geometry.distances
         num_labels = num_latents + steps[-1] - 1
         if labels.shape[1] < num_labels:
             raise ValueError(
                 f"{num_latents} latents and {steps[-1]} steps ahead need {num_labels} labels, got {labels.shape[1]}"
             )
         ahead = labels[:, positions_ahead(num_latents, steps) - 1]  # [B, T, K]
-        is_valid = Sequences.of((num_sequences, num_latents), batch.num_valid).is_valid(num_latents)
-        query = ((ahead >= 0) & rearrange(is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
+        query = ((ahead >= 0) & rearrange(sequences.is_valid, "b t -> b t 1")).flatten().nonzero()[:, 0]
         num_rows = torch.bincount(query % num_steps, minlength=num_steps)
         # Held-out text may end earlier on some ranks, which then stop calling this. Its sums need no weight.
         counts = gather_row_counts(num_rows) if measure is None else num_rows[None]

@@ -1,62 +1,39 @@
 """The loss of CPC: find z_{t+k} among latents of the batch, for every step, sequence and direction of time.
 
-K steps, B observations, S sequences (an image has several), T latents, Q queries, N candidates, D latent dim.
+J directions of time, K steps, B observations, S sequences (an image has several), T latents, Q queries, N candidates, M
+rows, R drawn negatives, D latent dim.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.strategies import STRATEGIES
-from cpc.contexts.grid import columns
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_count, check_precision, check_tensor
-from cpc.losses.candidate_sets import Sequences, copy_to_host, draw_row_negatives, plan
+from cpc.losses.candidate_sets import plan
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import COMPUTE, info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
-from cpc.losses.output import ContrastiveOutput, RowLosses, concatenate_directions, sum_by_step
-from cpc.losses.ranks import gather_batch
+from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
+from cpc.losses.ranks import gather_latents, gather_sequences
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output, check_steps
 
 
-class Predictions(NamedTuple):
-    """The queries of one direction of time, the latents that they predict, and the sequences of these latents."""
+def flat_queries(output: Output) -> Float[Tensor, "Q D"]:
+    """Return the queries of all directions, in the order of `cpc.losses.rows`: by observation, place and step."""
+    num = len(output.latents)
+    each = [rearrange(queries, "k (b s) t d -> b (s t k) d", b=num) for queries in output.queries.values()]
+    return rearrange(each[0] if len(each) == 1 else torch.cat(each, 1), "b q d -> (b q) d")
 
-    queries: Float[Tensor, "K S T D"]
-    latents: Float[Tensor, "S T D"]
-    sequences: Sequences
 
-
-def predictions(output: Output, batch: Batch, num_observations: int | None = None) -> Iterator[Predictions]:
-    """Yield the predictions of each direction of time; the columns of an image share the identity of the image.
-
-    Identities are copied to the host once. Directions of the same size share their `Sequences`.
-
-    Args:
-        output: output of the model.
-        batch: the observations of the output; `num_valid` counts latents, and `is_known` is a mask of latents.
-        num_observations: number of observations that have identities; None: the number of observations that have
-            latents.
-    """
-    targets = output.latents if output.targets is None else output.targets
-    num = len(targets) if num_observations is None else num_observations
-    num_valid, sequence_id, group_id = copy_to_host(batch.num_valid, batch.sequence_id, batch.group_id)
-    is_known = None if batch.is_known is None else batch.is_known.cpu()
-    ids = (num_valid, torch.arange(num) if sequence_id is None else sequence_id, group_id, is_known)
-    by_size: dict[tuple[int, int], Sequences] = {}
-    for direction, queries in output.queries.items():
-        latents = columns(targets, direction)
-        num_columns = len(latents) // len(targets)
-        size = (num_columns * num, latents.shape[1])
-        if size not in by_size:
-            column_ids = (None if i is None else repeat(i, "b ... -> (b s) ...", s=num_columns) for i in ids)
-            by_size[size] = Sequences.of(size, *column_ids)
-        yield Predictions(queries, latents, by_size[size])
+def predicted(output: Output) -> Float[Tensor, "B ... D"]:
+    """Return the latents that queries predict."""
+    return output.latents if output.targets is None else output.targets
 
 
 class Contrastive(Loss):
@@ -124,7 +101,7 @@ class Contrastive(Loss):
     def forward(
         self,
         output: Output,
-        batch: Batch,
+        sequences: Sequences,
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
@@ -135,27 +112,26 @@ class Contrastive(Loss):
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
-        gathered = gather_batch(output, batch, strategies)
-        steps, device = self.query_steps(output), output.latents.device
-        by_direction = []
-        for queries, latents, sequences in predictions(gathered.output, gathered.batch, sum(gathered.nums)):
-            _, num_sequences, num_latents, _ = queries.shape
-            rank_slice = gathered.rank_slice(num_sequences)
-            vectors = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
-            sums = []
-            for strategy in strategies:
-                draws = (num_negatives, self.shared_across_steps)
-                rows = plan(strategy, sequences, num_latents, steps, rank_slice, *draws, device)
-                # From here on no shape depends on values, so the host waits for no GPU.
-                if num_negatives is not None:
-                    rows = rows._replace(negatives=draw_row_negatives(rows, num_negatives, generator))
-                losses = self._score(*vectors, rows)
-                sums.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size[:2], rows.draw_excess_nats))
-            by_direction.append(self._mix(*sums))
-        return concatenate_directions(by_direction, len(output.latents))
+        everyone, share = gather_sequences(sequences, strategies)
+        queries, candidates = flat_queries(output), gather_latents(predicted(output), share)
+        outputs = []
+        for strategy in strategies:
+            rows, draws = plan(strategy, everyone, share, num_negatives, self.shared_across_steps)
+            # From here on no shape depends on values, so the host waits for no GPU.
+            drawn = None if draws is None else draws.draw(generator)
+            losses = self._score(queries, candidates, rows, drawn)
+            excess = None if draws is None else draws.excess_nats
+            outputs.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size, excess))
+        return self._mix(*outputs)
 
-    def _score(self, queries: Float[Tensor, "Q D"], candidates: Float[Tensor, "N D"], rows: CandidateSet) -> RowLosses:
-        return info_nce_rows(queries, candidates, rows, compute=self.compute)
+    def _score(
+        self,
+        queries: Float[Tensor, "Q D"],
+        candidates: Float[Tensor, "N D"],
+        rows: CandidateSet,
+        drawn: Int[Tensor, "M R"] | None,
+    ) -> RowLosses:
+        return info_nce_rows(queries, candidates, rows, drawn, compute=self.compute)
 
     def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
         """Return the output of `negatives` with the weighted loss of all strategies."""
@@ -189,7 +165,7 @@ def contrast(
     latents: Float[Tensor, "B T D"],
     *,
     strategy: str = "mixed",
-    num_valid: Int[Tensor, " B"] | None = None,
+    num_latents: Int[Tensor, " B"] | None = None,
     sequence_id: Int[Tensor, " B"] | None = None,
     group_id: Int[Tensor, " B"] | None = None,
     is_known: Bool[Tensor, "B T"] | None = None,
@@ -205,8 +181,8 @@ def contrast(
         queries: W_k c_t, steps first.
         latents: z.
         strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
-        num_valid: number of latents of each sequence that are signal. All further latents are padding, which is neither
-            target nor candidate. None: all are signal.
+        num_latents: number of latents of each sequence that are signal. All further latents are padding, which is
+            neither target nor candidate. None: all are signal.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
@@ -216,16 +192,14 @@ def contrast(
 
     Raises:
         ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `steps` are not K
-            increasing numbers of at least 1, `num_valid` counts more latents than there are, no sequence is longer than
-            the first step, or the strategy leaves a row without negatives.
+            increasing numbers of at least 1, `num_latents` counts more latents than there are, no sequence is longer
+            than the first step, or the strategy leaves a row without negatives.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))
     check_precision(queries=queries, latents=latents)
-    ids: dict[str, Any] = {"num_valid": num_valid, "sequence_id": sequence_id, "group_id": group_id}
-    ids["is_known"] = is_known
-    batch = Batch.of(latents)._replace(**ids)
     if steps is not None and len(check_steps("steps", steps)) != len(queries):
         raise ValueError(f"steps={list(steps)} are {len(steps)} steps for {len(queries)} queries: give one per query")
-    output = Output(latents, latents, {"": queries}, None, steps=None if steps is None else tuple(steps))
-    return Contrastive(strategy, **options)(output, batch, generator)
+    output = Output(latents, latents, {"": queries}, None, None, None if steps is None else tuple(steps))
+    part = Contrastive(strategy, **options)
+    return part(output, part.sequences(output, num_latents, sequence_id, group_id, is_known), generator)

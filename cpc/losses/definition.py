@@ -6,72 +6,71 @@ compare every fast path with this file (`tests/losses/test_definition.py`), and 
 K steps, B sequences, Q queries, M rows, N candidates, R drawn negatives, D latent dim.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.data.device import moved
 from cpc.losses.output import RowLosses
 
 
-class CandidateSet(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CandidateSet:
     """The rows of a loss, and the set of candidates that each row is scored against.
 
     A row is one query with its positive, z_{t+k}. The candidates of a row are its negatives and, once, its positive.
-    `cpc.losses.candidate_sets` builds the rows of a batch; the definition reads only the fields up to `negatives`.
+    `cpc.losses.candidate_sets` builds the rows of a batch.
 
     Attributes:
-        query_index: `[M]` index of the row's query among the Q queries; None: row m has query m.
-        positive_index: `[M]` index of the row's positive among the N candidates.
-        sequence: `[M]` index of the row's sequence among the B.
-        candidate_mask: `[B, N]` the candidates of a sequence's rows. The positive counts once, whether it is in the
+        query_index: `[M]`, index of the row's query among the Q queries; None: row m has query m.
+        positive_index: `[M]`, index of the row's positive among the N candidates.
+        sequence: `[M]`, index of the row's sequence among the B.
+        step: `[M]`, index of the row's step among the K.
+        candidate_mask: `[B, N]`, the candidates of a sequence's rows. The positive counts once, whether it is in the
             mask or not.
-        weight: `[M]` weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
-        negatives: `[M, R]` candidates that were drawn for the row, never its positive; None: all candidates of the
-            mask.
-        step: `[M]` index of the row's step among the K.
-        num_negatives: `[M]` number of negatives in the mask.
-        is_used: `[N]` whether the candidate can be scored in any row; None: all can be.
-        size: K, B and the number of latents of each sequence.
-        draw_excess_nats: `[M]` nats that repeated draws may add to log N - L; None without draws.
-        blocks: parts of the score matrix that the engine computes (`cpc.losses.engine.Block`).
-        draws: the source of each row's negatives (`cpc.losses.candidate_sets.RowDraws`); None: all candidates.
+        weight: `[M]`, weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
+        num_steps: K.
+        host: the same set on the host, if this one was copied to a device.
     """
 
     query_index: Tensor | None
     positive_index: Tensor
     sequence: Tensor
+    step: Tensor
     candidate_mask: Tensor
     weight: Tensor
-    negatives: Tensor | None
-    step: Tensor
-    num_negatives: Tensor
-    is_used: Tensor | None
-    size: tuple[int, int, int]
-    blocks: list[Any]
-    draw_excess_nats: Tensor | None = None
-    draws: Any = None
+    num_steps: int
+    host: "CandidateSet | None" = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """K and B."""
+        return self.num_steps, len(self.candidate_mask)
 
     def on(self, device: torch.device) -> "CandidateSet":
         """Return the same set on a device; the host does not wait for the copies."""
-        moved: CandidateSet = _moved(self, device)
-        return moved
+        if self.positive_index.device == device:
+            return self
+        copies = {each.name: moved(getattr(self, each.name), device) for each in fields(self)[:-1]}
+        return CandidateSet(**copies, host=self)
 
 
 def info_nce_rows(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
-    candidate_set: CandidateSet,
+    rows: CandidateSet,
+    drawn: Int[Tensor, "M R"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
 ) -> RowLosses:
     """Return the losses of all rows: L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ), s = q . z + bias.
 
+    The negatives of a row are all candidates of its sequence, or those that were `drawn` for it (never its positive).
     All scores exist at once, in float64, and autograd finds the gradients.
     """
-    rows = candidate_set
-    negatives = _num_times_negative(rows)  # [M, N]
+    negatives = _num_times_negative(rows, drawn)  # [M, N]
     positive = rearrange(rows.positive_index, "m -> m 1")
     num_times = negatives.scatter(1, positive, 1.0)  # the positive is a candidate exactly once
 
@@ -97,20 +96,11 @@ def info_nce_rows(
     return RowLosses(loss.to(dtype), loss_nats.detach().to(dtype), num_candidates, accuracy.detach().float())
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, list | tuple):
-        parts = [_moved(each, device) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
-
-
-def _num_times_negative(rows: CandidateSet) -> Float[Tensor, "M N"]:
+def _num_times_negative(rows: CandidateSet, drawn: Int[Tensor, "M R"] | None) -> Float[Tensor, "M N"]:
     """Return how often each candidate is a negative of each row: 0 or 1, or as often as it was drawn."""
     mask = rows.candidate_mask[rows.sequence].double()
-    if rows.negatives is not None:
-        return torch.zeros_like(mask).scatter_add(1, rows.negatives, torch.ones_like(rows.negatives).double())
+    if drawn is not None:
+        return torch.zeros_like(mask).scatter_add(1, drawn, torch.ones_like(drawn).double())
     return mask.scatter(1, rearrange(rows.positive_index, "m -> m 1"), 0.0)
 
 

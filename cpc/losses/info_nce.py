@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cpc.candidates.draws import NegativePool
 from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
-from cpc.losses.candidate_sets import assemble
-from cpc.losses.engine import Block, divide_by_temperature, info_nce_rows, rounding_of, score_dtype, split_scores
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import divide_by_temperature, info_nce_rows, rounding_of, score_dtype
 from cpc.losses.output import RowLosses
 
 
@@ -87,38 +87,33 @@ def info_nce(
         check_count("num_negatives", num_negatives, 1)
     if num_negatives is not None and negatives is not None:
         raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
-    # torch refuses short integers as indices, and takes uint8 for a mask.
-    sequence, candidate_columns = (
-        None if each is None else each.cpu().long() for each in (query_sequence, candidate_sequence)
-    )
-    allowed, valid = (None if each is None else each.cpu() for each in (allowed, valid))
-    positive_index = positives.cpu().long()
-    negatives = None if negatives is None else negatives.long()
-    everyone = torch.ones(1, len(candidates), dtype=torch.bool)
-    mask = everyone if allowed is None else allowed[:, candidate_columns]  # [B, N]
-    mask = mask if valid is None else mask & valid
+    positive_index = positives.cpu().long()  # torch refuses short integers as indices
+    sequence = torch.zeros_like(positive_index) if query_sequence is None else query_sequence.cpu().long()
+    mask = torch.ones(1, len(candidates), dtype=torch.bool)
+    if negatives is not None:  # any candidate may be a given negative
+        negatives = negatives.long()
+        mask = torch.zeros_like(mask).index_fill(1, negatives.cpu().flatten(), True)
+        sequence = torch.zeros_like(sequence)
+    elif allowed is not None and candidate_sequence is not None:
+        mask = allowed.cpu()[:, candidate_sequence.cpu().long()]  # [B, N]
+    if valid is not None and negatives is None:
+        mask = mask & valid.cpu()
     zeros = torch.zeros_like(positive_index)
-    sequence = zeros if sequence is None else sequence
-    if negatives is None:
-        blocks = split_scores(mask, allowed, sequence, candidate_columns, positive_index)
-    else:  # without `allowed` any candidate may be a negative
-        blocks = [Block(positives=rearrange(positive_index, "m -> m 1"))]
-    rows = assemble(None, zeros, sequence, positive_index, mask, blocks, (1, 1, len(positive_index)))
-    has_no_negatives = rows.num_negatives < 1
-    if negatives is None and bool(has_no_negatives.any()):
+    weight = torch.full_like(positive_index, 1 / len(queries), dtype=torch.float64)
+    rows = CandidateSet(None, positive_index, sequence, zeros, mask, weight, num_steps=1)
+    own = mask[sequence, positive_index].long()
+    has_no_negatives = mask.sum(1)[sequence] - own < 1
+    if bool(has_no_negatives.any()):
         raise ValueError(
             f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative, so their loss is 0: allow more "
             "sequences or put more of them in the batch"
         )
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
-    if num_negatives is not None and negatives is None:
+    if num_negatives is not None:
         negatives = NegativePool.of(mask, sequence, positive_index).draw(num_negatives, generator, queries.device)
-    elif negatives is not None:
-        is_used = torch.zeros(len(candidates), dtype=torch.bool, device=queries.device)
-        rows = rows._replace(is_used=is_used.index_fill(0, torch.cat([negatives.flatten(), positives.long()]), True))
-    rows = rows.on(queries.device)._replace(negatives=negatives)
     compute = rounding_of(compute, queries)  # queries that are divided by a temperature are float32
-    return info_nce_rows(divide_by_temperature(queries, temperature), candidates, rows, bias, compute)
+    scaled = divide_by_temperature(queries, temperature)
+    return info_nce_rows(scaled, candidates, rows.on(queries.device), negatives, bias, compute)
 
 
 def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.losses.contrastive import Contrastive
@@ -28,6 +28,7 @@ class LocalContrastive(Contrastive):
     `Contrastive`.
     """
 
+    predicts = "places"
     num_places: int
 
     def connect(self, encoder: Any, context: Any) -> int:
@@ -45,17 +46,16 @@ class LocalContrastive(Contrastive):
         width: int = encoder.projection.in_features
         return width
 
-    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the latents that contexts read, and the places that queries predict."""
-        latents, places = encoder.latents_and_places(x)
-        return latents, places
-
     def _score(
-        self, queries: Float[Tensor, "Q P_d"], candidates: Float[Tensor, "N P_d"], rows: CandidateSet
+        self,
+        queries: Float[Tensor, "Q P_d"],
+        candidates: Float[Tensor, "N P_d"],
+        rows: CandidateSet,
+        drawn: Int[Tensor, "M R"] | None,
     ) -> RowLosses:
         by_place = [rearrange(each, "n (p d) -> p n d", p=self.num_places) for each in (queries, candidates)]
         score = super()._score
-        losses = [score(q, z, rows) for q, z in zip(*by_place, strict=True)]
+        losses = [score(q, z, rows, drawn) for q, z in zip(*by_place, strict=True)]
         loss, loss_nats, accuracy = (
             torch.stack([getattr(place, name) for place in losses]).mean(0)
             for name in ("loss", "loss_nats", "accuracy")

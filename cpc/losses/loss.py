@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cpc.data.batch import Batch
 from cpc.data.tensors import check_count
 from cpc.losses.output import ContrastiveOutput
+from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output
 
 
@@ -29,7 +30,8 @@ class Loss(nn.Module):
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
-        predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
+        predicts: `latents`; `places`, the local latents of an encoder with `latents_and_places`; or `classes`, the next
+            classes in `Batch.labels`.
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
@@ -39,7 +41,7 @@ class Loss(nn.Module):
     """
 
     num_negatives: int | None = None
-    predicts: Literal["latents", "classes"] = "latents"
+    predicts: Literal["latents", "places", "classes"] = "latents"
     uses_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
@@ -48,10 +50,16 @@ class Loss(nn.Module):
         check_count("`loss.skip_steps`", skip_steps, 0)
         self.skip_steps = skip_steps
 
-    def query_steps(self, output: Output) -> tuple[int, ...]:
-        """Return the number of latents that each of the K queries of an output predicts ahead."""
+    def sequences(self, output: Output, *ids: Tensor | None, labels: Tensor | None = None) -> Sequences:
+        """Return the sequences of an output; `ids` are the arguments of `Sequences.of`.
+
+        Raises:
+            ValueError: the errors of `Sequences.of`.
+        """
         num_steps = len(next(iter(output.queries.values())))
-        return tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
+        distances = tuple(self.skip_steps + step for step in output.steps or range(1, num_steps + 1))
+        geometry = Geometry(tuple(output.latents.shape[1:-1]), tuple(output.queries), distances)
+        return Sequences.of(geometry, len(output.latents), *ids, labels=labels, device=output.latents.device)
 
     @property
     @abstractmethod
@@ -80,10 +88,6 @@ class Loss(nn.Module):
         """
         return encoder.dim
 
-    def encode(self, encoder: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
-        return encoder(x), None
-
     def set_step(self, batch: int) -> None:
         """Set the index of the next training batch, for a loss that depends on it."""
 
@@ -94,7 +98,7 @@ class Loss(nn.Module):
     def forward(
         self,
         output: Output,
-        batch: Batch,
+        sequences: Sequences,
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
@@ -102,7 +106,7 @@ class Loss(nn.Module):
 
         Args:
             output: output of the model.
-            batch: the observations of the output; `num_valid` counts latents here (`CPC.lengths_in_latents`).
+            sequences: lengths, identities and labels of its sequences (`CPC.sequences`).
             generator: source of the draws.
             measure: the strategy and the number of negatives to measure with; None: the strategy and number of
                 training.

@@ -3,11 +3,10 @@
 M rows, K steps, B sequences.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from einops import rearrange, reduce
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -105,17 +104,3 @@ def sum_by_step(
     sums = losses.new_zeros(6, num_steps * num_sequences)
     sums.index_add_(1, step * num_sequences + sequence, per_row)
     return ContrastiveOutput(row.loss, *rearrange(sums, "n (k b) -> n k b", k=num_steps))
-
-
-def concatenate_directions(contrasts: Sequence[ContrastiveOutput], num_images: int) -> ContrastiveOutput:
-    """Return one output for several directions of the same images: the steps of all directions, sums by image.
-
-    Args:
-        contrasts: the output of each direction, with the sequences of an image next to each other.
-        num_images: B.
-    """
-    loss = torch.stack([one.loss for one in contrasts]).mean()
-    sums = zip(*(one[1:] for one in contrasts), strict=True)
-    return ContrastiveOutput(
-        loss, *(torch.cat([reduce(part, "k (b s) -> k b", "sum", b=num_images) for part in field]) for field in sums)
-    )

@@ -1,34 +1,87 @@
-"""The rows of a loss: the sequences, times and steps that have a query and its positive.
+"""The rows of a loss: every query, and the latent that it predicts.
 
-K steps, B sequences, T latents.
+J directions of time (1 for sequences), K distances ahead, J K steps, B sequences of L latents (H W for a grid), P
+places: a place is a latent with a direction in which its queries look.
 """
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-
-def positions_ahead(num_latents: int, steps: Sequence[int]) -> Int[Tensor, "T K"]:
-    """Return t + k for every t < `num_latents` and every step k."""
-    return rearrange(torch.arange(num_latents), "t -> t 1") + torch.tensor(steps)
+from cpc.contexts.grid import columns
 
 
-def rows_mask(is_valid: Bool[Tensor, "B T"], steps: Sequence[int]) -> Bool[Tensor, "B T K"]:
-    """Return the sequences, times and steps k that have a row: z_t and z_{t+k} are both valid."""
-    ahead = F.pad(is_valid, (0, max(steps)))[:, positions_ahead(is_valid.shape[1], steps)]
-    return rearrange(is_valid, "b t -> b t 1") & ahead
+class Geometry(NamedTuple):
+    """Where the latents lie that the queries of a sequence predict.
 
-
-def rows_of(has_row: Bool[Tensor, "B T K"], steps: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return, for each row, the index of its query (b t k), of its step, of its sequence and of its target (b t).
-
-    The rows are in the order in which a bilinear predictor returns its queries.
+    Attributes:
+        shape: `(T,)` for a sequence, `(H, W)` for a grid.
+        directions: directions of time; one without a name for sequences.
+        distances: number of latents that each of the K queries of a place predicts ahead, in increasing order.
     """
-    _, num_latents, num_steps = has_row.shape
-    query_index = has_row.flatten().nonzero()[:, 0]
-    position, step = query_index // num_steps, query_index % num_steps
-    return query_index, step, position // num_latents, position + torch.tensor(steps)[step]
+
+    shape: tuple[int, ...]
+    directions: tuple[str, ...]
+    distances: tuple[int, ...]
+
+    @property
+    def num_latents(self) -> int:
+        """L."""
+        return math.prod(self.shape)
+
+    @property
+    def num_steps(self) -> int:
+        """J K."""
+        return len(self.directions) * len(self.distances)
+
+    def latents_and_targets(self) -> tuple[Int[Tensor, " P"], Int[Tensor, "P K"]]:
+        """Return the latent of each place and the targets of its queries; L for a target outside of the sequence."""
+        latents, targets = [], []
+        grid = torch.arange(self.num_latents).reshape(1, *self.shape, 1)
+        for direction in self.directions:
+            index = columns(grid, direction)[..., 0]  # [S, T], latents of a column
+            ahead = positions_ahead(index.shape[1], self.distances)
+            latents.append(index.flatten())
+            targets.append(F.pad(index, (0, max(self.distances)), value=self.num_latents)[:, ahead].flatten(0, 1))
+        return torch.cat(latents), torch.cat(targets)
+
+
+class Rows(NamedTuple):
+    """Indices of each row: its query (b p k), its step (j k), its sequence, and its target (b l)."""
+
+    query: Tensor
+    step: Tensor
+    sequence: Tensor
+    target: Tensor
+
+
+def positions_ahead(num_latents: int, distances: Sequence[int]) -> Int[Tensor, "T K"]:
+    """Return t + k for every t < `num_latents` and every distance k."""
+    return rearrange(torch.arange(num_latents), "t -> t 1") + torch.tensor(distances)
+
+
+def rows_mask(is_valid: Bool[Tensor, "B L"], geometry: Geometry) -> Bool[Tensor, "B P K"]:
+    """Return the queries that have a row: the latent of their place and their target are both valid."""
+    latents, targets = geometry.latents_and_targets()
+    return rearrange(is_valid[:, latents], "b p -> b p 1") & F.pad(is_valid, (0, 1))[:, targets]
+
+
+def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> Rows:
+    """Return the rows of a mask, in the order of `cpc.losses.contrastive.flat_queries`."""
+    num_places, num_distances = has_row.shape[1:]
+    step = repeat(
+        torch.arange(geometry.num_steps),
+        "(j k) -> (j p k)",
+        j=len(geometry.directions),
+        p=num_places // len(geometry.directions),
+    )
+    _, targets = geometry.latents_and_targets()
+    query = has_row.flatten().nonzero()[:, 0]
+    sequence, of_sequence = query // (num_places * num_distances), query % (num_places * num_distances)
+    return Rows(query, step[of_sequence], sequence, sequence * geometry.num_latents + targets.flatten()[of_sequence])

@@ -94,8 +94,7 @@ class Tracker(pl.Callback):
         }
         collapsed = []
         for name, features in (("z", outputs["latents"]), ("c", outputs["contexts"])):
-            in_latents: Batch = module.model.lengths_in_latents(batch)  # type: ignore[operator, union-attr]
-            x = features[is_signal(features, in_latents.num_valid, in_latents.is_known)]
+            x = features[is_signal(features, *module.model.lengths(batch))]  # type: ignore[operator, union-attr]
             if len(x) < 2:
                 measures |= dict.fromkeys((f"{name}_variance", f"{name}_effective_rank"), math.nan)
                 continue

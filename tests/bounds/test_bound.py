@@ -7,16 +7,16 @@ from cpc.bounds import BoundTally
 from cpc.losses import ContrastiveOutput, contrast
 
 
-def a_contrast(num_sequences: int, seed: int, num_valid: int = 6) -> ContrastiveOutput:
+def a_contrast(num_sequences: int, seed: int, num_latents: int = 6) -> ContrastiveOutput:
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(2, num_sequences, 6, 4, generator=generator)
     latents = torch.randn(num_sequences, 6, 4, generator=generator)
-    return contrast(queries, latents, num_valid=torch.full((num_sequences,), num_valid))
+    return contrast(queries, latents, num_latents=torch.full((num_sequences,), num_latents))
 
 
 def test_ragged_batches_weigh_their_rows() -> None:
     """The mean over all rows, not the mean of batch means (facts T11)."""
-    batches = [a_contrast(4, 0), a_contrast(2, 1, num_valid=3)]
+    batches = [a_contrast(4, 0), a_contrast(2, 1, num_latents=3)]
     tally = BoundTally()
     for batch in batches:
         tally.update(batch)
@@ -60,7 +60,7 @@ def test_standard_error_is_that_of_independent_batches(generator: torch.Generato
 
 def test_only_batches_with_rows_are_units() -> None:
     """k = 2 has rows in two batches of four, then in one of three: two units, then none to tell an error from."""
-    short = [a_contrast(4, seed, num_valid=2) for seed in (2, 3)]
+    short = [a_contrast(4, seed, num_latents=2) for seed in (2, 3)]
     tally, two_batches = BoundTally(), BoundTally()
     for batch in (a_contrast(4, 0), a_contrast(4, 1)):
         two_batches.update(batch)
@@ -79,7 +79,7 @@ def test_only_batches_with_rows_are_units() -> None:
 
 def test_a_step_without_rows_is_null_in_the_record() -> None:
     tally = BoundTally()
-    tally.update(a_contrast(4, 0, num_valid=2))
+    tally.update(a_contrast(4, 0, num_latents=2))
     bound = tally.compute("mixed", "valid")
     record = bound.record(step=7)
     assert record["schema"] == 1

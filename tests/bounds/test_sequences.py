@@ -1,23 +1,42 @@
 """The scores of rows against `contrast`, which is itself tested against the loops."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from cpc.bounds import optimal_bound_nats
 from cpc.bounds.estimates import pooled
 from cpc.bounds.estimators import info_nce, interpolated, tuba
-from cpc.bounds.sequences import mean_baseline, scored_rows, split_by_sequence
+from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows, split_by_sequence
 from cpc.bounds.tasks import make_task
 from cpc.bounds.vector_ar1 import VectorAR1
 from cpc.candidates import STRATEGIES
 from cpc.losses import contrast
-from cpc.losses.candidate_sets import Sequences
+from cpc.losses.candidate_sets import plan
+from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 
 NUM_VALID, IDS, GROUPS = (torch.tensor(values) for values in ([6, 2, 5, 4], [0, 1, 2, 2], [0, 0, 1, 1]))
-SEQUENCES, WHOLE = Sequences(NUM_VALID, IDS, GROUPS), Sequences.of((4, 6))
+GEOMETRY = Geometry((6,), ("",), (1, 2, 3))
+SEQUENCES, WHOLE = Sequences(GEOMETRY, NUM_VALID, IDS, GROUPS), Sequences.of(GEOMETRY, 4)
+
+
+def scored(
+    queries: Tensor,
+    latents: Tensor,
+    sequences: Sequences,
+    strategy: str,
+    has_baseline: bool = False,
+    **options: Any,
+) -> Iterator[tuple[int, ScoredRows]]:
+    ids = sequences.ids if has_baseline else None
+    flat = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")
+    return scored_rows(*flat, plan(strategy, sequences).rows, ids, **options)
 
 
 @pytest.fixture
@@ -28,10 +47,11 @@ def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("steps", [(1, 2, 3), (2, 3, 4), (1, 2, 5)])
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "same_speaker_excluding"])
 def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strategy: str, steps: tuple[int, ...]) -> None:
-    options = {"strategy": strategy, "steps": steps}
-    expected = contrast(*batch, **options, **SEQUENCES._asdict())
+    ids = {"num_latents": NUM_VALID, "sequence_id": IDS, "group_id": GROUPS}
+    expected = contrast(*batch, strategy=strategy, steps=steps, **ids)
     estimates: dict[int, list] = {}
-    for place, rows in scored_rows(*batch, SEQUENCES, **options):
+    sequences = SEQUENCES._replace(geometry=GEOMETRY._replace(distances=steps))
+    for place, rows in scored(*batch, sequences, strategy=strategy):
         estimates.setdefault(place, []).append(info_nce(*rows[:3]))
     for place, readings in estimates.items():
         reading = pooled(readings)
@@ -44,7 +64,7 @@ def test_info_nce_of_the_rows_is_the_losss(batch: tuple[Tensor, Tensor], strateg
 def test_drawn_negatives_count_once_and_are_never_the_positive(batch: tuple[Tensor, Tensor]) -> None:
     queries, latents = batch
     generator = torch.Generator().manual_seed(0)
-    drawn = list(scored_rows(queries, latents, WHOLE, strategy="mixed", num_negatives=5, generator=generator))
+    drawn = list(scored(queries, latents, WHOLE, strategy="mixed", num_negatives=5, generator=generator))
     flat = latents.reshape(-1, 5).double()
     assert len(drawn) == 3 * 4
     counts = []
@@ -63,7 +83,7 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
     """Sequences 2 and 3 are windows of one file: three files, two others for each row."""
     generator = torch.Generator().manual_seed(0)
     options = {"strategy": "mixed_excluding", "has_baseline": True}
-    for _, rows in scored_rows(*batch, SEQUENCES, num_negatives=num_negatives, generator=generator, **options):
+    for _, rows in scored(*batch, SEQUENCES, num_negatives=num_negatives, generator=generator, **options):
         for i, positive in enumerate(rows.positives.tolist()):
             read, kept = ({int(IDS[n // 6]) for n in each[i].nonzero()} for each in (rows.candidates, rows.baseline))
             assert len(read) == len(kept) == 1
@@ -73,12 +93,12 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
 
 def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="half of the sequences with candidates, and there are only 1"):
-        next(scored_rows(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
+        next(scored(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
 
 
 def test_a_strategy_without_negatives_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ValueError, match="same_speaker_excluding"):
-        next(scored_rows(*batch, SEQUENCES, strategy="same_speaker_excluding"))
+        next(scored(*batch, SEQUENCES, strategy="same_speaker_excluding"))
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of 1290 equal calls
@@ -87,12 +107,13 @@ def test_the_exact_critic_reads_the_optimum_of_its_distinct_draws() -> None:
     coefficient, generator = 0.4258, torch.Generator().manual_seed(0)
     process, readings, num_candidates, num_rows = VectorAR1(coefficient, 20), [], 0, 0
     x_factor, square_factor = coefficient / (1 - coefficient**2), -(coefficient**2) / (2 - 2 * coefficient**2)
+    sequences = Sequences.of(Geometry((2,), ("",), (1,)), 129)
     for _ in range(10):
         x = process.sample(129, 2, generator)
         square = x.square().sum(-1, keepdim=True)
         queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
         options = {"strategy": "mixed_excluding", "num_negatives": 16, "generator": generator}
-        rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((129, 2)), **options)]
+        rows = [rows for _, rows in scored(queries, torch.cat([x, square], -1), sequences, **options)]
         readings.append(pooled([info_nce(*each[:3]) for each in rows]).nats)
         num_candidates, num_rows = num_candidates + sum(each.num_candidates for each in rows), num_rows + len(rows)
     nats = torch.stack(readings)
@@ -147,9 +168,11 @@ def test_many_draws_of_a_small_pool_stay_below_the_truth(read: object) -> None:
     for _ in range(20):
         x = process.sample(33, 2, generator)
         square = x.square().sum(-1, keepdim=True)
-        queries = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1)[None]
-        options = {"strategy": "mixed_excluding", "num_negatives": 2000, "has_baseline": True, "generator": generator}
-        rows = [rows for _, rows in scored_rows(queries, torch.cat([x, square], -1), Sequences.of((33, 2)), **options)]
+        flat = torch.cat([x_factor * x, torch.full_like(square, square_factor)], -1), torch.cat([x, square], -1)
+        planned = plan("mixed_excluding", Sequences.of(Geometry((2,), ("",), (1,)), 33)).rows
+        flat = (each.flatten(0, 1) for each in flat)
+        found = scored_rows(*flat, planned, torch.arange(33), num_negatives=2000, generator=generator)
+        rows = [rows for _, rows in found]
         row_queries = [read(*each[:3], log_baseline=mean_baseline(each.scores, each.baseline)).nats for each in rows]
         readings.append(torch.stack(row_queries).mean())
     readings = torch.stack(readings)

@@ -18,8 +18,8 @@ from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
-from cpc.losses.candidate_sets import Sequences
-from cpc.losses.contrastive import Predictions
+from cpc.losses import Contrastive, ContrastiveOutput
+from cpc.predictors import Output
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
@@ -46,11 +46,16 @@ def manifest(tmp_path_factory: pytest.TempPathFactory, write_audio: Callable[...
 def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
     generator = torch.Generator().manual_seed(0)
     queries, z = torch.randn(3, 5, 6, 4, generator=generator), torch.randn(5, 6, 4, generator=generator)
-    num_valid, ids = torch.tensor([6, 2, 5, 4, 3]), torch.tensor([0, 1, 1, 2, 3])
-    is_valid = torch.arange(6) < num_valid[:, None]
-    bank = LatentBank(z[is_valid], ids.repeat_interleave(num_valid))
-    found = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid, ids)), bank, (1, 2, 3))
-    reference = contrast_rows(queries, z, "mixed_excluding", num_valid.tolist(), ids.tolist(), [0] * 5)
+    num_latents, ids = torch.tensor([6, 2, 5, 4, 3]), torch.tensor([0, 1, 1, 2, 3])
+    is_valid = torch.arange(6) < num_latents[:, None]
+    bank = LatentBank(z[is_valid], ids.repeat_interleave(num_latents))
+
+    def contrasted(num_latents: torch.Tensor | None) -> ContrastiveOutput:
+        output = Output(z, z, {"": queries}, None)
+        return bank_contrast(output, Contrastive().sequences(output, num_latents, ids), bank)
+
+    found = contrasted(num_latents)
+    reference = contrast_rows(queries, z, "mixed_excluding", num_latents.tolist(), ids.tolist(), [0] * 5)
     for k, rows in enumerate(reference):
         for b in range(5):
             mine = [row for row in rows if row[0] == b]
@@ -59,12 +64,9 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
             assert found.num_candidates[k, b] == sum(r[2] for r in mine)
             assert found.log_num_candidates[k, b].item() == pytest.approx(sum(math.log(r[2]) for r in mine), rel=1e-5)
             assert found.accuracy[k, b].item() == pytest.approx(sum(r[3] for r in mine))
-    with pytest.raises(ValueError, match="num_valid=7 must count latents, from 0 to 6"):
-        bank_contrast(Predictions(queries, z, Sequences.of((5, 6), num_valid + 1, ids)), bank, (1, 2, 3))
-    whole = bank_contrast(Predictions(queries, z, Sequences.of((5, 6), torch.full((5,), 6), ids)), bank, (1, 2, 3))
-    for one, other in zip(
-        whole, bank_contrast(Predictions(queries, z, Sequences.of((5, 6), None, ids)), bank, (1, 2, 3)), strict=True
-    ):
+    with pytest.raises(ValueError, match="num_latents=7 must count latents, from 0 to 6"):
+        contrasted(num_latents + 1)
+    for one, other in zip(contrasted(torch.full((5,), 6)), contrasted(None), strict=True):
         assert torch.equal(one, other)  # images have no padding
 
 

@@ -33,7 +33,7 @@ from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder, FrameEncoder, PatchEncoder, SignalEncoder, TinyTrunk, TokenEncoder
 from cpc.losses import ClassTableLoss, Contrastive, LocalContrastive
 from cpc.losses.loss import Loss
-from cpc.losses.ranks import gather_batch
+from cpc.losses.ranks import gather_sequences
 from cpc.model import CPC
 from cpc.predictors import Bilinear, Output
 
@@ -227,9 +227,8 @@ def apart() -> list[bool]:
     x = torch.zeros(2, 5, 3)
 
     def stay(*strategies: str, **ids: Tensor) -> bool:
-        found = gather_batch(Output(x, x, {"": x[None]}, None), Batch.of(x)._replace(**ids), strategies)
-        assert found.is_apart == (found.output.targets is None)
-        return found.is_apart
+        sequences = Contrastive().sequences(Output(x, x, {"": x[None]}, None))._replace(**ids)
+        return gather_sequences(sequences, strategies)[1].is_apart
 
     of_ranks, same = torch.tensor([rank, rank]), torch.tensor([0, 0])
     return [
@@ -245,7 +244,8 @@ def collapsed() -> bool:
     for dim, num in ((48, 2 + rank), (300, 3), (513, 1 + 4 * rank)):
         latents = torch.randn(dim, generator=generator).expand(num, 5, dim).contiguous()
         output = Output(latents, latents, {"": torch.randn(2, num, 5, dim)}, None)
-        found = Contrastive("mixed")(output, Batch.of(latents))
+        loss = Contrastive("mixed")
+        found = loss(output, loss.sequences(output))
         num_each = found.num_candidates / found.num_rows
         if not torch.allclose(found.accuracy, found.num_rows / num_each, rtol=1e-6, atol=0):
             return False

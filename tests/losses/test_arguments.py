@@ -13,9 +13,7 @@ from cpc.candidates import LatentBank, allowed_matrix
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.draws import draw_negatives
 from cpc.candidates.samplers import Bernoulli, Draw, SoftmaxSampler, Uniform
-from cpc.data.batch import Batch
 from cpc.losses import Contrastive, bank_loss, class_loss, contrast, info_nce
-from cpc.predictors import Output
 
 M, N, D, B = 4, 6, 3, 2
 pytestmark = pytest.mark.usefixtures("unchecked_types")
@@ -74,10 +72,11 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     ),
     *(
         (contrast, {name: torch.ones(B)}, f"{name} is torch.float32 .* tensor of integers")
-        for name in ("num_valid", "sequence_id", "group_id")
+        for name in ("num_latents", "sequence_id", "group_id")
     ),
-    (contrast, {"num_valid": torch.ones(B, 1).long()}, r"num_valid is .* \[2, 1\]; .* \[2\]"),
+    (contrast, {"num_latents": torch.ones(B, 1).long()}, r"num_latents is .* \[2, 1\]; .* \[2\]"),
     (contrast, {"sequence_id": [0, 1]}, "sequence_id is a list; it must be"),
+    (contrast, {"group_id": torch.ones(B).long().numpy()}, f"group_id {IS_NUMPY}"),
     (class_loss, {"targets": torch.arange(M).float()}, "targets is torch.float32"),
     (class_loss, {"targets": torch.arange(M).numpy()}, f"targets {IS_NUMPY}"),
     (class_loss, {"bias": torch.ones(N, 1)}, r"bias is .* \[6, 1\]; .* \[6\]"),
@@ -99,16 +98,6 @@ def test_of_losses(loss: Callable, change: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize("loss", GIVEN)
 def test_what_fits_is_taken(loss: Callable) -> None:
     inspect.unwrap(loss)(**GIVEN[loss])
-
-
-@pytest.mark.parametrize("field", ["num_valid", "sequence_id", "group_id"])
-def test_of_batches(field: str) -> None:
-    """Before ranks exchange anything."""
-    latents = torch.ones(B, 5, D)
-    output = Output(latents, latents, {"": torch.ones(2, B, 5, D)}, None)
-    for given in (torch.ones(B), torch.ones(B, 1).long(), torch.ones(B).long().numpy()):
-        with pytest.raises(ValueError, match=f"{field} is .*; it must be a tensor of integers of the shape"):
-            Contrastive()(output, Batch.of(latents)._replace(**{field: given}))
 
 
 def softmax_sampler() -> SoftmaxSampler:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
-from cpc.data.batch import Batch
 from cpc.losses import ClassTableLoss, contrast
-from cpc.losses.candidate_sets import RankSlice, Sequences, draw_row_negatives, plan
-from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import split_scores
+from cpc.losses.candidate_sets import Plan, Share, plan
+from cpc.losses.engine.blocks import Block, layout_of, split_scores
+from cpc.losses.rows import Geometry
+from cpc.losses.sequences import Sequences
 from cpc.predictors import Output
 
 B, T = 6, 8
@@ -21,10 +21,10 @@ GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 SEQUENCE = repeat(torch.arange(B), "b -> (b t)", t=T)
 
 
-def strategy_blocks(strategy: str) -> list:
+def strategy_blocks(strategy: str) -> tuple[Block, ...]:
     allowed = allowed_matrix(strategy, torch.arange(B), GROUPS)
     rows = (torch.arange(B * T) % T < T - 2).nonzero()[:, 0]
-    return split_scores(allowed[:, SEQUENCE], allowed, SEQUENCE[rows], SEQUENCE, rows + 2)
+    return split_scores(allowed[:, SEQUENCE], SEQUENCE[rows], rows + 2)
 
 
 def test_shut_out_sequences_are_not_scored() -> None:
@@ -57,7 +57,7 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
         return
     negatives = torch.multinomial(pool[row_sequence].float(), 3, replacement=True, generator=generator)
     seen = torch.zeros(len(positives), dtype=torch.long)
-    for block in split_scores(pool, allowed, row_sequence, candidate_sequence, positives):
+    for block in split_scores(pool, row_sequence, positives):
         rows = torch.arange(len(positives)) if block.rows is None else block.rows
         columns = torch.arange(num_candidates) if block.columns is None else block.columns
         seen[rows] += 1
@@ -78,23 +78,22 @@ def test_every_row_keeps_its_positive_its_pool_and_its_draws(seed: int) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int, ...]) -> None:
     """Two processes of three sequences each, with everyone's latents as candidates, have the rows and draws of one."""
-    everyone = Sequences(torch.tensor([6, 2, 5, 6, 4, 6]), torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
-    whole = plan(strategy, everyone, 6, steps)
+    geometry, lengths = Geometry((6,), ("",), steps), torch.tensor([6, 2, 5, 6, 4, 6])
+    everyone = Sequences(geometry, lengths, torch.tensor([0, 1, 1, 2, 3, 2]), GROUPS % 2)
+    whole = plan(strategy, everyone).rows
     for rank in range(2):
-        rank_slice = RankSlice(3 * rank, 3, 2)
-        part = plan(strategy, everyone, 6, steps, rank_slice)
+        share = Share(rank, (3, 3))
+        part = plan(strategy, everyone, share).rows
         mine = whole.sequence // 3 == rank
         assert torch.equal(part.positive_index, whole.positive_index[mine])
         assert torch.equal(part.step, whole.step[mine])
-        assert torch.equal(part.num_negatives, whole.num_negatives[mine])
+        assert torch.equal(layout_of(part).num_negatives, layout_of(whole).num_negatives[mine])
         assert torch.equal(part.candidate_mask, whole.candidate_mask[3 * rank : 3 * rank + 3])
         assert torch.equal(part.weight, 2 * whole.weight[mine])
         for is_shared in (False, True):
             ours, all_draws = (
-                draw_row_negatives(
-                    plan(strategy, everyone, 6, steps, each, 5, is_shared), 5, torch.Generator().manual_seed(7)
-                )
-                for each in (rank_slice, None)
+                plan(strategy, everyone, each, 5, is_shared).draws.draw(torch.Generator().manual_seed(7))
+                for each in (share, None)
             )
             assert torch.equal(ours, all_draws[mine])
 
@@ -112,8 +111,8 @@ def test_the_arithmetic_asks_nothing_of_values(strategy: str, options: dict) -> 
     """Tensors that hold no values have shapes alone: who looked at one, as a GPU would have to wait for, would fail."""
     queries = torch.empty(2, B, T, 4, device="meta", requires_grad=True)
     latents = torch.empty(B, T, 4, device="meta", requires_grad=True)
-    num_valid = torch.tensor([8, 8, 3, 8, 5, 8])
-    found = contrast(queries, latents, strategy=strategy, num_valid=num_valid, group_id=GROUPS, **options)
+    num_latents = torch.tensor([8, 8, 3, 8, 5, 8])
+    found = contrast(queries, latents, strategy=strategy, num_latents=num_latents, group_id=GROUPS, **options)
     found.loss.backward()
     assert queries.grad.shape == queries.shape
     assert latents.grad.shape == latents.shape
@@ -126,18 +125,20 @@ def test_nor_does_that_of_all_classes() -> None:
     x = torch.empty(2, 5, 4, device="meta")
     labels = torch.tensor([[1, 2, -100, 3, 4, 0], [10, 9, 8, 7, 6, 5]])
     queries = torch.empty(2, 2, 5, 4, device="meta", requires_grad=True)
-    batch = Batch.of(x)._replace(labels=labels, num_valid=torch.tensor([5, 3]))
-    loss(Output(x, x, {"": queries}, None), batch).loss.backward()
+    output = Output(x, x, {"": queries}, None)
+    loss(output, loss.sequences(output, torch.tensor([5, 3]), labels=labels)).loss.backward()
     assert queries.grad.shape == queries.shape
 
 
 def test_batches_alike_share_a_plan() -> None:
     """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
 
-    def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> CandidateSet:
-        num_valid = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
+    def planned(strategy: str, sequence_id: list[int], group_id: list[int] | None = None) -> Plan:
+        num_latents = torch.tensor([5, 6, 6, 4, 5][: len(sequence_id)])
         groups = None if group_id is None else torch.tensor(group_id)
-        return plan(strategy, Sequences(num_valid, torch.tensor(sequence_id), groups), 6, (1, 2, 3))
+        return plan(
+            strategy, Sequences(Geometry((6,), ("",), (1, 2, 3)), num_latents, torch.tensor(sequence_id), groups)
+        )
 
     one = planned("mixed_excluding", [7, -3, 7, -4], [2, 2, 5, -1])
     assert planned("mixed_excluding", [0, 1, 0, 9], [8, 4, 0, -1]) is one  # it reads no speakers
@@ -154,5 +155,5 @@ def test_batches_alike_share_a_plan() -> None:
 def test_a_plan_made_without_gradients_serves_with_them() -> None:
     """What inference mode makes, a compiled step may not keep for its backward pass."""
     with torch.inference_mode():
-        planned = plan("mixed", Sequences(torch.tensor([5, 6]), torch.arange(2)), 6, (1, 2, 3))
-    assert not any(each.is_inference() for each in planned if isinstance(each, torch.Tensor))
+        rows = plan("mixed", Sequences(Geometry((6,), ("",), (1, 2, 3)), torch.tensor([5, 6]))).rows
+    assert not any(each.is_inference() for each in vars(rows).values() if isinstance(each, torch.Tensor))

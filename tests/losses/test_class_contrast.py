@@ -9,28 +9,28 @@ import torch
 from cpc.bounds import BoundTally
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import SoftmaxSampler
-from cpc.data.batch import Batch
 from cpc.losses.class_table_loss import ClassTableLoss
 from cpc.losses.output import ContrastiveOutput
 from cpc.predictors import Output, Step
 
 
 def contrast_of(
-    classes: ClassTableLoss, queries: torch.Tensor, labels: torch.Tensor, num_valid: list[int] | None = None
+    classes: ClassTableLoss, queries: torch.Tensor, labels: torch.Tensor, num_latents: list[int] | None = None
 ) -> ContrastiveOutput:
     """The loss of queries at hand."""
     contexts = torch.zeros(*queries.shape[1:3], 1)
-    batch = Batch.of(contexts)._replace(labels=labels, num_valid=None if num_valid is None else torch.tensor(num_valid))
-    return classes(Output(contexts, contexts, {"": queries}, None), batch)
+    lengths = None if num_latents is None else torch.tensor(num_latents)
+    output = Output(contexts, contexts, {"": queries}, None)
+    return classes(output, classes.sequences(output, lengths, labels=labels))
 
 
-def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], num_valid: list[int]):
+def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], lengths: list[int]):
     """Per step: (sequence, -log softmax of the label) of each row, in float64."""
     steps = []
     for step, k in enumerate(ahead):
         rows = []
         for b in range(queries.shape[1]):
-            for t in range(num_valid[b]):
+            for t in range(lengths[b]):
                 label = int(labels[b, t + k - 1])
                 if label >= 0:
                     scores = [float(queries[step, b, t].double() @ each.double()) for each in weight]
@@ -44,10 +44,10 @@ def test_the_full_softmax_is_that_of_loops(ahead: list[int], generator: torch.Ge
     queries = torch.randn(len(ahead), 3, 6, 5, generator=generator, requires_grad=True)
     labels = torch.randint(11, (3, 6 + ahead[-1] - 1), generator=generator)
     labels[1, 4] = -100
-    num_valid = [6, 5, 2]
+    num_latents = [6, 5, 2]
     classes = ClassTableLoss(ClassTable(11, 5), "full_softmax", skip_steps=ahead[0] - 1)
-    found = contrast_of(classes, queries, labels, num_valid)
-    steps = rows_of(queries.detach(), labels, classes.table.weight.detach(), ahead, num_valid)
+    found = contrast_of(classes, queries, labels, num_latents)
+    steps = rows_of(queries.detach(), labels, classes.table.weight.detach(), ahead, num_latents)
     for step, rows in enumerate(steps):
         for b in range(3):
             of_sequence = [loss for sequence, loss in rows if sequence == b]
@@ -71,7 +71,7 @@ def test_a_step_without_rows_is_left_out() -> None:
     assert found.loss.item() == pytest.approx(math.log(5))
     with pytest.raises(ValueError, match="no latent of the batch is followed by a known class"):
         contrast_of(classes, queries, torch.full((1, 4), -100))
-    with pytest.raises(ValueError, match="num_valid=4 must count latents, from 0 to 3"):
+    with pytest.raises(ValueError, match="num_latents=4 must count latents, from 0 to 3"):
         contrast_of(classes, queries, labels, [4])
     with pytest.raises(ValueError, match="need 4 labels, got 3"):
         contrast_of(classes, queries, labels[:, :3])

@@ -17,18 +17,18 @@ def random_inputs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("num_valid", [[6, 6, 6, 6, 6], [6, 2, 5, 4, 3]])
-def test_equals_the_loop_reference(strategy: str, num_valid: list[int]) -> None:
+@pytest.mark.parametrize("num_latents", [[6, 6, 6, 6, 6], [6, 2, 5, 4, 3]])
+def test_equals_the_loop_reference(strategy: str, num_latents: list[int]) -> None:
     queries, latents = random_inputs()
     result = contrast(
         queries,
         latents,
         strategy=strategy,
-        num_valid=torch.tensor(num_valid),
+        num_latents=torch.tensor(num_latents),
         sequence_id=torch.tensor(IDS),
         group_id=torch.tensor(GROUPS),
     )
-    reference = contrast_rows(queries, latents, strategy, num_valid, IDS, GROUPS)
+    reference = contrast_rows(queries, latents, strategy, num_latents, IDS, GROUPS)
     assert_rows(result, reference, rel=1e-4, abs_=1e-5)
 
 
@@ -100,16 +100,16 @@ def test_batch_order_does_not_matter() -> None:
 def test_padding_neither_counts_nor_gets_gradients() -> None:
     queries, latents = random_inputs()
     latents.requires_grad_()
-    num_valid = torch.tensor([6, 3, 6, 6, 2])
-    contrast(queries, latents, num_valid=num_valid).loss.backward()
+    num_latents = torch.tensor([6, 3, 6, 6, 2])
+    contrast(queries, latents, num_latents=num_latents).loss.backward()
     for b in range(B):
-        assert latents.grad[b, num_valid[b] :].abs().sum() == 0
-        assert latents.grad[b, : num_valid[b]].abs().sum() > 0
+        assert latents.grad[b, num_latents[b] :].abs().sum() == 0
+        assert latents.grad[b, : num_latents[b]].abs().sum() > 0
 
 
 def test_too_short_sequences_for_the_last_step_leave_it_out() -> None:
     queries, latents = random_inputs()
-    result = contrast(queries, latents, num_valid=torch.full((B,), 3))
+    result = contrast(queries, latents, num_latents=torch.full((B,), 3))
     assert result.num_rows.sum(1).tolist() == [10, 5, 0]
     assert torch.isfinite(result.loss)
 
@@ -121,10 +121,12 @@ def test_bad_input_is_named() -> None:
             queries, latents, strategy="same_speaker_excluding", group_id=torch.arange(B), sequence_id=torch.arange(B)
         )
     with pytest.raises(ValueError, match="longest sequence has 1 latents"):
-        contrast(queries, latents, num_valid=torch.ones(B, dtype=torch.long))
-    for num_valid in (9, -1):
-        with pytest.raises(ValueError, match=rf"num_valid={num_valid} must count latents, from 0 to 6, not samples"):
-            contrast(queries, latents, num_valid=torch.tensor([num_valid, 6, 6, 3, 6]))
+        contrast(queries, latents, num_latents=torch.ones(B, dtype=torch.long))
+    for num_latents in (9, -1):
+        with pytest.raises(
+            ValueError, match=rf"num_latents={num_latents} must count latents, from 0 to 6, not samples"
+        ):
+            contrast(queries, latents, num_latents=torch.tensor([num_latents, 6, 6, 3, 6]))
     with pytest.raises(ValueError, match=r"sequence_id is torch.int64 of the shape \[3\]; .* of the shape \[5\]"):
         inspect.unwrap(contrast)(queries, latents, sequence_id=torch.arange(3))
     with pytest.raises(ValueError, match="shared_across_steps` applies only to drawn negatives"):
@@ -140,7 +142,7 @@ def test_shared_draws_leave_sequences_without_rows_alone() -> None:
         queries,
         latents,
         strategy="sequence_only",
-        num_valid=torch.tensor([6, 6, 0, 5, 1]),
+        num_latents=torch.tensor([6, 6, 0, 5, 1]),
         sequence_id=torch.arange(B),
         num_negatives=4,
         shared_across_steps=True,

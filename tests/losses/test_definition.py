@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cpc.candidates import STRATEGIES
-from cpc.data.batch import Batch
 from cpc.losses import Contrastive, contrast, info_nce
 from cpc.losses.engine import tiles
 from cpc.predictors import Output
@@ -21,13 +20,12 @@ from cpc.predictors import Output
 TOLERANCES = {torch.float32: {"rtol": 2e-4, "atol": 2e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-12}}
 SEEDS = st.integers(0, 10**6)
 DTYPES = st.sampled_from([torch.float32, torch.float64])
-# Limits of tiles under which small inputs take every path: all scores, products in C, gathered vectors, one row a tile.
+# Limits of tiles under which small inputs take every path: all scores, products in C, few rows a tile.
 PATHS = st.sampled_from(
     [
         {},
-        {"DRAWN_BEYOND": 10**9, "GATHER_BEYOND": 10**9, "TILE_ROWS": 3},
-        {"DRAWN_BEYOND": 0, "GATHER_BEYOND": 10**9, "TILE_SCORES": 20},
-        {"DRAWN_BEYOND": 10**9, "GATHER_BEYOND": 0, "TILE_SCORES": 20},
+        {"DRAWN_BEYOND": 10**9, "TILE_ROWS": 3},
+        {"DRAWN_BEYOND": 0, "TILE_SCORES": 20},
     ]
 )
 
@@ -123,9 +121,9 @@ def test_contrast(
     generator = torch.Generator().manual_seed(seed)
     num_steps, num_sequences, num_latents, dim = (int(i) for i in torch.randint(1, 4, (4,), generator=generator))
     num_sequences, num_latents = num_sequences + 3, num_latents + 4
-    num_valid = torch.randint(3, num_latents + 1, (num_sequences,), generator=generator)
+    lengths = torch.randint(3, num_latents + 1, (num_sequences,), generator=generator)
     latents = torch.randn(num_sequences, num_latents, dim, generator=generator, dtype=torch.float64).to(dtype)
-    is_valid = torch.arange(num_latents) < num_valid[:, None]
+    is_valid = torch.arange(num_latents) < lengths[:, None]
     shape = (num_steps, num_sequences, num_latents, dim)
     inputs = {
         "queries": torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype),
@@ -133,7 +131,7 @@ def test_contrast(
     }
     options: dict[str, Any] = {
         "strategy": strategy,
-        "num_valid": num_valid,
+        "num_latents": lengths,
         "sequence_id": torch.tensor([0, 0, *range(1, num_sequences - 1)]),
         "group_id": torch.arange(num_sequences) // 2 * 0 + (torch.arange(num_sequences) >= 3).long() * int(seed % 2),
         "num_negatives": num_negatives,
@@ -157,7 +155,7 @@ def test_several_strategies(num_negatives: int | None) -> None:
         shares = {"sequence_only": 0.5}
         part = Contrastive("mixed", num_negatives, compute=compute, auxiliary_negatives=shares)
         output = Output(latents, latents, {"": queries}, None)
-        return part(output, Batch.of(latents), torch.Generator().manual_seed(1))
+        return part(output, part.sequences(output), torch.Generator().manual_seed(1))
 
     shapes = {"queries": (2, 3, 6, 4), "latents": (3, 6, 4)}
     inputs = {name: torch.randn(*shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cpc.losses import info_nce
 from cpc.losses.engine import Block, tiles
-from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, KernelTiles, PerRowTiles, SharedTiles, choose_tiles
+from cpc.losses.engine.tiles import DRAWN_BEYOND, DrawnTiles, SharedTiles, choose_tiles
 
 compiled = pytest.mark.skipif(tiles.compiled(tiles.SOURCE) is None, reason="no C compiler")
 
@@ -36,22 +36,25 @@ def test_products_equal_those_of_gathered_vectors(
     slopes[slopes.abs() < 0.3] = 0  # they add nothing
     drawn = torch.randint(13, (11, num_drawn), generator=generator)
     bias, rows = random(13) if has_bias else None, slice(0, 11)
-    results = []
-    for kind in (DrawnTiles, PerRowTiles):
-        of = kind(Block(), candidates, bias, drawn)
-        by_candidates, by_bias = torch.ones_like(candidates), candidates.new_ones(13)
-        found = [of.scores(queries, rows), of.query_gradient(slopes)]
-        of.add_bias_gradient(slopes, weight, by_bias)
-        of.add_candidate_gradient(slopes, queries, by_candidates)
-        results.append([*found, by_bias, by_candidates])
-    torch.testing.assert_close(*results)
+    of = DrawnTiles(drawn, candidates, bias)
+    by_candidates, by_bias = torch.ones_like(candidates), candidates.new_ones(13)
+    found = [of.scores(queries, rows), of.query_gradient(slopes)]
+    of.add_bias_gradient(slopes, weight, by_bias)
+    of.add_candidate_gradient(slopes, queries, by_candidates)
+    vectors, flat = candidates[drawn], drawn.flatten()
+    scores = torch.einsum("md,mnd->mn", queries, vectors) + (0 if bias is None else bias[drawn])
+    expected = [scores, torch.einsum("mn,mnd->md", slopes, vectors)]
+    expected.append(candidates.new_ones(13).index_add(0, flat, (slopes * weight).flatten()))
+    each = (slopes[..., None] * queries[:, None]).flatten(0, 1)
+    expected.append(torch.ones_like(candidates).index_add(0, flat, each))
+    torch.testing.assert_close([*found, by_bias, by_candidates], expected)
 
 
 @compiled
 def test_equal_candidates_have_equal_scores() -> None:
     """Whatever their place in a row's draw: accuracy counts ties."""
     candidates = torch.randn(1, 37).expand(9, 37).contiguous()
-    scores = DrawnTiles(Block(), candidates, None, torch.arange(9)[None]).scores(torch.randn(1, 37), slice(0, 1))
+    scores = DrawnTiles(torch.arange(9)[None], candidates, None).scores(torch.randn(1, 37), slice(0, 1))
     assert scores.unique().numel() == 1
 
 
@@ -71,17 +74,16 @@ def test_candidates_that_lie_in_memory_otherwise() -> None:
 
 def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     block, negatives = Block(positives=torch.zeros(2, 1, dtype=torch.long)), torch.zeros(2, 2, dtype=torch.long)
-    few, some, many = (torch.zeros(num, 4) for num in (2 * DRAWN_BEYOND, 2 * DRAWN_BEYOND + 1, 201))
+    few, many = torch.zeros(2 * DRAWN_BEYOND, 4), torch.zeros(2 * DRAWN_BEYOND + 1, 4)
     has_c = tiles.compiled(tiles.SOURCE) is not None
 
-    def chosen(candidates: Tensor, compute: str = "float32") -> type:
-        return type(choose_tiles(block, 2, candidates, None, negatives, compute))
+    def chosen(candidates: Tensor) -> type:
+        return type(choose_tiles(block, 2, candidates, None, negatives))
 
     assert chosen(few) is SharedTiles
-    assert chosen(some) is (DrawnTiles if has_c else SharedTiles)
-    assert chosen(many, "bf16") is PerRowTiles
-    monkeypatch.setattr(tiles, "compiled", lambda source: None)
-    assert chosen(some) is SharedTiles
-    assert chosen(many) is PerRowTiles
+    assert chosen(many) is (DrawnTiles if has_c else SharedTiles)
     monkeypatch.setattr(tiles, "has_kernel", lambda scores: True)
-    assert {chosen(each) for each in (few, some, many)} == {KernelTiles}
+    assert chosen(many) is SharedTiles
+    monkeypatch.undo()
+    monkeypatch.setattr(tiles, "compiled", lambda source: None)
+    assert chosen(many) is SharedTiles

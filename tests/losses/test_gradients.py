@@ -14,10 +14,10 @@ from torch import Tensor
 from cpc.candidates import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, contrast, info_nce
-from cpc.losses.engine.tiles import GATHER_BEYOND
+from cpc.losses.engine.tiles import DRAWN_BEYOND
 
 M, N, D, R = 4, 7, 3, 5
-MANY = R * GATHER_BEYOND + 1
+MANY = R * DRAWN_BEYOND + 1
 ROWS, TEMPERATURE = torch.arange(M), {"temperature": torch.tensor(0.7, dtype=torch.float64)}
 
 

@@ -31,7 +31,7 @@ def on_kernel(device: str, monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.skip("Triton's interpreter runs without a GPU")
     monkeypatch.setattr(tiles, "has_kernel", lambda scores: scores.device.type == device and scores.element_size() < 8)
     monkeypatch.setattr(tiles, "TILE_ROWS", 3)
-    monkeypatch.setattr(tiles, "gpu_tile_rows", lambda candidates: 3)
+    monkeypatch.setattr(tiles, "num_tile_rows", lambda candidates: 3)
     return device
 
 
@@ -79,7 +79,7 @@ def test_a_tile(
         corrections = ScoreCorrections(log_count, target_count, weight, hits, torch.full((3, 1), 1e-3).double())
         mask, sequence = torch.rand(2, num, generator=generator) < 0.7, torch.tensor([1, 0, 1])
         places = {"own": own} if is_inside else {"targets": targets}
-        expected = loss_and_gradients(form, scores.clone(), corrections, mask=mask[sequence], **places)
+        expected = loss_and_gradients(form, scores.clone(), corrections, num_times=mask, sequence=sequence, **places)
         floats = (
             each.float() if isinstance(each, Tensor) and each.is_floating_point() else each for each in corrections
         )
@@ -98,9 +98,13 @@ def test_a_tile(
 def test_contrast(strategy: str, num_negatives: int | None, on_kernel: str) -> None:
     """With padding that holds nan, and files and speakers that several sequences share."""
     latents = random(4, 5, 6)
-    num_valid = torch.tensor([5, 3, 5, 4])
-    latents[torch.arange(5) >= num_valid[:, None]] = math.nan
-    ids = {"num_valid": num_valid, "sequence_id": torch.tensor([0, 0, 1, 2]), "group_id": torch.tensor([0, 0, 0, 0])}
+    num_latents = torch.tensor([5, 3, 5, 4])
+    latents[torch.arange(5) >= num_latents[:, None]] = math.nan
+    ids = {
+        "num_latents": num_latents,
+        "sequence_id": torch.tensor([0, 0, 1, 2]),
+        "group_id": torch.tensor([0, 0, 0, 0]),
+    }
 
     def loss(queries: Tensor, latents: Tensor, compute: str) -> Any:
         draws = torch.Generator().manual_seed(0)

@@ -57,9 +57,9 @@ def test_a_place_is_the_plain_loss_of_its_part() -> None:
     assert local.encoder.num_places == 4
     x = frames(4, 3)
     places = local.encoder.latents_and_places(x)[1]
-    queries = local(x).queries
+    queries, plain = local(x).queries, Contrastive()
     quarters = [
-        Contrastive()(local(x)._replace(queries={"": q}, targets=z), Batch.of(x)).loss
+        plain(local(x)._replace(queries={"": q}, targets=z), plain.sequences(local(x))).loss
         for q, z in zip(queries[""].chunk(4, -1), places.chunk(4, -1), strict=True)
     ]
     torch.testing.assert_close(local.loss(x).loss, torch.stack(quarters).mean())

@@ -10,10 +10,8 @@ from cpc.data.batch import Batch
 from cpc.encoders import SignalEncoder
 from cpc.evaluation.bank import bank_contrast
 from cpc.losses import Contrastive, contrast
-from cpc.losses.candidate_sets import Sequences
-from cpc.losses.contrastive import Predictions
 from cpc.model import CPC
-from cpc.predictors import Bilinear
+from cpc.predictors import Bilinear, Output
 
 K, B, T, D = 3, 6, 7, 4
 IDS, GROUPS = [0, 1, 1, 2, 3, 4], [0, 0, 0, 1, 1, 0]
@@ -35,27 +33,27 @@ def random_inputs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("compute", ["float32", "reference"])
-@pytest.mark.parametrize("num_valid", [[T] * B, NUM_VALID], ids=["whole", "padded"])
+@pytest.mark.parametrize("num_latents", [[T] * B, NUM_VALID], ids=["whole", "padded"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_equals_the_loop_over_known_latents(strategy: str, num_valid: list[int], compute: str, seed: int) -> None:
+def test_equals_the_loop_over_known_latents(strategy: str, num_latents: list[int], compute: str, seed: int) -> None:
     queries, latents, is_known = random_inputs(seed)
     latents.requires_grad_()
     found = contrast(
         queries,
         latents,
         strategy=strategy,
-        num_valid=torch.tensor(num_valid),
+        num_latents=torch.tensor(num_latents),
         sequence_id=torch.tensor(IDS),
         group_id=torch.tensor(GROUPS),
         is_known=is_known,
         compute=compute,
     )
     values = latents.detach()
-    reference = contrast_rows(queries, values, strategy, num_valid, IDS, GROUPS, is_known.tolist())
+    reference = contrast_rows(queries, values, strategy, num_latents, IDS, GROUPS, is_known.tolist())
     assert_rows(found, reference, rel=1e-6, abs_=1e-9)
     found.loss.backward()
-    is_padding = torch.arange(T) >= torch.tensor(num_valid)[:, None]
+    is_padding = torch.arange(T) >= torch.tensor(num_latents)[:, None]
     assert not latents.grad[~is_known | is_padding].any()
     assert latents.grad.isfinite().all()
 
@@ -84,10 +82,10 @@ def test_unknown_latents_are_never_drawn(strategy: str, shared: bool) -> None:
 
 def test_a_mask_without_missing_latents_changes_nothing() -> None:
     queries, latents = (torch.randn(size) for size in ((K, B, T, D), (B, T, D)))
-    num_valid = torch.tensor(NUM_VALID)
-    is_known = torch.arange(T) < num_valid[:, None]  # unknown padding is padding
-    plain = contrast(queries, latents, num_valid=num_valid)
-    for one, other in zip(plain, contrast(queries, latents, num_valid=num_valid, is_known=is_known), strict=True):
+    num_latents = torch.tensor(NUM_VALID)
+    is_known = torch.arange(T) < num_latents[:, None]  # unknown padding is padding
+    plain = contrast(queries, latents, num_latents=num_latents)
+    for one, other in zip(plain, contrast(queries, latents, num_latents=num_latents, is_known=is_known), strict=True):
         assert torch.equal(one, other)
 
 
@@ -107,10 +105,8 @@ def test_a_bank_reads_known_latents_only() -> None:
     queries, latents, is_known = random_inputs()
     ids = torch.tensor(IDS)
     bank = LatentBank(latents[is_known].float(), ids.repeat_interleave(is_known.sum(1)))
-    sequences = Sequences.of((B, T), None, ids, None, is_known)
-    found = bank_contrast(
-        Predictions(queries.float(), latents.float(), sequences), bank, tuple(range(1, len(queries) + 1))
-    )
+    output = Output(latents.float(), latents.float(), {"": queries.float()}, None)
+    found = bank_contrast(output, Contrastive().sequences(output, None, ids, None, is_known), bank)
     reference = contrast_rows(queries, latents, "mixed_excluding", [T] * B, IDS, GROUPS, is_known.tolist())
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     assert float(found.loss_nats.sum()) == pytest.approx(sum(row[1] for rows in reference for row in rows), rel=1e-5)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from cpc.data.batch import Batch
-from cpc.losses.ranks import gather_batch
+from cpc.losses import Contrastive
+from cpc.losses.ranks import gather_latents, gather_sequences
 from cpc.predictors import Output
 
 SCRIPT = Path(__file__).parent / "gloo_ranks.py"
@@ -42,7 +42,7 @@ def test_ranks_with_different_numbers_of_observations_train_as_one_process_does(
     one, several = trained(tmp_path, 2, "8", "3+5")
     compare(one, several)
     shapes, ids, alone = ([told[case] for told in several["refusals"]] for case in ("shapes", "ids", "alone"))
-    assert ["latents of the ranks have the shapes [10, 6], [11, 6] per observation" in told for told in shapes] == [
+    assert ["sequences of the ranks have the shapes [10], [11] in latents" in told for told in shapes] == [
         True,
         True,
     ]
@@ -61,8 +61,9 @@ def test_training_is_the_same_at_any_world_size(tmp_path: Path) -> None:
 
 def test_a_single_process_gathers_nothing() -> None:
     x = torch.zeros(2, 3, 4)
-    output, batch = Output(x, x, {"": x[None]}, None), Batch.of(x)
-    found = gather_batch(output, batch)
-    assert found.output is output
-    assert found.batch is batch
-    assert found.rank_slice(2) is None
+    output = Output(x, x, {"": x[None]}, None)
+    sequences = Contrastive().sequences(output)
+    found, share = gather_sequences(sequences, ("mixed",))
+    assert found is sequences
+    assert share.own == slice(0, 2)
+    assert torch.equal(gather_latents(x, share), x.flatten(0, 1))

@@ -17,14 +17,12 @@ from cpc.data.batch import Batch
 from cpc.encoders import TokenEncoder, VectorEncoder
 from cpc.evaluation.bank import bank_contrast
 from cpc.losses import ClassTableLoss, Contrastive, contrast
-from cpc.losses.candidate_sets import Sequences
-from cpc.losses.contrastive import Predictions
-from cpc.predictors import Bilinear, TransformerPredictor
+from cpc.predictors import Bilinear, Output, TransformerPredictor
 from cpc.pretraining.resume import differences
 
 B, T, D = 4, 17, 5
 NUM_VALID, IDS, GROUPS = [17, 16, 3, 17], [0, 1, 2, 2], [0, 0, 1, 1]
-TENSORS = {"num_valid": torch.tensor(NUM_VALID), "sequence_id": torch.tensor(IDS), "group_id": torch.tensor(GROUPS)}
+TENSORS = {"num_latents": torch.tensor(NUM_VALID), "sequence_id": torch.tensor(IDS), "group_id": torch.tensor(GROUPS)}
 
 
 def vectors(num_steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -116,10 +114,10 @@ def test_classes_of_any_steps(steps: list[int], skip_steps: int, generator: torc
 
 def test_a_bank_of_the_batch_is_mixed_excluding(generator: torch.Generator) -> None:
     queries, latents = (each.float() for each in vectors(2, generator))
-    is_valid = torch.arange(T) < TENSORS["num_valid"][:, None]
-    bank = LatentBank(latents[is_valid], TENSORS["sequence_id"].repeat_interleave(TENSORS["num_valid"]))
-    sequences = Sequences.of((B, T), TENSORS["num_valid"], TENSORS["sequence_id"])
-    found = bank_contrast(Predictions(queries, latents, sequences), bank, (3, 14))
+    is_valid = torch.arange(T) < TENSORS["num_latents"][:, None]
+    bank = LatentBank(latents[is_valid], TENSORS["sequence_id"].repeat_interleave(TENSORS["num_latents"]))
+    output = Output(latents, latents, {"": queries}, None, steps=(3, 14))
+    found = bank_contrast(output, Contrastive().sequences(output, TENSORS["num_latents"], TENSORS["sequence_id"]), bank)
     reference = contrast_rows(queries, latents, "mixed_excluding", NUM_VALID, IDS, GROUPS, ahead=[3, 14])
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     expected = [sum(row[1] for row in rows) for rows in reference]

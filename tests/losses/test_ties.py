@@ -10,7 +10,7 @@ from cpc.candidates import STRATEGIES, LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, class_loss, contrast, info_nce
 from cpc.losses.engine.score_gradients import accuracy_of, tie_width
-from cpc.losses.engine.tiles import GATHER_BEYOND
+from cpc.losses.engine.tiles import DRAWN_BEYOND
 
 M, R = 4, 3
 PLACES = torch.arange(M)
@@ -97,8 +97,8 @@ def test_of_rounded_products(dtype: torch.dtype) -> None:
     check(lambda q, z: info_nce(q, z, PLACES, compute="bf16", num_negatives=R).accuracy, dtype, R + 1)
 
 
-def test_of_gathered_candidates() -> None:
-    num = R * GATHER_BEYOND + 1
+def test_of_few_drawn_candidates() -> None:
+    num = R * DRAWN_BEYOND + 1
     for compute in ("float32", "bf16"):
         found = info_nce(*collapsed(300, num, "random"), PLACES, negatives=negatives(num), compute=compute)
         assert found.accuracy.tolist() == [1 / (R + 1)] * M
@@ -108,7 +108,7 @@ def test_of_gathered_candidates() -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_of_sequences(strategy: str, num_negatives: int | None) -> None:
     """In blocks of any size, beside padding."""
-    known = {"num_valid": torch.tensor([7, 5, 6]), "sequence_id": torch.tensor([0, 1, 0])}
+    known = {"num_latents": torch.tensor([7, 5, 6]), "sequence_id": torch.tensor([0, 1, 0])}
     latents, queries = torch.randn(200).expand(3, 7, 200), torch.randn(2, 3, 7, 200)
     found = contrast(
         *(queries, latents), strategy=strategy, group_id=torch.zeros(3).long(), num_negatives=num_negatives, **known

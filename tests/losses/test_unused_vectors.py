@@ -12,7 +12,7 @@ from cpc.candidates.samplers import Draw
 from cpc.losses import bank_loss, contrast, info_nce
 from cpc.losses.class_loss import candidate_loss
 from cpc.losses.engine.score_gradients import ScoreCorrections
-from cpc.losses.engine.tiles import GATHER_BEYOND
+from cpc.losses.engine.tiles import DRAWN_BEYOND
 
 Found = tuple[Tensor, list[Tensor]]
 
@@ -44,14 +44,14 @@ VALUES = pytest.mark.parametrize("value", [math.nan, math.inf, -3e38])
 @pytest.mark.parametrize("num_negatives", [None, 5])
 def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | None) -> None:
     """Latents, and the queries of rows that do not exist; so little padding that no block leaves it out."""
-    num_valid = torch.tensor([12, 11, 12])
-    is_used = torch.arange(12) < num_valid[:, None]
-    has_row = torch.stack([torch.arange(12) + k < num_valid[:, None] for k in (1, 2)])
+    num_latents = torch.tensor([12, 11, 12])
+    is_used = torch.arange(12) < num_latents[:, None]
+    has_row = torch.stack([torch.arange(12) + k < num_latents[:, None] for k in (1, 2)])
 
     def loss(queries: Tensor, latents: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         options = {"num_negatives": num_negatives, "generator": generator}
-        return contrast(queries, latents, strategy=strategy, num_valid=num_valid, **options).loss
+        return contrast(queries, latents, strategy=strategy, num_latents=num_latents, **options).loss
 
     queries, latents = random(2, 3, 12, 4), random(3, 12, 4, seed=1)
     dirty = attach_gradients(loss, filled(queries, has_row, value), filled(latents, is_used, value))
@@ -61,9 +61,9 @@ def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | 
 
 @VALUES
 @pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"negatives": torch.tensor([[0, 4], [1, 2]])}])
-@pytest.mark.parametrize("num_more", [0, 3 * GATHER_BEYOND])
+@pytest.mark.parametrize("num_more", [0, 3 * DRAWN_BEYOND])
 def test_candidates(value: float, options: dict, num_more: int) -> None:
-    """Masked, or not drawn, whether scores are selected or vectors gathered."""
+    """Masked, or not drawn, whether all are scored or the drawn ones alone."""
     is_used = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
 
     def loss(queries: Tensor, candidates: Tensor) -> Tensor:

@@ -9,25 +9,22 @@ names in `__all__`.
 | `blocks.py` | the parts of the score matrix that are computed |
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
 | `tiles.py` | the matrix products of a tile |
-| `score_gradients.py` | losses, accuracies and derivatives by the scores of a tile |
+| `score_gradients.py`, `kernel.py` | losses, accuracies and derivatives by the scores of a tile: in torch, in Triton |
 | `partition.py` | the same sums over a bank, tiled over candidates too |
 """
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from cpc.losses.definition import CandidateSet
-from cpc.losses.definition import info_nce_rows as info_nce_definition
-from cpc.losses.engine.blocks import Block, split_scores
+from cpc.losses.engine.blocks import Block
 from cpc.losses.engine.partition import partition_sums
 from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
-from cpc.losses.engine.tiled_loss import attach_gradients, divide_by_temperature, mask_unused, score_dtype, tiled_loss
-from cpc.losses.engine.tiles import ROUNDINGS, rounding_of
-from cpc.losses.output import RowLosses
-
-REFERENCE = "reference"
-COMPUTE = ("auto", *ROUNDINGS, REFERENCE)
+from cpc.losses.engine.tiled_loss import (
+    COMPUTE,
+    attach_gradients,
+    divide_by_temperature,
+    info_nce_rows,
+    mask_unused,
+    tiled_loss,
+)
+from cpc.losses.engine.tiles import rounding_of, score_dtype
 
 __all__ = [
     "COMPUTE",
@@ -43,44 +40,6 @@ __all__ = [
     "rounding_of",
     "score_dtype",
     "softplus",
-    "split_scores",
     "tie_width",
     "tiled_loss",
 ]
-
-
-def info_nce_rows(
-    queries: Float[Tensor, "Q D"],
-    candidates: Float[Tensor, "N D"],
-    candidate_set: CandidateSet,
-    bias: Float[Tensor, " N"] | None = None,
-    compute: str = "auto",
-) -> RowLosses:
-    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
-
-    No step depends on values of tensors or waits for a GPU.
-
-    Raises:
-        ValueError: if `compute` is unknown, or would round float64 queries.
-    """
-    if compute not in COMPUTE:
-        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
-    if compute == REFERENCE:
-        return info_nce_definition(queries, candidates, candidate_set, bias)
-    dtype = score_dtype(queries)
-    if dtype == torch.float64 and compute not in ("auto", "float32"):
-        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
-    rows, num_negatives = candidate_set, candidate_set.num_negatives
-    if rows.negatives is not None:
-        num_negatives = torch.full_like(num_negatives, rows.negatives.shape[1])
-    loss, loss_nats, accuracy = tiled_loss(
-        queries,
-        mask_unused(candidates.to(dtype), rows.is_used),
-        rows.blocks,
-        rows.weight.to(dtype),
-        query_index=rows.query_index,
-        negatives=rows.negatives,
-        bias=bias,
-        compute=compute,
-    )
-    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)

@@ -1,18 +1,23 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
 In some batches a strategy excludes most scores. Blocks are the parts of the matrix that are computed. The host makes
-the blocks once per candidate set.
+the blocks of a candidate set once.
 
-M rows, N candidates, B sequences that are predicted, S sequences that give candidates, T targets; m and n count the
-rows and candidates of a block.
+M rows, N candidates, B sequences that are predicted, T targets; m and n count the rows and candidates of a block.
 """
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
+
+from cpc.candidates.draws import one_pool
+from cpc.data.device import moved
+from cpc.losses.definition import CandidateSet
 
 # Gathering a block's vectors takes about a tenth of the time of its three matrix products (scores, gradients of queries
 # and gradients of candidates), so blocks must save at least a tenth of the scores.
@@ -47,36 +52,67 @@ class Block(NamedTuple):
         return negatives if self.column_index is None else self.column_index[negatives]
 
 
+class Layout(NamedTuple):
+    """What the engine derives from a candidate set, on the device of the set.
+
+    Attributes:
+        blocks: blocks that hold every positive and every candidate of their rows.
+        num_negatives: `[M]`, number of negatives of each row.
+        is_used: `[N]`, whether the candidate can be scored in any row; None: all can be.
+    """
+
+    blocks: tuple[Block, ...]
+    num_negatives: Tensor
+    is_used: Tensor | None
+
+
+_LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
+
+
+@torch.compiler.disable
+def layout_of(rows: CandidateSet) -> Layout:
+    """Return the layout of a candidate set. It is kept as long as the set."""
+    if rows not in _LAYOUTS:
+        _LAYOUTS[rows] = moved(_layout(rows.host or rows), rows.positive_index.device)
+    return _LAYOUTS[rows]
+
+
+def _layout(rows: CandidateSet) -> Layout:
+    masks, index = one_pool(rows.candidate_mask, rows.sequence)
+    num_negatives = masks.sum(1)[index] - masks[index, rows.positive_index].long()
+    is_used = masks[index.unique()].any(0)
+    is_used[rows.positive_index] = True
+    blocks = split_scores(rows.candidate_mask, rows.sequence, rows.positive_index)
+    return Layout(blocks, num_negatives, None if bool(is_used.all()) else is_used)
+
+
 def split_scores(
-    candidate_mask: Bool[Tensor, "B N"],
-    allowed: Bool[Tensor, "B S"] | None,
-    sequence: Int[Tensor, " M"],
-    candidate_sequence: Int[Tensor, " N"] | None,
-    positives: Int[Tensor, " M"],
-) -> list[Block]:
+    candidate_mask: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"], positives: Int[Tensor, " M"]
+) -> tuple[Block, ...]:
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
-    Two sequences share a block if their candidates and positives come from the same set of sequences. Scores outside
-    the blocks, which the strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one
-    block holds the whole matrix.
+    Candidates that are allowed to the same sequences form a class, such as the latents of a speaker. Two sequences
+    share a block if their candidates and positives are of the same classes. Scores outside the blocks, which the
+    strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one block holds the whole
+    matrix.
     """
     if len(sequence) == 0:  # all sequences of this rank are too short; sequences of other ranks may be long enough
-        return []
-    is_whole = bool(candidate_mask.all())
-    mask = None if is_whole else candidate_mask
+        return ()
+    mask = None if bool(candidate_mask.all()) else candidate_mask
     whole = Block(positives=rearrange(positives, "m -> m 1"), candidate_mask=mask, sequence=sequence)
-    if is_whole or allowed is None or candidate_sequence is None:
-        return [whole]
-    is_scored = allowed.clone()
-    is_scored[sequence, candidate_sequence[positives]] = True
+    if mask is None or bool((mask == mask[:1]).all()):
+        return (whole,)
+    members = np.ascontiguousarray(np.packbits(mask.numpy(), axis=0).T)  # [N, B / 8] bytes
+    _, first, inverse = np.unique(members.view(f"V{members.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+    class_of, is_scored = torch.from_numpy(inverse), mask[:, torch.from_numpy(first)]
+    num_candidates = torch.bincount(class_of[mask.any(0)], minlength=is_scored.shape[1])
+    is_scored[sequence, class_of[positives]] = True
     patterns, pattern = torch.unique(is_scored, dim=0, return_inverse=True)
-    num_candidates = torch.bincount(candidate_sequence[candidate_mask.any(0)], minlength=is_scored.shape[1])
     num_rows = torch.bincount(pattern[sequence], minlength=len(patterns))
     num_scores = int(num_rows @ (patterns.long() @ num_candidates))
-    if num_scores >= _WORTHWHILE_SHARE * len(positives) * candidate_mask.shape[1]:
-        return [whole]
-    used_patterns = torch.unique(pattern[sequence]).tolist()
-    return [_block(candidate_mask, pattern == each, sequence, positives) for each in used_patterns]
+    if num_scores >= _WORTHWHILE_SHARE * len(positives) * mask.shape[1]:
+        return (whole,)
+    return tuple(_block(mask, pattern == each, sequence, positives) for each in pattern[sequence].unique().tolist())
 
 
 def _block(candidate_mask: Tensor, members: Tensor, sequence: Tensor, positives: Tensor) -> Block:

@@ -18,7 +18,6 @@ from torch import Tensor
 from cpc.candidates.bank import LatentBank
 from cpc.losses.engine.score_gradients import add_to_softmax, log_odds_against
 from cpc.losses.engine.tiled_loss import mask_unused
-from cpc.losses.engine.tiles import slices
 
 TILE_ROWS, TILE_LATENTS = 1024, 4096  # 16 MiB of float32 scores
 
@@ -54,7 +53,8 @@ def partition_sums(
     left out, unless the id is -1 or `sequence_id` is None.
     """
     tiles = []
-    for rows in slices(len(queries), TILE_ROWS):
+    for start in range(0, len(queries), TILE_ROWS):
+        rows = slice(start, start + TILE_ROWS)
         own = None if sequence_id is None else rearrange(sequence_id[rows], "m -> m 1")
         tiles.append(_sum_tile(queries[rows], bank, positive_scores[rows], tie_width[rows], own, needs_gradient))
     log_odds, highest, num_ties, mean_latent = zip(*tiles, strict=True)

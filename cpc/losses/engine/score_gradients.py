@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 
@@ -66,7 +66,9 @@ def loss_and_gradients(
     corrections: ScoreCorrections,
     own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
-    mask: Bool[Tensor, "M N"] | None = None,
+    num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
+    sequence: Int[Tensor, " M"] | None = None,
+    bias: Float[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], LossAndGradients]:
     """Return accuracies, losses and score gradients of a tile. The scores are overwritten.
 
@@ -77,26 +79,36 @@ def loss_and_gradients(
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
             targets are in `score_grads`.
         targets: scores of the targets if they are not among the candidates.
-        mask: the candidates of each row besides its targets; None: all.
+        num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or, in a softmax, counts
+            of draws. None: all are candidates once.
+        sequence: the row of `num_times` of each row; None: row m has row m.
+        bias: added to the scores.
     """
     log_count, log_count_targets, weight, hits, width = corrections
     assert width is not None
+    if bias is not None:
+        scores += bias
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
-    if mask is not None:
-        scores.masked_fill_(~mask, -torch.inf)
+    if num_times is not None:
+        num_times = num_times if sequence is None else num_times[sequence]
+        scores.masked_fill_(num_times == 0, -torch.inf)
     if own is not None:
         scores.scatter_(1, own, -torch.inf)
     if log_count is not None:
         scores.masked_fill_(log_count == torch.inf, -torch.inf)
     if log_count_targets is not None:
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
+    counts = None if num_times is None or num_times.dtype == torch.bool else num_times
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width)
+    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width, counts)
     if log_count is not None:
         scores -= log_count
-    if log_count is not None or hits is not None:
+    if counts is not None:
+        assert form == "softmax"
+        scores += counts.clamp(min=1).to(scores).log()
+    if log_count is not None or hits is not None or counts is not None:
         best = scores.amax(1, keepdim=True)
     if log_count_targets is not None:
         targets = targets - log_count_targets
@@ -187,16 +199,23 @@ def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
 
 
 def accuracy_and_best(
-    target_score: Float[Tensor, "M 1"], scores: Float[Tensor, "M N"], width: Float[Tensor, "M 1"]
+    target_score: Float[Tensor, "M 1"],
+    scores: Float[Tensor, "M N"],
+    width: Float[Tensor, "M 1"],
+    counts: Integer[Tensor, "M N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """Return the accuracy of each row and the highest of the other scores, given the width of ties."""
+    """Return the accuracy of each row and the highest of the other scores, given the width of ties.
+
+    `counts` says how often a score counts as a tie; None: once.
+    """
     best, lowest = scores.amax(1, keepdim=True), target_score - width
-    if scores.device.type != "cpu":  # finding the rows with ties would make the host wait
-        return accuracy_of(target_score, best, (scores >= lowest).sum(1, keepdim=True), width)[:, 0], best
     num_ties = torch.zeros_like(best)
-    tied = ((best >= lowest) & (best <= target_score + width)).nonzero()[:, 0]
-    if len(tied) > 0:
-        num_ties[tied] = (scores[tied] >= lowest[tied]).sum(1, keepdim=True).to(num_ties)
+    # On a GPU, finding the rows with ties would make the host wait.
+    is_tied = (best >= lowest) & (best <= target_score + width)
+    tied: Any = is_tied.nonzero()[:, 0] if scores.device.type == "cpu" else slice(None)
+    is_tie = scores[tied] >= lowest[tied]
+    ties = is_tie if counts is None else is_tie * counts[tied]
+    num_ties[tied] = ties.sum(1, keepdim=True).to(num_ties)
     return accuracy_of(target_score, best, num_ties, width)[:, 0], best
 
 

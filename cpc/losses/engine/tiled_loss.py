@@ -8,18 +8,59 @@ M rows, N candidates, T targets, R drawn negatives, D latent dim.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cpc.losses.engine.blocks import Block
+from cpc.losses.definition import CandidateSet
+from cpc.losses.definition import info_nce_rows as info_nce_definition
+from cpc.losses.engine.blocks import Block, layout_of
 from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiles import choose_tiles, inside_float32, rounding_of
+from cpc.losses.engine.tiles import ROUNDINGS, choose_tiles, has_kernel, products, rounding_of, score_dtype
+from cpc.losses.output import RowLosses
+
+COMPUTE = ("auto", *ROUNDINGS, "reference")
+
+
+def info_nce_rows(
+    queries: Float[Tensor, "Q D"],
+    candidates: Float[Tensor, "N D"],
+    rows: CandidateSet,
+    drawn: Int[Tensor, "M R"] | None = None,
+    bias: Float[Tensor, " N"] | None = None,
+    compute: str = "auto",
+) -> RowLosses:
+    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
+
+    No step depends on values of tensors or waits for a GPU.
+
+    Raises:
+        ValueError: if `compute` is unknown, or would round float64 queries.
+    """
+    if compute not in COMPUTE:
+        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+    if compute == "reference":
+        return info_nce_definition(queries, candidates, rows, drawn, bias)
+    dtype = score_dtype(queries)
+    if dtype == torch.float64 and compute not in ("auto", "float32"):
+        raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
+    blocks, num_negatives, is_used = layout_of(rows)
+    loss, *of_rows = tiled_loss(
+        queries,
+        mask_unused(candidates.to(dtype), is_used),
+        blocks,
+        rows.weight.to(dtype),
+        query_index=rows.query_index,
+        drawn=drawn,
+        bias=bias,
+        compute=compute,
+    )
+    num_candidates = 1 + (num_negatives if drawn is None else torch.full_like(num_negatives, drawn.shape[1]))
+    return RowLosses(loss, of_rows[0], num_candidates, of_rows[1])
 
 
 @torch.compiler.disable
@@ -31,7 +72,7 @@ def tiled_loss(
     *,
     form: str = "softmax",
     query_index: Tensor | None = None,
-    negatives: Tensor | None = None,
+    drawn: Tensor | None = None,
     bias: Tensor | None = None,
     target_scores: Float[Tensor, "M T"] | None = None,
     corrections: ScoreCorrections | None = None,
@@ -47,78 +88,71 @@ def tiled_loss(
         weight: weight of each row in the mean.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         query_index: `[M]`, index of each row's query; None: row m has query m.
-        negatives: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
+        drawn: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
         bias: biases that are added to the scores, `[N]` or `[M, N]`.
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
         compute: how products are rounded, see `cpc.losses.info_nce`.
     """
-    inputs = (queries, candidates, bias, target_scores)
+    inputs, dtype, rounding = (
+        (queries, candidates, bias, target_scores),
+        candidates.dtype,
+        rounding_of(compute, queries),
+    )
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
-        each.new_zeros(each.shape, dtype=_gradient_dtype(each, candidates))
+        # Gradients of float16 may exceed float16.
+        each.new_zeros(each.shape, dtype=dtype if each.dtype == torch.float16 else each.dtype)
         if each is not None and each.requires_grad and torch.is_grad_enabled()
         else None
         for each in inputs
     ]
     corrections = ScoreCorrections() if corrections is None else corrections
-    compute = rounding_of(compute, queries)
-    loss_nats = torch.empty_like(weight)
-    accuracy = torch.empty_like(weight, dtype=torch.float32)
-    device = queries.device.type
-    # Whatever torch's own switches say, `float32` is exact on a GPU. On a CPU, tiles of `bf16` ask for rounding.
-    precision = inside_float32(device, "tf32" if compute == "tf32" else "ieee") if device == "cuda" else nullcontext()
-    with torch.no_grad(), torch.autocast(device, enabled=False), precision:
+    loss_nats, accuracy = torch.empty_like(weight), torch.empty_like(weight, dtype=torch.float32)
+    with products(rounding, queries.device.type):
+        if rounding == "bf16":
+            candidates = candidates.bfloat16() if has_kernel(candidates) else candidates.bfloat16().to(dtype)
         for block in blocks:
             columns = block.columns
             block_candidates = candidates if columns is None else candidates[columns]
             block_bias = bias if bias is None or columns is None else bias[columns]
             block_grad = candidates_grad
             if candidates_grad is not None and columns is not None:
-                block_grad = torch.zeros_like(block_candidates)
+                block_grad = candidates_grad.new_zeros(block_candidates.shape)
             own = block.positives
-            drawn = None if negatives is None else block.columns_of(negatives)
-            lengths = block_candidates.norm(dim=-1) if own is not None and drawn is None else None
+            lengths = None if own is None else torch.linalg.vector_norm(block_candidates, dim=-1, dtype=dtype)
             num_rows = len(weight) if block.rows is None else len(block.rows)
-            tiles = choose_tiles(block, num_rows, block_candidates, block_bias, drawn, compute)
-            for tile in tiles.rows():
+            tiles = choose_tiles(
+                block, num_rows, block_candidates, block_bias, None if drawn is None else block.columns_of(drawn)
+            )
+            for start in range(0, num_rows, tiles.tile_rows):
+                tile = slice(start, min(start + tiles.tile_rows, num_rows))
                 rows = tile if block.rows is None else block.rows[tile]
                 index = rows if query_index is None else query_index[rows]
-                tile_queries = queries[index].to(candidates.dtype)
+                tile_queries = queries[index].to(dtype)
+                if rounding == "bf16":
+                    tile_queries = tile_queries.bfloat16().to(dtype)
                 tile_corrections = corrections.select(rows)
-                if own is not None:
-                    columns_of_own = own[tile]
-                    if lengths is None:
-                        own_lengths = block_candidates[columns_of_own].norm(dim=-1)
-                    else:
-                        own_lengths = lengths[columns_of_own]
-                    own_bias = None if block_bias is None else block_bias[columns_of_own]
-                    width = tie_width(tile_queries, own_lengths, own_bias)
+                if own is not None and lengths is not None:
+                    own_bias = None if block_bias is None else block_bias[own[tile]]
+                    width = tie_width(tile_queries, lengths[own[tile]], own_bias)
                     tile_corrections = tile_corrections._replace(tie_width=width)
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
                 accuracy[rows], found = tiles.losses(form, scores, tile, tile_corrections, targets)
                 loss_nats[rows] = found.loss[:, 0]
-                if not any(each is not None for each in gradients):
-                    continue
                 row_weight = rearrange(weight[rows], "m -> m 1") * found.factor
-                score_grads = tiles.scatter(found.score_grads, tile)
                 if queries_grad is not None:
-                    queries_grad[index] = (tiles.query_gradient(score_grads) * row_weight).to(queries_grad.dtype)
+                    queries_grad[index] = (tiles.query_gradient(found.score_grads) * row_weight).to(queries_grad.dtype)
                 if bias_grad is not None:
-                    tiles.add_bias_gradient(score_grads, row_weight, bias_grad)
+                    tiles.add_bias_gradient(found.score_grads, row_weight, bias_grad)
                 if block_grad is not None:
-                    tiles.add_candidate_gradient(score_grads, tile_queries * row_weight, block_grad)
+                    tiles.add_candidate_gradient(found.score_grads, tile_queries * row_weight, block_grad)
                 if targets_grad is not None:
                     targets_grad[rows] = found.target_grads * row_weight
             if candidates_grad is not None and block_grad is not None and columns is not None:
                 candidates_grad.index_add_(0, columns, block_grad)
         loss = torch.dot(weight, loss_nats)
     return attach_gradients(loss, inputs, gradients), loss_nats, accuracy
-
-
-def _gradient_dtype(tensor: Tensor, candidates: Tensor) -> torch.dtype:
-    """Return the tensor's dtype; for float16 the dtype of the candidates, because gradients may exceed float16."""
-    return candidates.dtype if tensor.dtype == torch.float16 else tensor.dtype
 
 
 def mask_unused(
@@ -139,11 +173,6 @@ def mask_unused(
         return vectors
     mask = is_used if isinstance(is_used, Tensor) else is_used()
     return vectors.where(rearrange(mask, "... n -> ... n 1"), 0)
-
-
-def score_dtype(queries: Tensor) -> torch.dtype:
-    """Return the dtype of scores and sums: float64 for float64 queries, else float32, also under autocast."""
-    return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
 def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tensor:

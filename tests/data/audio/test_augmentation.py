@@ -297,7 +297,7 @@ def test_clean_latents_are_predicted_from_changed_contexts(speech: Path, generat
     net = model()
     output = net(batch.x)
     clean = output._replace(latents=net.encoder(batch.target))
-    expected = net.loss_part(clean, net.lengths_in_latents(batch), generator)
+    expected = net.loss_part(clean, net.sequences(clean, batch), generator)
     assert torch.equal(net.loss(batch).loss, expected.loss)
     assert not torch.equal(net.loss(batch).loss, net.loss(batch._replace(target=None)).loss)
     # what is predicted of an unchanged batch is its own latents
@@ -315,7 +315,7 @@ def test_gradients_reach_the_encoder_by_both_ways(speech: Path) -> None:
         output, target = net(batch.x), net.encoder(batch.target)
         queries = {name: q.detach() if detach == "past" else q for name, q in output.queries.items()}
         latents = target.detach() if detach == "target" else target
-        net.loss_part(output._replace(latents=latents, queries=queries), net.lengths_in_latents(batch)).loss.backward()
+        net.loss_part(output._replace(latents=latents, queries=queries), net.sequences(output, batch)).loss.backward()
         return torch.cat([each.grad.flatten() for each in net.encoder.parameters()])
 
     net.zero_grad()

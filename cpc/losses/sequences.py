@@ -1,0 +1,150 @@
+"""What a loss knows of its sequences besides their vectors: where latents lie, lengths, identities and labels.
+
+They decide, with a strategy, which latents are compared. Everything here is on the host.
+
+B sequences of L latents (T, or H W for a grid).
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from cpc.candidates.strategies import check_num_latents, includes_own_sequence, num_candidates_of
+from cpc.data.tensors import check_tensor
+from cpc.losses.rows import Geometry
+
+
+class Sequences(NamedTuple):
+    """The sequences of a batch.
+
+    Attributes:
+        geometry: where the targets of the queries lie.
+        num_latents: `[B]`, number of latents that are signal. All further latents of a sequence are padding, which is
+            neither target nor candidate.
+        sequence_id: `[B]`; sequences that may overlap share an id. None: all are distinct.
+        group_id: `[B]`, the speaker, -1 if unknown; None: all are unknown.
+        is_known: `[B, L]`, True for a known latent; unknown latents are treated as padding. None: all are known.
+        labels: `[B, _]`, classes of the latents; None: there are none.
+        device: the device of the vectors.
+    """
+
+    geometry: Geometry
+    num_latents: Tensor
+    sequence_id: Tensor | None = None
+    group_id: Tensor | None = None
+    is_known: Tensor | None = None
+    labels: Tensor | None = None
+    device: torch.device = torch.device("cpu")
+
+    @classmethod
+    def of(
+        cls,
+        geometry: Geometry,
+        num_sequences: int,
+        num_latents: Int[Tensor, " B"] | None = None,
+        sequence_id: Int[Tensor, " B"] | None = None,
+        group_id: Int[Tensor, " B"] | None = None,
+        is_known: Bool[Tensor, "B L"] | None = None,
+        **others: Any,
+    ) -> "Sequences":
+        """Check and copy lengths and identities; None stands for no padding, and for no unknown latents.
+
+        Raises:
+            ValueError: if an argument is not one integer for each sequence, `is_known` not one boolean for each latent,
+                or `num_latents` counts more latents than there are.
+        """
+        for name, ids in (("num_latents", num_latents), ("sequence_id", sequence_id), ("group_id", group_id)):
+            if ids is not None:
+                check_tensor(name, ids, "integers", (num_sequences,))
+        num_latents, sequence_id, group_id = _copy_to_host(num_latents, sequence_id, group_id)
+        if num_latents is None:
+            num_latents = torch.full((num_sequences,), geometry.num_latents)
+        check_num_latents(num_latents, geometry.num_latents)
+        sequences = cls(geometry, num_latents, sequence_id, group_id, **others)
+        if is_known is None:
+            return sequences
+        check_tensor("is_known", is_known, "booleans", (num_sequences, geometry.num_latents))
+        is_known = is_known.cpu()
+        # Equal lengths without missing latents share a candidate set.
+        has_missing = bool((sequences.is_valid & ~is_known).any())
+        return sequences._replace(is_known=is_known) if has_missing else sequences
+
+    @property
+    def ids(self) -> Int[Tensor, " B"]:
+        """`sequence_id`, or distinct numbers."""
+        return torch.arange(len(self.num_latents)) if self.sequence_id is None else self.sequence_id
+
+    @property
+    def is_valid(self) -> Bool[Tensor, "B L"]:
+        """Mask of the latents that can be targets and candidates: known latents that are not padding."""
+        mask = torch.arange(self.geometry.num_latents) < rearrange(self.num_latents, "b -> b 1")
+        return mask if self.is_known is None else mask & self.is_known
+
+    def select(self, part: slice) -> "Sequences":
+        """Return some of the sequences."""
+        return Sequences(self.geometry, *(None if each is None else each[part] for each in self[1:6]))  # type: ignore[arg-type]
+
+    def cache_key(self) -> tuple[Any, ...]:
+        """Return all that a candidate set depends on: lengths, equalities of identities, and the mask of known latents.
+
+        An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
+        """
+        group_id = None
+        if self.group_id is not None:
+            group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
+        is_known = None if self.is_known is None else tuple(map(tuple, self.is_known.tolist()))
+        return tuple(self.num_latents.tolist()), tuple(_first_index(self.ids).tolist()), group_id, is_known
+
+
+def check_rows(
+    strategy: str,
+    num_latents: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    nearest: int = 1,
+) -> None:
+    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
+
+    Args:
+        strategy: which sequences' latents are candidates.
+        num_latents: number of latents of each sequence.
+        sequence_id: id of each sequence.
+        group_id: speaker of each sequence.
+        nearest: the shortest distance of a target.
+
+    Raises:
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
+    """
+    longest = int(num_latents.max())
+    if longest <= nearest:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
+            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
+            "such short files, or lower the first of `predictor.steps`"
+        )
+    is_own = int(includes_own_sequence(strategy))
+    num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
+    has_no_negatives = (num_negatives < 1) & (num_latents > nearest)
+    if bool(has_no_negatives.any()):
+        raise ValueError(
+            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch "
+            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
+            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
+        )
+
+
+def _copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:
+    """Return tensors of one shape on the CPU, copied by one transfer, so that the host waits for a GPU only once."""
+    present = [each for each in ids if each is not None]
+    moved = iter(torch.stack(present).cpu() if any(each.device.type != "cpu" for each in present) else present)
+    return (None if each is None else next(moved) for each in ids)
+
+
+def _first_index(ids: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """Return, for each sequence, the index of the first sequence with the same identity."""
+    _, index = torch.unique(ids, return_inverse=True)
+    return torch.full_like(index, len(ids)).scatter_reduce(0, index, torch.arange(len(ids)), "amin")[index]
