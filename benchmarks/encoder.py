@@ -107,10 +107,10 @@ def recurrence(dim: int, context_dim: int) -> tuple[Callable[[], None], Callable
     context = GRU(context_dim)
     context.connect(dim)
     z = torch.randn(BATCH_SIZE, NUM_LATENTS, dim, requires_grad=True)
-    parameters = [z, *context.parameters()]
+    theirs = nn.GRU(dim, context_dim, batch_first=True)
     return (
-        forward_and_backward(lambda: context.layers(z)[0], parameters),
-        forward_and_backward(lambda: context(z)[0], parameters),
+        forward_and_backward(lambda: theirs(z)[0], [z, *theirs.parameters()]),
+        forward_and_backward(lambda: context(z)[0], [z, *context.parameters()]),
         3 * 2.0 * BATCH_SIZE * NUM_LATENTS * 3 * context_dim * (dim + context_dim),
     )
 

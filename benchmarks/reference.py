@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import draw_negatives
+from cpc.contexts.recurrence import run_layers
 from cpc.model import CPC
 
 
@@ -45,7 +46,8 @@ def gather_style_loss(model: CPC, x: Float[Tensor, "B S"], negatives: list[Int[T
     for layer in model.encoder.layers:
         hidden = F.relu(_channel_norm(_convolve(layer, hidden), layer.layer_norm))
     latents = rearrange(hidden, "b d t -> b t d")
-    contexts, _ = model.context.layers(latents)
+    state = [latents.new_zeros(1, len(latents), model.context.dim) for _ in model.context.state_shapes]
+    contexts, *_ = run_layers(latents, state, list(model.context.layers.parameters()))
     return gather_style_contrast(contexts, latents, model.predictor.weights, negatives)
 
 

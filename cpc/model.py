@@ -131,11 +131,6 @@ class CPC(nn.Module):
         num_latents = None if num_valid is None else self.encoder.num_latents(num_valid)
         return num_latents, None if is_known is None else self.encoder.known_latents(is_known)
 
-    def compile(self, *args: Any, **options: Any) -> None:
-        """Run `forward` through `torch.compile` from now on, with its options: `model.compile(fullgraph=True)`."""
-        torch._dynamo.config.allow_rnn = True  # on a CPU the GRU is a single operator; on a GPU it is the GRU of cuDNN
-        super().compile(*args, **options)
-
     @property
     def predictor(self) -> Any:
         """The predictor of the first direction."""

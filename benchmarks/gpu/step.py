@@ -15,14 +15,15 @@ from benchmarks.gpu.device import PRECISIONS, Device, Row, products_in
 from benchmarks.reference import draw_per_step, gather_style_loss
 from benchmarks.step import DIM, NUM_LATENTS, NUM_NEGATIVES, NUM_STEPS, WINDOW_SAMPLES
 from cpc.contexts import GRU, LSTM
+from cpc.contexts.recurrence import recurrent_layer
 from cpc.data.batch import Batch
 from cpc.encoders import AudioEncoder
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
+from cpc.pretraining.step_graphs import StepGraphs, StepResult
 
 NUM_WARM_UPS = 3
-COMPILED = ((64, GRU, "default"), (64, GRU, "reduce-overhead"), (8, GRU, "reduce-overhead"), (64, LSTM, "default"))
 
 
 class TrainingStep:
@@ -124,21 +125,74 @@ def _measured(
 
 
 def compile_rows(on: Device, is_quick: bool) -> list[Row]:
-    """Seconds from `model.compile` to the end of the first step, and windows a second."""
-
-    def measured(size: int, context: Callable[[int], Any], mode: str) -> Row:
-        try:
-            step = TrainingStep(on, size, "bf16", context)
-            start = time.perf_counter()
-            step.model.compile(fullgraph=True, mode=mode)
-            float(step())
-            first = time.perf_counter() - start
-            return {"windows_per_second": size / on.seconds(step), "first_step_seconds": first}
-        finally:
-            torch.compiler.reset()
-
-    settings = ((2, GRU, "default"),) if is_quick else COMPILED
-    return [
-        on.tried(f"{size} windows, {context.__name__}, all, bf16, compiled ({mode})", measured, size, context, mode)
-        for size, context, mode in settings
+    """The recurrence by itself, the step with a compiled model, and the steps of `--compile reduce-overhead`."""
+    size, contexts = (2, (GRU,)) if is_quick else (64, (GRU, LSTM))
+    rows = [
+        on.tried(f"{size} windows, {context.__name__} alone, {way}", _recurrence, on, size, context, way)
+        for context, way in product(contexts, ("autocast", "float32", "operator"))
     ]
+    rows += [
+        on.tried(f"{size} windows, {context.__name__}, all, bf16, compiled", _compiled, on, size, context)
+        for context in contexts
+    ]
+    return rows + [
+        on.tried(f"{size} windows, {context.__name__}, all, bf16, step graphs", _replayed, on, size, context)
+        for size, context in product((64, 8), contexts)
+        if on.is_gpu
+    ]
+
+
+def _recurrence(on: Device, size: int, context: Callable[[int], Any], way: str) -> Row:
+    """Forward and backward; the operator is what torch.compile calls."""
+    model = context(DIM)
+    model.connect(DIM)
+    model.to(on.device)
+    z = torch.randn(size, NUM_LATENTS, DIM, device=on.device, requires_grad=True)
+    state = [z.new_zeros(1, size, DIM) for _ in model.state_shapes]
+
+    def run() -> None:
+        with torch.autocast(on.device.type, torch.bfloat16, enabled=way != "float32"):
+            weights = list(model.parameters())
+            contexts = recurrent_layer(z, state, weights)[0] if way == "operator" else model(z)[0]
+        contexts.sum().backward()
+
+    with products_in("bf16"):
+        return {"ms": 1e3 * on.seconds(run)}
+
+
+def _compiled(on: Device, size: int, context: Callable[[int], Any]) -> Row:
+    try:
+        step = TrainingStep(on, size, "bf16", context)
+        start = time.perf_counter()
+        step.model.compile(fullgraph=True, dynamic=False)
+        float(step())
+        first = time.perf_counter() - start
+        seconds = on.seconds(step)
+        return {"ms": 1e3 * seconds, "windows_per_second": size / seconds, "first_step_seconds": first}
+    finally:
+        torch.compiler.reset()
+
+
+def _replayed(on: Device, size: int, context: Callable[[int], Any]) -> Row:
+    """With the optimiser and clipping outside of the graph, as in `cpc pretrain`."""
+    step = TrainingStep(on, size, "bf16", context)
+
+    def compute(batch: Batch) -> StepResult:
+        output = step.model(batch.x)
+        contrast = step.model.contrast(output, batch, step.generator)
+        return StepResult(output.latents.detach(), output.contexts.detach(), contrast)
+
+    graphs = StepGraphs(compute, step.model, step.model.loss_part.training_strategies, step.generator)
+
+    def run() -> Tensor:
+        with torch.autocast(on.device.type, torch.bfloat16):
+            loss = graphs(step.batch).contrast.loss
+        step.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(step.model.parameters(), 1.0)
+        step.optimiser.step()
+        return loss.detach()
+
+    loss = [float(run()) for _ in range(NUM_WARM_UPS + 3)][-1]
+    seconds = on.seconds(run)
+    return {"ms": 1e3 * seconds, "windows_per_second": size / seconds, "loss": loss}

@@ -131,6 +131,77 @@ class NegativePool(NamedTuple):
         return _draw(key, num_before, num_negatives, *rows)
 
 
+class RowDraws(NamedTuple):
+    """The source of drawn negatives. It is the same in all training steps with the same candidate set.
+
+    Attributes:
+        num: R.
+        pool: the possible negatives of each row.
+        num_before: number of rows of the ranks before this one. A row is counted from there, so that no two ranks draw
+            alike.
+        excess_nats: `[M]`, nats that repeated draws may add to log N - L.
+        shared_pool: the candidates of each place that has rows, if the steps share draws; None: they do not.
+        shared_index: `[M]`, index in `shared_pool` of the place of each row.
+        num_shared_before: number of places with rows of the ranks before this one.
+        positive_index: `[M]`.
+    """
+
+    num: int
+    pool: NegativePool
+    num_before: int
+    excess_nats: Tensor
+    shared_pool: NegativePool | None = None
+    shared_index: Tensor | None = None
+    num_shared_before: int = 0
+    positive_index: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        num: int,
+        is_shared: bool,
+        candidate_mask: Bool[Tensor, "B N"],
+        sequence: Int[Tensor, " M"],
+        positive_index: Int[Tensor, " M"],
+        query_index: Int[Tensor, " M"],
+        before: Bool[Tensor, "S P K"],
+    ) -> "RowDraws":
+        """Return the source of the draws of the rows of a candidate set.
+
+        Args:
+            num: R.
+            is_shared: whether the K rows of a place share draws.
+            candidate_mask: candidates of each sequence.
+            sequence: sequence of each row.
+            positive_index: positive of each row.
+            query_index: query (b p k) of each row.
+            before: the rows of the ranks before this one.
+        """
+        pool = NegativePool.of(candidate_mask, sequence, positive_index)
+        draws = cls(num, pool, int(before.sum()), draw_excess_nats(num, pool.num))
+        if not is_shared:
+            return draws
+        num_places, num_distances = before.shape[1:]
+        place, index = torch.unique_consecutive(query_index // num_distances, return_inverse=True)
+        shared_pool = NegativePool.of(candidate_mask, place // num_places, None)
+        return cls(*draws[:4], shared_pool, index, int(before.any(2).sum()), positive_index)
+
+    def draw(self, generator: torch.Generator | None = None) -> Int[Tensor, "M R"]:
+        """Draw the negatives of each row, uniformly with replacement, on the device of the plan.
+
+        With the same generator, the negatives of a row are the same whether one process or several ranks draw them. If
+        steps share a draw, and it is z_{t+k}, it is drawn again for step k, so that the draws of each step stay uniform
+        over its negatives.
+        """
+        device = self.excess_nats.device
+        negatives = self.pool.draw(self.num, generator, device, self.num_before)
+        if self.shared_pool is None:
+            return negatives
+        assert self.positive_index is not None
+        shared = self.shared_pool.draw(self.num, generator, device, self.num_shared_before)[self.shared_index]
+        return torch.where(shared == rearrange(self.positive_index, "m -> m 1"), negatives, shared)
+
+
 def _draw(
     key: int | Int[Tensor, ""],
     num_before: int,

@@ -130,6 +130,47 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
         )
 
 
+def check_length(longest: int, nearest: int) -> None:
+    """Raise ValueError if the longest sequence, or column of a grid, has no latent `nearest` ahead of another."""
+    if longest <= nearest:
+        raise ValueError(
+            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
+            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
+            "such short files, or lower the first of `predictor.steps`"
+        )
+
+
+def check_rows(
+    strategy: str,
+    num_latents: Int[Tensor, " B"],
+    sequence_id: Int[Tensor, " B"],
+    group_id: Int[Tensor, " B"] | None = None,
+    nearest: int = 1,
+) -> None:
+    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
+
+    Args:
+        strategy: which sequences' latents are candidates.
+        num_latents: number of latents of each sequence.
+        sequence_id: id of each sequence.
+        group_id: speaker of each sequence.
+        nearest: the shortest distance of a target.
+
+    Raises:
+        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
+    """
+    check_length(int(num_latents.max()), nearest)
+    is_own = int(includes_own_sequence(strategy))
+    num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
+    has_no_negatives = (num_negatives < 1) & (num_latents > nearest)
+    if bool(has_no_negatives.any()):
+        raise ValueError(
+            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch "
+            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
+            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
+        )
+
+
 def bounds_information(strategy: str) -> bool:
     """Return whether `log N - L` with this strategy, or against a bank, is a lower bound on I(z_{t+k}; c_t).
 

@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from cpc.config.network_arguments import check_sizes
 from cpc.contexts.context import Context, State
 from cpc.contexts.gru_layer import gru_layer, has_gru_layer
+from cpc.contexts.recurrence import MODES, in_half_precision, recurrent_layer, run_layers
 
 
 class Recurrent(Context):
     """The base class of `GRU` and `LSTM`.
+
+    On a GPU under autocast, bfloat16's too, cuDNN computes in float16; contexts are float32.
 
     Args:
         dim: width of the contexts and of every layer.
@@ -27,6 +30,8 @@ class Recurrent(Context):
         ValueError: if there is no layer, or `dropout` is set but there is no second layer for it.
     """
 
+    num_states: int
+
     def __init__(self, dim: int = 256, num_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
         check_sizes(num_layers=num_layers)
@@ -36,9 +41,49 @@ class Recurrent(Context):
         self.num_layers = num_layers
         self.dropout = dropout
 
-    def _cast(self, z: Tensor) -> Tensor:
-        """Return latents, which autocast may have narrowed, in the dtype of the weights; under autocast, unchanged."""
-        return z if torch.is_autocast_enabled(z.device.type) else z.to(next(self.parameters()).dtype)
+    @property
+    def state_shapes(self) -> tuple[tuple[int, int], ...]:
+        """The hidden state, for an LSTM followed by the cell."""
+        return ((self.num_layers, self.dim),) * self.num_states
+
+    def _allocate(self, input_dim: int) -> None:
+        # RNNBase holds parameters only. Dynamo rejects nn.GRU and nn.LSTM; `run_layers` does what they do.
+        size = (input_dim, self.dim, self.num_layers)
+        self.layers = nn.RNNBase(MODES[self.num_states], *size, batch_first=True, dropout=self.dropout)
+
+    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
+        with _float32_on_cpu(z):
+            is_half = torch.is_autocast_enabled(z.device.type)
+            z = z if is_half else z.to(next(self.parameters()).dtype)  # autocast may have narrowed the latents
+            before = state or tuple(z.new_zeros(len(z), *shape) for shape in self.state_shapes)
+            if not torch.compiler.is_exporting() and (torch.compiler.is_compiling() or self._is_in_c(z)):
+                return self._encode_by_layer(z, before)
+            inputs = (z, *map(_layers_first, before), *self.layers.parameters())
+            contexts, *after = in_half_precision(self._run, *inputs) if is_half else self._run(*inputs)
+        return contexts, tuple(rearrange(each, "l b c -> b l c") for each in after)
+
+    def _run(self, z: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        state, weights = rest[: self.num_states], rest[self.num_states :]
+        return run_layers(z, state, weights, self.dropout, self.training)
+
+    def _is_in_c(self, z: Tensor) -> bool:
+        return self.num_states == 1 and has_gru_layer(z)
+
+    def _encode_by_layer(self, z: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, State]:
+        after: list[tuple[Tensor, ...]] = []
+        for layer in range(self.num_layers):
+            if layer > 0:
+                z = F.dropout(z, self.dropout, self.training)
+            names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+            weights = [getattr(self.layers, name) for name in names]
+            if self._is_in_c(z):
+                z = gru_layer(z, before[0][:, layer], *weights)
+                after.append((z[:, -1],))
+            else:
+                state = [rearrange(each[:, layer], "b c -> 1 b c") for each in before]
+                z, *last = recurrent_layer(z, state, weights)
+                after.append(tuple(each[0] for each in last))
+        return z, tuple(torch.stack(layers, 1) for layers in zip(*after, strict=True))
 
 
 class GRU(Recurrent):
@@ -48,50 +93,13 @@ class GRU(Recurrent):
     torch does.
     """
 
-    @property
-    def state_shapes(self) -> tuple[tuple[int, int], ...]:
-        """The hidden state."""
-        return ((self.num_layers, self.dim),)
-
-    def _allocate(self, input_dim: int) -> None:
-        self.layers = nn.GRU(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
-
-    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        with _float32_on_cpu(z):
-            z = self._cast(z)
-            if has_gru_layer(z) and not torch.compiler.is_exporting():
-                return self._encode_by_layer(z, state)
-            contexts, hidden = self.layers(z, None if state is None else _layers_first(state[0]))
-        return contexts, (_sequences_first(hidden),)
-
-    def _encode_by_layer(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        before = z.new_zeros(len(z), self.num_layers, self.dim) if state is None else state[0]
-        after = []
-        for layer in range(self.num_layers):
-            if layer > 0:
-                z = F.dropout(z, self.dropout, self.training)
-            names = (f"{name}_l{layer}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-            z = gru_layer(z, before[:, layer], *(getattr(self.layers, name) for name in names))
-            after.append(z[:, -1])
-        return z, (torch.stack(after, 1),)
+    num_states = 1
 
 
 class LSTM(Recurrent):
     """Long short-term memory with state `(h [B, L, C], cell [B, L, C])`; the arguments are those of `Recurrent`."""
 
-    @property
-    def state_shapes(self) -> tuple[tuple[int, int], ...]:
-        """The hidden state and the cell."""
-        return ((self.num_layers, self.dim),) * 2
-
-    def _allocate(self, input_dim: int) -> None:
-        self.layers = nn.LSTM(input_dim, self.dim, self.num_layers, batch_first=True, dropout=self.dropout)
-
-    def _encode(self, z: Tensor, state: State) -> tuple[Tensor, State]:
-        before = None if state is None else tuple(_layers_first(tensor) for tensor in state)
-        with _float32_on_cpu(z):
-            contexts, after = self.layers(self._cast(z), before)
-        return contexts, tuple(_sequences_first(tensor) for tensor in after)
+    num_states = 2
 
 
 def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
@@ -101,7 +109,3 @@ def _float32_on_cpu(z: Tensor) -> AbstractContextManager[object]:
 
 def _layers_first(state: Tensor) -> Tensor:
     return rearrange(state, "b l c -> l b c").contiguous()  # cuDNN refuses strided states
-
-
-def _sequences_first(state: Tensor) -> Tensor:
-    return rearrange(state, "l b c -> b l c")

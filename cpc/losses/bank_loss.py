@@ -11,7 +11,7 @@ from torch import Tensor
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
 from cpc.data.tensors import check_precision, check_range, check_tensor
-from cpc.losses.class_loss import candidate_loss, check_candidates
+from cpc.losses.class_loss import candidate_loss
 from cpc.losses.engine import (
     ScoreCorrections,
     accuracy_of,
@@ -118,5 +118,5 @@ def _check(queries: Tensor, positives: Tensor, bank: LatentBank, draw: Draw | No
         check_tensor("sequence_id", sequence_id, "integers", (len(queries),))
     if draw is None:
         return
-    check_candidates(draw, len(queries))
+    draw.check(len(queries))
     check_range("ids of the draw", draw.ids, 0, len(bank), "latents of the bank")

@@ -3,8 +3,7 @@
 A plan depends on lengths, identities and the strategy, and fixes the shapes of all later arithmetic. Candidates come
 from the sequences of all ranks; this rank predicts its own sequences.
 
-B sequences that are predicted, S sequences that give candidates, L latents of each, P places, K distances, M rows,
-R drawn negatives.
+B sequences that are predicted, S sequences that give candidates, L latents of each, P places, K distances, M rows.
 """
 
 import functools
@@ -12,15 +11,22 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange, reduce
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.candidates.draws import NegativePool, draw_excess_nats
-from cpc.candidates.strategies import allowed_matrix, identities_read, includes_own_sequence, num_candidates_of
+from cpc.candidates.draws import RowDraws
+from cpc.candidates.strategies import (
+    allowed_matrix,
+    check_length,
+    check_rows,
+    identities_read,
+    includes_own_sequence,
+    num_candidates_of,
+)
 from cpc.data.device import moved
 from cpc.losses.definition import CandidateSet
 from cpc.losses.rows import Geometry, rows_mask, rows_of
-from cpc.losses.sequences import Sequences, check_rows
+from cpc.losses.sequences import Sequences
 
 
 class Share(NamedTuple):
@@ -41,46 +47,6 @@ class Share(NamedTuple):
         """The sequences of this rank."""
         first = sum(self.nums[: self.rank])
         return slice(first, first + self.nums[self.rank])
-
-
-class RowDraws(NamedTuple):
-    """The source of drawn negatives. It is the same in all training steps with the same candidate set.
-
-    Attributes:
-        num: R.
-        pool: the possible negatives of each row.
-        num_before: number of rows of the ranks before this one. A row is counted from there, so that no two ranks draw
-            alike.
-        excess_nats: `[M]`, nats that repeated draws may add to log N - L.
-        shared_pool: the candidates of each place that has rows, if the steps share draws; None: they do not.
-        shared_index: `[M]`, index in `shared_pool` of the place of each row.
-        num_shared_before: number of places with rows of the ranks before this one.
-        positive_index: `[M]`.
-    """
-
-    num: int
-    pool: NegativePool
-    num_before: int
-    excess_nats: Tensor
-    shared_pool: NegativePool | None = None
-    shared_index: Tensor | None = None
-    num_shared_before: int = 0
-    positive_index: Tensor | None = None
-
-    def draw(self, generator: torch.Generator | None = None) -> Int[Tensor, "M R"]:
-        """Draw the negatives of each row, uniformly with replacement, on the device of the plan.
-
-        With the same generator, the negatives of a row are the same whether one process or several ranks draw them. If
-        steps share a draw, and it is z_{t+k}, it is drawn again for step k, so that the draws of each step stay uniform
-        over its negatives.
-        """
-        device = self.excess_nats.device
-        negatives = self.pool.draw(self.num, generator, device, self.num_before)
-        if self.shared_pool is None:
-            return negatives
-        assert self.positive_index is not None
-        shared = self.shared_pool.draw(self.num, generator, device, self.num_shared_before)[self.shared_index]
-        return torch.where(shared == rearrange(self.positive_index, "m -> m 1"), negatives, shared)
 
 
 class Plan(NamedTuple):
@@ -133,6 +99,7 @@ def _plan(
     device: torch.device,
 ) -> Plan:
     sequences = Sequences(geometry, *(None if ids is None else torch.tensor(ids) for ids in cache_key))  # type: ignore[arg-type]
+    check_length(max(geometry.shape), geometry.distances[0])
     has_row = rows_mask(sequences.is_valid, geometry)  # [S, P, K]
     num_known = sequences.is_valid.sum(1)
     if sequences.is_known is None:
@@ -162,20 +129,9 @@ def _plan(
     )
     if draws is None:
         return Plan(rows.on(device), None)
-    return Plan(rows.on(device), moved(_row_draws(rows, *draws, has_row[: share.own.start]), device))
-
-
-def _row_draws(rows: CandidateSet, num: int, is_shared: bool, before: Bool[Tensor, "S P K"]) -> RowDraws:
-    """Return the source of the draws. `before` marks the rows of the sequences of the ranks before this one."""
-    pool = NegativePool.of(rows.candidate_mask, rows.sequence, rows.positive_index)
-    draws = RowDraws(num, pool, int(before.sum()), draw_excess_nats(num, pool.num))
-    if not is_shared:
-        return draws
-    num_places, num_distances = before.shape[1:]
-    assert rows.query_index is not None
-    place, index = torch.unique_consecutive(rows.query_index // num_distances, return_inverse=True)
-    shared_pool = NegativePool.of(rows.candidate_mask, place // num_places, None)
-    return RowDraws(*draws[:4], shared_pool, index, int(before.any(2).sum()), rows.positive_index)
+    before = has_row[: share.own.start]
+    source = RowDraws.of(*draws, rows.candidate_mask, sequence, rows.positive_index, query, before)
+    return Plan(rows.on(device), moved(source, device))
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"]) -> Float[Tensor, " M"]:

@@ -240,7 +240,7 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
         return
     if is_full:
         raise ValueError(f"objective={objective!r} scores every class: give no draw")
-    check_candidates(draw, len(targets))
+    draw.check(len(targets))
     if correction != "posterior":
         return
     log_count_targets = draw.log_count_targets
@@ -258,22 +258,3 @@ def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, c
             "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
             "or leave such rows out"
         )
-
-
-def check_candidates(draw: Draw, num_rows: int) -> None:
-    """Raise ValueError on candidates that do not fit the number of rows, or have an impossible log count."""
-    ids, log_count, log_count_targets = draw
-    check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
-    for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
-        if not isinstance(each, Tensor) or not each.is_floating_point():
-            raise ValueError(
-                f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}, but must hold floats"
-            )
-    row_shape = (num_rows, ids.shape[-1])
-    if ids.shape not in (row_shape[1:], row_shape) or log_count.shape not in (ids.shape, row_shape):
-        raise ValueError(
-            f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
-            f"they are [m] or [{num_rows}, m]"
-        )
-    if not bool(log_count.min() > -torch.inf):  # a comparison with nan is False
-        raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")

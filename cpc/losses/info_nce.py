@@ -111,7 +111,8 @@ def info_nce(
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
     if num_negatives is not None:
         negatives = NegativePool.of(mask, sequence, positive_index).draw(num_negatives, generator, queries.device)
-    compute = rounding_of(compute, queries)  # queries that are divided by a temperature are float32
+    # Queries that are divided by a temperature are float32.
+    compute = rounding_of(compute, queries.device.type, queries.dtype)
     scaled = divide_by_temperature(queries, temperature)
     return info_nce_rows(scaled, candidates, rows.on(queries.device), negatives, bias, compute)
 

@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cpc.candidates.strategies import check_num_latents, includes_own_sequence, num_candidates_of
+from cpc.candidates.strategies import check_num_latents
 from cpc.data.tensors import check_tensor
 from cpc.losses.rows import Geometry
 
@@ -98,43 +98,6 @@ class Sequences(NamedTuple):
             group_id = tuple(_first_index(self.group_id).masked_fill(self.group_id < 0, -1).tolist())
         is_known = None if self.is_known is None else tuple(map(tuple, self.is_known.tolist()))
         return tuple(self.num_latents.tolist()), tuple(_first_index(self.ids).tolist()), group_id, is_known
-
-
-def check_rows(
-    strategy: str,
-    num_latents: Int[Tensor, " B"],
-    sequence_id: Int[Tensor, " B"],
-    group_id: Int[Tensor, " B"] | None = None,
-    nearest: int = 1,
-) -> None:
-    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
-
-    Args:
-        strategy: which sequences' latents are candidates.
-        num_latents: number of latents of each sequence.
-        sequence_id: id of each sequence.
-        group_id: speaker of each sequence.
-        nearest: the shortest distance of a target.
-
-    Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
-    """
-    longest = int(num_latents.max())
-    if longest <= nearest:
-        raise ValueError(
-            f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
-            "such short files, or lower the first of `predictor.steps`"
-        )
-    is_own = int(includes_own_sequence(strategy))
-    num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own
-    has_no_negatives = (num_negatives < 1) & (num_latents > nearest)
-    if bool(has_no_negatives.any()):
-        raise ValueError(
-            f"negatives={strategy!r} leaves {int(has_no_negatives.sum())} of {len(num_latents)} sequences of a batch "
-            "without a negative: raise `batch_size`, or, for a same-speaker strategy, choose "
-            "`sampler`=same_speaker, which puts several sequences of a speaker in each batch"
-        )
 
 
 def _copy_to_host(*ids: Tensor | None) -> Iterator[Tensor | None]:

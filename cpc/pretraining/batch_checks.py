@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 
+from cpc.candidates.strategies import check_rows
 from cpc.data.map_style import MapStyleModality, identities
 from cpc.data.modality import Training
 from cpc.data.streams.stream import naming
 from cpc.evaluation.held_out import BYTES_PER_NEGATIVE, memory_bytes
-from cpc.losses.sequences import check_rows
 from cpc.model import CPC
 
 NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a second

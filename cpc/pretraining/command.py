@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 import yaml
@@ -26,7 +26,7 @@ from cpc.config.description import without_removed
 from cpc.config.yaml_rules import check_yaml, read_yaml
 from cpc.data.modality import Modality
 from cpc.pretraining.data import PretrainingData
-from cpc.pretraining.module import Pretraining
+from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
@@ -53,6 +53,7 @@ class RunOptions:
     record_every_steps: Count
     eval_every_steps: Count
     checkpoint_every_steps: Count
+    compile: CompileMode
 
 
 class PretrainCommand(LightningCLI):
@@ -80,6 +81,13 @@ class PretrainCommand(LightningCLI):
         parser.add_argument("--record_every_steps", type=int, default=50, help="record the training bound this often")
         parser.add_argument("--eval_every_steps", type=int, default=500, help="measure the held-out bound this often")
         parser.add_argument("--checkpoint_every_steps", type=int, default=500, help="save last.ckpt this often")
+        parser.add_argument(
+            "--compile",
+            type=lambda value: "off" if value is False else value,  # YAML reads a bare `off` as a boolean
+            choices=get_args(CompileMode),
+            default="off",
+            help="compute the model by torch.compile (default), or steps as CUDA graphs (reduce-overhead)",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the options, and check the run's own before anything is built."""
@@ -104,6 +112,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     torch.set_flush_denormal(True)  # called before the first computation, so that every thread inherits the setting
     command = parse(arguments)
     config, trainer = command.config, command.trainer
+    command.model.compile_mode = config.compile
     if trainer.max_steps < 1:
         raise ValueError("trainer.max_steps must be given: the schedule and the sampler need the number of steps")
     if config.run_dir is None:

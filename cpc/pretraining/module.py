@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -16,18 +17,22 @@ from cpc.config.description import describe, without_removed
 from cpc.data.batch import Batch
 from cpc.data.modality import Modality
 from cpc.evaluation import held_out_bounds
+from cpc.losses import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.losses.output import ContrastiveOutput
 from cpc.model import CPC
+from cpc.predictors import Output
 from cpc.pretraining.chunks import contrast_in_chunks
 from cpc.pretraining.parameter_groups import UNDECAYED, parameter_groups
 from cpc.pretraining.resume import differences, random_states, restore_random_states
+from cpc.pretraining.step_graphs import NUM_WARM_UPS, StepGraphs, StepResult
 from cpc.probes.online import OnlineProbe
 
 _OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _ADAM_SETTINGS = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay")
 _MODEL_SETTINGS = (*_ADAM_SETTINGS, "warmup_steps", "schedule", "frozen")
+CompileMode = Literal["off", "default", "reduce-overhead"]
 _TRAINER_SETTINGS = ("max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision")
 
 
@@ -55,6 +60,8 @@ class Pretraining(pl.LightningModule):
         frozen: parts whose weights are not trained, such as `encoder` or `encoder.layers.0`.
         seed: seed of the negatives.
     """
+
+    compile_mode: CompileMode = "off"  # the option `--compile` of the run
 
     def __init__(
         self,
@@ -96,6 +103,9 @@ class Pretraining(pl.LightningModule):
         self.num_chunks = num_chunks
         self.frozen = tuple(frozen)
         self.generator = torch.Generator()  # generator of the negatives
+        self._draws = self.generator  # on a GPU if a CUDA graph draws; `generator` then seeds it at each step
+        self._graphs: StepGraphs | None = None
+        self._compiled: Callable[[Tensor, Any], Output] | None = None
         self.seed = seed
         self.tally = BoundTally(self.model.steps)  # training batches since the last record
         self.context_state: tuple[Tensor, ...] | None = None  # after the last batch, if batches are continuous
@@ -113,31 +123,63 @@ class Pretraining(pl.LightningModule):
         """Initialise the encoder from data, before the model is wrapped for several devices.
 
         Raises:
-            ValueError: if `num_chunks` is given for data whose contexts continue from batch to batch.
+            ValueError: if `num_chunks` is given for data whose contexts continue from batch to batch, or `compile_mode`
+                does not work with the other options.
         """
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
                 f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
                 "from batch to batch: lower `batch_size` instead"
             )
+        self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
             self.model.initialise_from(self.trainer.datamodule.initialisation_batch())
+        if self.compile_mode == "default":
+            self._compiled = torch.compile(self.model.forward, fullgraph=True, dynamic=False)
+
+    def _check_compile_mode(self) -> None:
+        is_graph, is_compiled = self.compile_mode == "reduce-overhead", self.compile_mode != "off"
+        for applies, problem, other in (
+            (is_compiled and self.num_chunks > 1, f"with model.num_chunks={self.num_chunks}", "off"),
+            (is_graph and self.trainer.strategy.root_device.type != "cuda", "without a GPU", "default"),
+            (is_graph and self.trainer.world_size > 1, "on several devices", "default"),
+            (is_graph and self.trainer.precision == "16-mixed", "with trainer.precision=16-mixed", "default"),
+            (is_graph and self.data.is_continuous, f"with {self.data.name}, whose contexts continue", "default"),
+            (is_graph and not isinstance(self.model.loss_part, Contrastive), "with this model.loss", "default"),
+        ):
+            if applies:
+                raise ValueError(f"`compile`={self.compile_mode} does not work {problem}: choose {other}")
 
     def training_step(self, batch: Batch, batch_index: int) -> dict[str, Tensor]:
         """Return the contrastive loss, with detached latents and contexts for callbacks."""
         self.model.loss_part.set_step(batch_index)
-        if self.num_chunks > 1:
-            output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.generator)
-        else:
-            output = self.model(batch.x, self.context_state)
-            if self.data.is_continuous:
-                self.context_state = tuple(each.detach() for each in output.state)
-            contrast = self.model.contrast(output, batch, self.generator)
+        if self._draws is not self.generator:
+            self._draws.manual_seed(int(torch.randint(2**63 - 1, (), generator=self.generator)))
+        latents, contexts, contrast = (self._graphs or self._compute_step)(batch)
         self.require_finite_loss()  # check the previous step while a GPU computes this step
         self._unchecked = (self.global_step, contrast._replace(loss=contrast.loss.detach()), batch.sequence_id)
         self.tally.update(contrast)
-        return {"loss": contrast.loss, "latents": output.latents.detach(), "contexts": output.contexts.detach()}
+        return {"loss": contrast.loss, "latents": latents, "contexts": contexts}
+
+    def _compute_step(self, batch: Batch) -> StepResult:
+        if self.num_chunks > 1:
+            output, contrast = contrast_in_chunks(self.model, batch, self.num_chunks, self.generator)
+        else:
+            output = self._encode(batch.x)
+            if self.data.is_continuous:
+                self.context_state = tuple(each.detach() for each in output.state)
+            contrast = self.model.contrast(output, batch, self._draws)
+        return StepResult(output.latents.detach(), output.contexts.detach(), contrast)
+
+    def _encode(self, x: Tensor) -> Output:
+        if self._compiled is None:
+            return self.model(x, self.context_state)
+        try:
+            return self._compiled(x, self.context_state)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(f"`compile`=default: torch cannot compile this model ({reason}); choose off") from error
 
     def take_training_bound(self) -> Bound:
         """Return the bound over the training batches of all ranks since the last call."""
@@ -296,6 +338,10 @@ class Pretraining(pl.LightningModule):
 
     def on_train_start(self) -> None:
         """Apply changed settings after a resume, since the optimiser's state restores the earlier ones."""
+        if self.compile_mode == "reduce-overhead":
+            strategies = self.model.loss_part.training_strategies
+            self._draws = torch.Generator(self.device)
+            self._graphs = StepGraphs(self._compute_step, self.model, strategies, self._draws)
         if not self._settings_changed:
             return
         optimiser, schedule = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
@@ -304,6 +350,15 @@ class Pretraining(pl.LightningModule):
             own = {} if group is optimiser.param_groups[0] else UNDECAYED
             group.update(optimiser.defaults | {"lr": rate, "initial_lr": self.learning_rate} | own)
         schedule.base_lrs = [self.learning_rate] * len(optimiser.param_groups)
+
+    def on_train_end(self) -> None:
+        """Print how many steps no CUDA graph could replay."""
+        if self._graphs is not None and (num := self._graphs.num_steps - self._graphs.num_replayed) > NUM_WARM_UPS:
+            print(
+                f"{num} of {self._graphs.num_steps} steps ran without a CUDA graph: the lengths of their windows, or "
+                "which of them share a file or speaker, differed from those of the steps before",
+                file=sys.stderr,
+            )
 
     def on_train_batch_start(self, batch: Batch, batch_index: int) -> None:
         """Restore the random generators after a resume, as late as possible, since the set-up may draw from them."""
@@ -323,6 +378,7 @@ class Pretraining(pl.LightningModule):
             **{f"model.{name}": getattr(self, name) for name in _MODEL_SETTINGS},
             "model.extra_strategies": self.strategies[1:],
             "model.num_chunks": self.num_chunks,  # changes rounding and dropout
+            "compile": self.compile_mode,  # also changes negatives, if a GPU draws them
             **{f"data.{name}": value for name, value in self.data.options.items()},
             **{f"trainer.{name}": getattr(self.trainer, name) for name in _TRAINER_SETTINGS},
         }

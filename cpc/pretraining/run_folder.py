@@ -30,15 +30,27 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.batch import Batch
+from cpc.data.device import describe_device
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.fingerprints import describe_copies, merged
 from cpc.data.store.records import append_record, drop_records_after
+from cpc.losses.engine import rounding_of
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.ranks import Failure, RankError, Ranks
 from cpc.probes.tracker import Tracker, event_record
 
 _HEALTH_NAMES = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # logged next to z and c
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a closed terminal
+
+
+def _how_computed(trainer: pl.Trainer, module: Pretraining) -> str:
+    """Return the device, how the products of the loss are rounded there, and how steps are compiled."""
+    is_short = str(trainer.precision).startswith("bf16")
+    compute = getattr(module.model.loss_part, "compute", "auto")
+    rounding = rounding_of(compute, module.device.type, torch.bfloat16 if is_short else torch.float32)
+    compiled = "" if module.compile_mode == "off" else f", compile {module.compile_mode}"
+    on = f"on {describe_device(str(module.device))}, precision {trainer.precision}"
+    return f"{on}, the loss's products in {rounding}{compiled}"
 
 
 class RunFolder(Checkpoint):
@@ -145,7 +157,7 @@ class RunFolder(Checkpoint):
                 )
             for name in ("bound.jsonl", "probe.jsonl", "health.jsonl"):
                 drop_records_after(self.folder / name, trainer.global_step)
-        self._record_event(trainer, "resumed" if trainer.global_step else "started")
+        self._record_event(trainer, "resumed" if trainer.global_step else "started", _how_computed(trainer, pl_module))
         for number in STOP_SIGNALS:  # replaces Lightning's handlers; `pretrain` restores the earlier ones at the end
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                 signal.signal(number, self._stop_after_step)

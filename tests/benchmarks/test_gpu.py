@@ -12,10 +12,11 @@ import torch
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import checks, loss, rivals
+from benchmarks.gpu import step as step_module
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.step import NUM_WARM_UPS, TrainingStep
 from benchmarks.reference import materialised_info_nce
-from cpc.contexts import GRU
+from cpc.contexts import GRU, LSTM
 
 ON = Device("cpu")
 
@@ -37,6 +38,15 @@ def test_parts_run_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {row["name"] for row in found["loss"]} > {"512, bf16, ours", "256, float32, materialised"}
     # All candidates are one among 256, the reference's negatives are 128: the losses begin near log N.
     assert all(row["loss"] < 6 for row in found["step"])
+
+
+@pytest.mark.usefixtures("unchecked_types")
+def test_recurrences_and_step_graphs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what only a GPU has, a graph."""
+    monkeypatch.setattr(step_module, "StepGraphs", lambda compute, *_: compute)
+    monkeypatch.setattr(step_module, "NUM_WARM_UPS", 0)
+    assert step_module._recurrence(ON, 2, LSTM, "operator")["ms"] > 0
+    assert 0 < step_module._replayed(ON, 2, GRU)["loss"] < 6
 
 
 @pytest.mark.gpu

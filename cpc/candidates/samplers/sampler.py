@@ -35,6 +35,24 @@ class Draw(NamedTuple):
     log_count_sampled: Tensor
     log_count_targets: Tensor
 
+    def check(self, num_rows: int) -> None:
+        """Raise ValueError on candidates that do not fit the number of rows, or have an impossible log count."""
+        ids, log_count, log_count_targets = self
+        check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
+        for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
+            if not isinstance(each, Tensor) or not each.is_floating_point():
+                raise ValueError(
+                    f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}, but must hold floats"
+                )
+        row_shape = (num_rows, ids.shape[-1])
+        if ids.shape not in (row_shape[1:], row_shape) or log_count.shape not in (ids.shape, row_shape):
+            raise ValueError(
+                f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
+                f"they are [m] or [{num_rows}, m]"
+            )
+        if not bool(log_count.min() > -torch.inf):  # a comparison with nan is False
+            raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
+
 
 class Request(NamedTuple):
     """The arguments of `Sampler.sample`, with the targets as int64 `[M, T]`; a subclass checks their values."""

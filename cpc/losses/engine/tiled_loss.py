@@ -94,11 +94,8 @@ def tiled_loss(
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
         compute: how products are rounded, see `cpc.losses.info_nce`.
     """
-    inputs, dtype, rounding = (
-        (queries, candidates, bias, target_scores),
-        candidates.dtype,
-        rounding_of(compute, queries),
-    )
+    inputs, dtype = (queries, candidates, bias, target_scores), candidates.dtype
+    rounding = rounding_of(compute, queries.device.type, queries.dtype)
     queries_grad, candidates_grad, bias_grad, targets_grad = gradients = [
         # Gradients of float16 may exceed float16.
         each.new_zeros(each.shape, dtype=dtype if each.dtype == torch.float16 else each.dtype)

@@ -40,13 +40,13 @@ def score_dtype(queries: Tensor) -> torch.dtype:
     return torch.float64 if queries.dtype == torch.float64 else torch.float32
 
 
-def rounding_of(compute: str, queries: Tensor) -> str:
+def rounding_of(compute: str, device: str, dtype: torch.dtype) -> str:
     """Return how products are rounded. `auto` rounds nothing on a CPU; on a GPU `tf32`, or `bf16` for bf16 queries."""
     if compute != "auto":
         return compute
-    if not queries.is_cuda or queries.dtype == torch.float64:
+    if device != "cuda" or dtype == torch.float64:
         return "float32"
-    return "bf16" if queries.dtype == torch.bfloat16 else "tf32"
+    return "bf16" if dtype == torch.bfloat16 else "tf32"
 
 
 @contextmanager

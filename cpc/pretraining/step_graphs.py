@@ -1,0 +1,162 @@
+"""Training steps as CUDA graphs: one launch for the forward pass, the loss and all gradients."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from cpc.candidates.strategies import identities_read
+from cpc.data.batch import Batch
+from cpc.losses.output import ContrastiveOutput
+
+NUM_WARM_UPS = 3  # equal steps before a capture, in which libraries allocate memory and kernels are compiled
+MAX_GRAPHS = 4
+
+
+class StepResult(NamedTuple):
+    """Latents and contexts of a batch without gradients, and its loss."""
+
+    latents: Tensor
+    contexts: Tensor
+    contrast: ContrastiveOutput
+
+
+Gradients = tuple[Tensor | None, ...]
+
+
+class StepGraphs:
+    """Computes training steps, and replays a CUDA graph once equal steps have come `NUM_WARM_UPS` times in a row.
+
+    Steps are equal if shapes, lengths, and equalities of the identities that the loss reads are equal. The host plans
+    the loss from these, and a graph repeats its plan. All other steps are computed as without graphs, and counted.
+    Accumulation and clipping of gradients and the optimiser follow outside of the graph, as for any loss.
+
+    Args:
+        compute: forward pass and loss, in which the host draws nothing.
+        model: the model whose parameters are trained.
+        strategies: the strategies of the loss.
+        generator: the generator from which `compute` draws; its device is that of the steps.
+
+    Attributes:
+        num_steps: number of steps.
+        num_replayed: number of steps that were replays.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[Batch], StepResult],
+        model: nn.Module,
+        strategies: Sequence[str],
+        generator: torch.Generator,
+    ) -> None:
+        self.compute = compute
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
+        self.strategies = strategies
+        self.generator = generator
+        self.num_steps = self.num_replayed = 0
+        self._graphs: dict[Any, tuple[Batch, StepResult, Gradients, Callable[[], None], Any]] = {}
+        self._latest: Any = None
+        self._num_alike = 0
+        self._stream = torch.cuda.Stream(generator.device) if generator.device.type == "cuda" else None
+
+    def __call__(self, batch: Batch) -> StepResult:
+        """Return the result of a step; the gradient of its loss is that of the model."""
+        key = self._key(batch)
+        self._num_alike = self._num_alike + 1 if key == self._latest else 1
+        self._latest = key
+        self.num_steps += 1
+        with self._on_stream():
+            if key not in self._graphs and self._num_alike > NUM_WARM_UPS and len(self._graphs) < MAX_GRAPHS:
+                self._graphs[key] = self._capture(batch)
+            if key in self._graphs:
+                self.num_replayed += 1
+                result, gradients = self._replay(key, batch)
+            else:
+                result, gradients = self._compute_gradients(batch)
+            loss = _WithGradients.apply(result.contrast.loss, gradients, *self.parameters)
+        return result._replace(contrast=result.contrast._replace(loss=loss))
+
+    def _compute_gradients(self, batch: Batch) -> tuple[StepResult, Gradients]:
+        kind = self.generator.device.type
+        is_enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        # Without a cache, since a graph would read weights that autocast cast before the capture.
+        with torch.autocast(kind, dtype, is_enabled, cache_enabled=False):
+            result = self.compute(batch)
+        loss = result.contrast.loss
+        with torch.autocast(kind, enabled=False):
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        return result._replace(contrast=result.contrast._replace(loss=loss.detach())), gradients
+
+    def _capture(self, batch: Batch) -> tuple[Batch, StepResult, Gradients, Callable[[], None], Any]:
+        batch = batch._replace(x=batch.x.clone(), target=None if batch.target is None else batch.target.clone())
+        try:
+            (result, gradients), replay = self._record(lambda: self._compute_gradients(batch))
+        except Exception as error:
+            raise ValueError(
+                "`compile`=reduce-overhead: a part of the model cannot be captured as a CUDA graph "
+                f"({type(error).__name__}: {str(error).partition(chr(10))[0]}); choose default or off"
+            ) from error
+        # The graph reads tensors that existed before, such as the plan of the loss, which only a cache holds.
+        held = [each for each in gc.get_objects() if issubclass(type(each), Tensor) and each.is_cuda]
+        return batch, result, gradients, replay, held
+
+    def _record(self, compute: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Return the outputs of a graph, and the function that computes them again."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, stream=self._stream):
+            outputs = compute()
+        return outputs, graph.replay
+
+    def _replay(self, key: Any, batch: Batch) -> tuple[StepResult, Gradients]:
+        static, (latents, contexts, contrast), gradients, replay, _ = self._graphs[key]
+        static.x.copy_(batch.x)
+        if static.target is not None and batch.target is not None:
+            static.target.copy_(batch.target)
+        replay()
+        # Copies, since the next replay overwrites the outputs, and the loss is checked one step later.
+        copied = ContrastiveOutput(contrast.loss.clone(), *torch.stack(contrast[1:]))
+        return StepResult(latents.clone(), contexts.clone(), copied), gradients
+
+    def _key(self, batch: Batch) -> tuple[Any, ...]:
+        ids = torch.arange(len(batch.x)) if batch.sequence_id is None else batch.sequence_id
+        read = [each for name in self.strategies for each in identities_read(name, ids, batch.group_id)]
+        lengths = None if batch.num_valid is None else tuple(batch.num_valid.tolist())
+        is_known = None if batch.is_known is None else batch.is_known.numpy().tobytes()
+        return batch.x.shape, batch.target is None, lengths, is_known, tuple(map(_equalities, read))
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        """Compute on one stream for all steps, since gradients that cross streams break a capture."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+
+class _WithGradients(torch.autograd.Function):
+    """The loss, whose gradients are known."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, gradients: Gradients, *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, loss_grad: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = iter(torch._foreach_mul([each for each in ctx.gradients if each is not None], loss_grad))
+        return None, None, *(None if each is None else next(scaled) for each in ctx.gradients)
+
+
+def _equalities(ids: Tensor | None) -> tuple[int, ...] | None:
+    """Replace each identity by the order of its first appearance; -1 is unknown and stays."""
+    order: dict[int, int] = {}
+    return None if ids is None else tuple(i if i == -1 else order.setdefault(i, len(order)) for i in ids.tolist())
