@@ -13,7 +13,7 @@ from cpc.bounds import VectorAR1
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
 from cpc.encoders import VectorEncoder
-from cpc.evaluation import READABLE, HeldOutReadings
+from cpc.evaluation import SCORE_ESTIMATORS, HeldOutEstimates
 from cpc.losses import Contrastive, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -38,13 +38,13 @@ def trained(process: VectorAR1, loss: Contrastive, num_train_steps: int, seed: i
 
 
 @torch.no_grad()
-def readings(model: CPC, process: VectorAR1, num_batches: int, seed: int) -> list[dict[str, Any]]:
+def estimate(model: CPC, process: VectorAR1, num_batches: int, seed: int) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1000 * seed + 1)
-    found = HeldOutReadings(model, READABLE, {MEASURE: torch.Generator().manual_seed(2)})
+    found = HeldOutEstimates(model, SCORE_ESTIMATORS, {MEASURE: torch.Generator().manual_seed(2)})
     for _ in range(num_batches):
         x = process.sample(BATCH_SIZE, NUM_LATENTS, generator)
         found(MEASURE, model(x), Batch.of(x))
-    return [found.record(MEASURE, name, "test") for name in READABLE]
+    return [found.record(MEASURE, name, "test") for name in SCORE_ESTIMATORS]
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
     process = VectorAR1(COEFFICIENT, options.dim)
     loss = Contrastive(MEASURE.strategy, options.num_negatives)
     model = trained(process, loss, options.steps, options.seed)
-    records = readings(model, process, options.batches, options.seed)
+    records = estimate(model, process, options.batches, options.seed)
     truths = [process.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]
     print(f"{'nats':>14} " + " ".join(f"{f'k = {k}':>18}" for k in range(1, NUM_STEPS + 1)))
     print(f"{'truth':>14} " + " ".join(f"{truth:>18.3f}" for truth in truths))

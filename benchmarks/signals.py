@@ -25,7 +25,7 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.linear import fit_probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.open import build_untrained, open_probe_data
 from cpc.probes.report import probe
 from cpc.probes.results import summarise
@@ -189,7 +189,7 @@ def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> di
             num_classes = len(task.classes)
             protocol = ProbeProtocol(l2=penalties[name] * len(train_part))
             answers = [fit_probe(train_part, num_classes, protocol).answer(test)]
-            accuracies.append(summarise(answers, test, num_classes, len(train_part)).accuracy_percent)
+            accuracies.append(summarise(answers, num_classes).accuracy_percent)
         found[name] = float(np.mean(accuracies))
     return found
 

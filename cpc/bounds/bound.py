@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.bounds.gaussian import advice, information_at_reading_nats, is_biased, is_saturated
+from cpc.bounds.gaussian import advice, information_at_bound_nats, is_biased, is_saturated
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, interpretation
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
@@ -83,7 +83,7 @@ class Bound:
 
         The information is infinite at the ceiling, and NaN if the value is not a bound.
         """
-        return [information_at_reading_nats(*e) if self.is_bound else math.nan for e in self._estimates]
+        return [information_at_bound_nats(*e) if self.is_bound else math.nan for e in self._estimates]
 
     def advice(self, change: str) -> list[str]:
         """Return advice for each step; empty if the bias is small, or the value is not a bound.

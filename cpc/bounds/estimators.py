@@ -20,14 +20,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.critic_losses import anchored_info_nce, jensen_shannon
-from cpc.bounds.readings import Reading, log_mean_exp
+from cpc.bounds.estimates import Estimate, log_mean_exp
 from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
 from cpc.bounds.smallest_kl import log_softplus, smallest_kl
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 
 
-def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return InfoNCE, log N_i - L_i of every row: section 2.3 and appendix A.1 of van den Oord et al. 2018
     (arXiv:1807.03748).
 
@@ -36,7 +36,7 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
 
     A **lower bound** in expectation for any critic, if negatives are independent samples of the marginal of the
     candidates. Negatives must not repeat (`cpc.candidates.draw_excess_nats`).
-    Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_reading_nats`).
+    Bias: never above log N, and below the truth unless exp(I) is small against N (`optimal_bound_nats`).
     Variance: small, because no row exceeds log N (figures in docs/results/estimators.md).
 
     Example:
@@ -53,7 +53,7 @@ def tuba(
     candidates: Candidates = None,
     *,
     log_baseline: Float[Tensor, " M"],
-) -> Reading:
+) -> Estimate:
     """Return TUBA, 1 + E[s - log a] - E[exp(s) / a]: section 2.2 of Poole et al. 2019 (arXiv:1905.06922), there I_TUBA.
 
     The first mean is over positives, the second over negatives; a is any positive function of the row, and
@@ -66,10 +66,10 @@ def tuba(
     """
     split = split_scores(scores, positives, candidates)
     relative = split._replace(negatives=split.negatives - rearrange(log_baseline, "m -> m 1"))
-    return Reading(1 + (split.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
+    return Estimate(1 + (split.positive - log_baseline), relative.log_mean_exp_negatives, is_log=False)
 
 
-def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return NWJ, E[s] - E[exp(s - 1)]: Nguyen, Wainwright and Jordan 2010 (arXiv:0809.0853); MINE-f of Belghazi et al.
     2018.
 
@@ -80,7 +80,7 @@ def nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates
     as for `tuba`, growing as exp(I).
     """
     split = split_scores(scores, positives, candidates)
-    return Reading(split.positive, split.log_mean_exp_negatives - 1, is_log=False)
+    return Estimate(split.positive, split.log_mean_exp_negatives - 1, is_log=False)
 
 
 def interpolated(
@@ -90,7 +90,7 @@ def interpolated(
     *,
     log_baseline: Float[Tensor, " M"],
     alpha: int | float = DEFAULT_ALPHA,
-) -> Reading:
+) -> Estimate:
     """Return TUBA with the baseline alpha m_j + (1 - alpha) a: section 2.4 of Poole et al. 2019 (arXiv:1905.06922),
     I_alpha.
 
@@ -116,10 +116,10 @@ def interpolated(
     )
     mean_log_mixed = reduce(log_mixed.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives
     log_marginal = (split.negatives - log_mixed).logsumexp(1) - split.num_negatives.log()
-    return Reading(1 - mean_log_mixed, log_marginal, is_log=False)
+    return Estimate(1 - mean_log_mixed, log_marginal, is_log=False)
 
 
-def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return E[s] - log E[exp s] with one logarithm for all rows: Donsker and Varadhan; section 3.1 of MINE
     (arXiv:1801.04062).
 
@@ -132,12 +132,12 @@ def donsker_varadhan(scores: ScoreMatrix, positives: Positives = None, candidate
     split = split_scores(scores, positives, candidates)
     # In float64: float32 would round the log of each row, and large scores cancel only between rows.
     positive = split.positive.double()
-    return Reading(positive, positive + split.relative.log_mean_exp_negatives, is_log=True)
+    return Estimate(positive, positive + split.relative.log_mean_exp_negatives, is_log=True)
 
 
 def smile(
     scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None, *, clip: int | float = DEFAULT_CLIP
-) -> Reading:
+) -> Estimate:
     """Return E[s] - log E[clip(exp s, exp -tau, exp tau)]: SMILE, section 5 of Song and Ermon 2020 (arXiv:1910.06222).
 
     **Neither** bound: the clipped partition function may lie below the true one, and then the estimate exceeds the
@@ -149,10 +149,10 @@ def smile(
         raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
     split = split_scores(scores, positives, candidates)
     clipped = split.negatives.clamp(-clip, clip).masked_fill(~split.is_negative, -math.inf)
-    return Reading(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
+    return Estimate(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
 
 
-def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return NWJ of s + 1, for a critic trained by `jensen_shannon`: section 2.2 of Poole et al. 2019
     (arXiv:1905.06922).
 
@@ -162,7 +162,7 @@ def jensen_shannon_nwj(scores: ScoreMatrix, positives: Positives = None, candida
     return nwj(scores + 1, positives, candidates)
 
 
-def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return the smallest information that allows the Jensen-Shannon divergence which the scores show: Dorent, Golland
     and Wells 2025 (arXiv:2510.20644).
 
@@ -185,10 +185,10 @@ def kl_from_jensen_shannon(scores: ScoreMatrix, positives: Positives = None, can
     log_negatives = log_softplus(split.negatives).masked_fill(~split.is_negative, -math.inf)
     log_mean = split._replace(negatives=log_negatives).log_mean_exp_negatives
     log_deficit = torch.logaddexp(log_softplus(-split.positive), log_mean) - math.log(2)
-    return Reading(torch.zeros_like(log_deficit), log_deficit, is_log=True, curve=smallest_kl)
+    return Estimate(torch.zeros_like(log_deficit), log_deficit, is_log=True, curve=smallest_kl)
 
 
-def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return E[s - log mean of exp s over the row's negatives], which CEBRA calls goodness of fit (there in bits, with
     n = N: `log N - InfoNCE` in `cebra.sklearn.metrics.infonce_to_goodness_of_fit`, and a loss without the positive in
     its denominator; Schneider et al. 2023, doi:10.1038/s41586-023-06031-6).
@@ -205,7 +205,7 @@ def goodness_of_fit(scores: ScoreMatrix, positives: Positives = None, candidates
     return _joint_only(-split_scores(scores, positives, candidates).relative.log_mean_exp_negatives)
 
 
-def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Reading:
+def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Estimate:
     """Return E[s] over positives, for a critic trained by `anchored_info_nce`: the plug-in estimate of InfoNCE-anchor,
     Ryu et al. 2025 (arXiv:2510.25983).
 
@@ -218,7 +218,7 @@ def anchored_plug_in(scores: ScoreMatrix, positives: Positives = None, candidate
     return _joint_only(split_scores(scores, positives, candidates).positive)
 
 
-def leave_one_out(log_conditional: ScoreMatrix) -> Reading:
+def leave_one_out(log_conditional: ScoreMatrix) -> Estimate:
     """Return E[log p(y_i | x_i) - log mean over j != i of p(y_i | x_j)]: section 2.5 of Poole et al. 2019
     (arXiv:1905.06922).
 
@@ -259,8 +259,8 @@ class MovingAverageGradient:
 
     def __call__(self, scores: ScoreMatrix) -> Float[Tensor, ""]:
         """Return the estimate on one matrix with positives on the diagonal, and update the average."""
-        reading = donsker_varadhan(scores)
-        log_mean = log_mean_exp(reading.log_marginal)
+        estimate = donsker_varadhan(scores)
+        log_mean = log_mean_exp(estimate.log_marginal)
         current = log_mean.detach()
         if self.log_average is None or self.decay == 0:
             self.log_average = current
@@ -268,8 +268,8 @@ class MovingAverageGradient:
             self.log_average = torch.logaddexp(
                 math.log(self.decay) + self.log_average, math.log1p(-self.decay) + current
             )
-        surrogate = reading.joint_nats.mean() - (log_mean - self.log_average).exp()
-        return reading.nats.detach() + surrogate - surrogate.detach()
+        surrogate = estimate.joint_nats.mean() - (log_mean - self.log_average).exp()
+        return estimate.nats.detach() + surrogate - surrogate.detach()
 
 
 @dataclass(frozen=True)
@@ -277,18 +277,17 @@ class Estimator:
     """An estimator of information from a score matrix, with its properties.
 
     Attributes:
-        read: function from scores (and `log_baseline`, if needed) to a `Reading`.
+        estimate: function from scores (and `log_baseline`, if needed) to an `Estimate`.
         side: `lower` or `upper` if the expected estimate is a bound for any critic and number of candidates.
-        needs_baseline: whether `read` takes `log_baseline`, the log of a positive function of the row.
-        needs_conditional: whether `read` takes log p(y | x), which is known only for tasks with known information; no
-            critic is trained for it.
+        needs_baseline: whether `estimate` takes `log_baseline`, the log of a positive function of the row.
+        needs_conditional: whether `estimate` takes log p(y | x), which is known only for tasks with known information.
         best_offset: offset of the best scores from log p(y | x) / p(y).
         reads_negatives: whether the estimate depends on scores of negatives.
         objective: function that makes the training objective, if the objective differs from the estimate. Estimators
             with the same objective can use the same critic.
     """
 
-    read: Callable[..., Reading]
+    estimate: Callable[..., Estimate]
     side: Literal["lower", "upper", "neither"]
     needs_baseline: bool = False
     needs_conditional: bool = False
@@ -321,5 +320,5 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 
-def _joint_only(joint_nats: Tensor) -> Reading:
-    return Reading(joint_nats, torch.full_like(joint_nats, -math.inf), is_log=False)
+def _joint_only(joint_nats: Tensor) -> Estimate:
+    return Estimate(joint_nats, torch.full_like(joint_nats, -math.inf), is_log=False)

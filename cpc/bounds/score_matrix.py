@@ -42,12 +42,7 @@ class Scores(NamedTuple):
 
 
 def split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Scores:
-    """Divide a score matrix into positives and negatives.
-
-    Args:
-        scores: the matrix.
-        positives: column of the positive of each row; None: the diagonal.
-        candidates: mask of the columns that a row is compared with; None: all.
+    """Divide a score matrix into positives and negatives; the arguments are those of `cpc.bounds.estimators`.
 
     Raises:
         ValueError: if a row has no negative, or `positives` is None and there are more rows than columns.

@@ -96,11 +96,7 @@ def split_by_sequence(
 
     Latents of one sequence depend on each other, and negatives sampled from one pool share latents. The baseline is
     independent of the scores that it divides only if the halves have no sequence in common and are split before
-    sampling. With an odd number of sequences the baseline has one sequence less.
-
-    Args:
-        pool: candidates of each row.
-        sequence_id: sequence of each candidate; windows of one file share an id.
+    sampling. With an odd number of sequences the baseline has one sequence less. Windows of one file share an id.
 
     Raises:
         ValueError: if the candidates of a row come from fewer than two sequences.

@@ -26,7 +26,7 @@ Pairs = tuple[Float[Tensor, "N Dx"], Float[Tensor, "N Dy"]]
 
 
 @runtime_checkable
-class Task(Protocol):
+class KnownPairs(Protocol):
     """A distribution of pairs (x, y) with known mutual information and known density ratio."""
 
     @property
@@ -242,7 +242,7 @@ class Transformed:
         y_map: the map of y.
     """
 
-    base: Task
+    base: KnownPairs
     x_map: Bijection
     y_map: Bijection
 
@@ -259,7 +259,7 @@ class Transformed:
         return self.base.log_density_ratio(self.x_map.inverse(x), self.y_map.inverse(y))
 
 
-TaskMaker = Callable[[int | float, int], Task]  # (information_nats, dim) -> task
+TaskMaker = Callable[[int | float, int], KnownPairs]  # (information_nats, dim) -> task
 
 
 def _transformed(make: TaskMaker, x_map: Bijection, y_map: Bijection) -> TaskMaker:
@@ -278,7 +278,7 @@ TASKS: dict[str, TaskMaker] = {
 }
 
 
-def make_task(name: str, information_nats: int | float, dim: int) -> Task:
+def make_task(name: str, information_nats: int | float, dim: int) -> KnownPairs:
     """Return the task of a name in `TASKS` with this information I(x; y).
 
     `dim` counts the dimensions of x and of y, or the letters of the discrete channel.

@@ -1,26 +1,19 @@
-"""Evaluation of models on held-out batches: the bound, and the estimates of other estimators."""
+"""Evaluation of models on held-out batches: the bound, and other estimates of information."""
 
 from cpc.evaluation.command import evaluate
-from cpc.evaluation.held_out import OnBatch, held_out_bound, measured_tallies
-from cpc.evaluation.readings import (
-    READABLE,
-    HeldOutReadings,
-    check_readable,
-    interpretation,
-    readings_table,
-)
+from cpc.evaluation.estimates import SCORE_ESTIMATORS, HeldOutEstimates, check_estimators, estimates_table, interpret
+from cpc.evaluation.held_out import OnBatch, held_out_bounds
 from cpc.evaluation.recorded import data_class, recorded_data
 
 __all__ = [
-    "READABLE",
-    "HeldOutReadings",
+    "SCORE_ESTIMATORS",
+    "HeldOutEstimates",
     "OnBatch",
-    "check_readable",
+    "check_estimators",
     "data_class",
+    "estimates_table",
     "evaluate",
-    "held_out_bound",
-    "interpretation",
-    "measured_tallies",
-    "readings_table",
+    "held_out_bounds",
+    "interpret",
     "recorded_data",
 ]

@@ -29,14 +29,7 @@ _HELD_OUT = "mixed_excluding"  # batches of this strategy are uniform, like the 
 def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_size: int, seed: int) -> LatentBank:
     """Encode windows of a split, at most once each, until the bank holds `num_latents`.
 
-    Args:
-        model: the encoder, in eval mode.
-        corpus: the corpus, which must also be the source of the held-out batches, since sequence ids of rows and bank
-            are compared.
-        split: the part of the data.
-        num_latents: largest number of latents of the bank.
-        batch_size: number of windows that are encoded at a time.
-        seed: seed of the window sampler.
+    The corpus must also be the source of the held-out batches, since sequence ids of rows and bank are compared.
 
     Raises:
         ValueError: if `num_latents` is below 1, or the corpus has no windows to draw.

@@ -17,8 +17,8 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.data.store.fingerprints import describe_copies
 from cpc.evaluation.bank import bank_of_split, bank_tally
-from cpc.evaluation.held_out import check_memory, held_out_bound, measured_tallies
-from cpc.evaluation.readings import INFO_NCE, HeldOutReadings, check_readable, readings_table
+from cpc.evaluation.estimates import INFO_NCE, HeldOutEstimates, check_estimators, estimates_table
+from cpc.evaluation.held_out import check_memory, held_out_bounds
 from cpc.evaluation.recorded import recorded_data
 from cpc.losses import EvalProtocol
 from cpc.losses.objectives import FULL_SOFTMAX
@@ -111,19 +111,19 @@ def evaluate(
             seed=seed,
         )
     loss = model.loss_part
-    own, step = loss.training_strategies[0], config["provenance"].get("step")
+    training_strategy, step = loss.training_strategies[0], config["provenance"].get("step")
     strategies = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split of the bank")
     if isinstance(modality, MapStyleModality) and data_options.get("speakers_per_batch") is not None:
-        if error_message := modality.unread_speakers(strategies, own):
+        if error_message := modality.unread_speakers(strategies, training_strategy):
             raise ValueError(error_message)
-    check_readable(others, strategies)
+    check_estimators(others, strategies)
     corpus = modality.open(model.encoder)
     if isinstance(modality, MapStyleModality) and not negatives:
         strategies = modality.measurable(corpus, modality.eval_split, strategies)
-    modality.check_split(corpus, modality.eval_split, strategies, own)
+    modality.check_split(corpus, modality.eval_split, strategies, training_strategy)
     held_out = modality.held_out(
         corpus,
         model,
@@ -140,59 +140,46 @@ def evaluate(
     generators = {
         EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in strategies
     }
-    readings = HeldOutReadings(model, others, generators)
-    tallies = measured_tallies(model, held_out, generators, on_protocol=readings if others else None)
-    bounds: list[dict[str, Any]] = []
-    estimates: list[dict[str, Any]] = []
-    for protocol, tally in tallies.items():
-        bound = held_out_bound(tally, protocol, held_out)
+    estimates = HeldOutEstimates(model, others, generators)
+    measured: list[tuple[Bound, str, dict[str, Any]]] = []  # with the option that raises N, and facts for the record
+    estimate_records: list[dict[str, Any]] = []
+    found = held_out_bounds(model, held_out, generators, on_protocol=estimates if others else None)
+    for protocol, bound in found.items():
         change = "batch_size" if protocol.num_negatives is None else "num_negatives"
+        sampler = held_out.sampler_for(protocol.strategy)[0]
+        measured.append((bound, change, {"num_negatives": protocol.num_negatives, "sampler": sampler}))
         print(table(bound, change))
-        records = [readings.record(protocol, name, held_out.split) for name in others]
+        records = [estimates.record(protocol, name, held_out.split) for name in others]
         if records:
-            print(readings_table(records))
-        bounds.append(
-            bound.record(step)
-            | {
-                "num_negatives": protocol.num_negatives,
-                "sampler": held_out.sampler_for(protocol.strategy)[0],
-                "advice": bound.advice(change),
-            }
-        )
-        estimates += records
+            print(estimates_table(records))
+        estimate_records += records
     if latent_bank is not None:
         bound = bank_tally(model, held_out, latent_bank).compute(BANK, held_out.split)
+        sampler = held_out.sampler_for("mixed_excluding")[0]
+        facts = {"num_negatives": None, "sampler": sampler, "bank": bank, "bank_latents": len(latent_bank)}
+        measured.append((bound, "bank_latents", facts))
         print(table(bound, "bank_latents"))
-        bounds.append(
-            bound.record(step)
-            | {
-                "num_negatives": None,
-                "sampler": held_out.sampler_for("mixed_excluding")[0],
-                "bank": bank,
-                "bank_latents": len(latent_bank),
-                "advice": bound.advice("bank_latents"),
-            }
-        )
+    bounds = [bound.record(step) | facts | {"advice": bound.advice(change)} for bound, change, facts in measured]
     _check_finite(bounds, model_folder)
     pretrained_on = modality.held_out_copies(corpus, config["provenance"].get("trained_on"))
     if pretrained_on is not None:
         print(f"training has used {describe_copies(pretrained_on)} of split {held_out.split!r}")
-    facts = [f"{name} {value:.6g}" for name, value in held_out.facts.items()]
-    if facts:
-        print(f"{held_out.split!r}: {', '.join(facts)}")
+    if held_out.facts:
+        facts_text = ", ".join(f"{name} {value:.6g}" for name, value in held_out.facts.items())
+        print(f"{held_out.split!r}: {facts_text}")
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
         "source": str(data),
         **modality.held_out_protocol,
-        "training_strategy": own,
+        "training_strategy": training_strategy,
         "num_negatives": loss.num_negatives,
         "seed": held_out.seed,
         "device": device,
         **held_out.facts,
         "pretrained_on": pretrained_on,
         "bounds": bounds,
-        "estimates": estimates,
+        "estimates": estimate_records,
     }
     write_json(report, path)
     print(f"written to {path}")
@@ -207,15 +194,15 @@ def _refuse_options(reason: str, **options: Any) -> None:
 
 def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None) -> tuple[str, ...]:
     """Return the strategies of `negatives`, or the model's own and `mixed_excluding` if none are given."""
-    own = model.loss_part.training_strategies[0]
+    training_strategy = model.loss_part.training_strategies[0]
     strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
     unknown = [name for name in strategies if name not in STRATEGIES]
     if negatives and unknown:
         raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
-    if sampler is not None and own not in strategies:
+    if sampler is not None and training_strategy not in strategies:
         raise ValueError(
-            f"`sampler` {sampler} applies only to the model's own strategy, {own!r}, but the bound is measured with "
-            f"{', '.join(strategies)}: leave `sampler` out"
+            f"`sampler` {sampler} applies only to the model's own strategy, {training_strategy!r}, but the bound is "
+            f"measured with {', '.join(strategies)}: leave `sampler` out"
         )
     return strategies
 
@@ -232,12 +219,7 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
 
 
 def table(bound: Bound, change: str) -> str:
-    """Return a bound as text, one line per step, with its ceiling and its interpretation.
-
-    Args:
-        bound: the bound.
-        change: the option that raises N.
-    """
+    """Return a bound as text, one line per step, with its ceiling and its interpretation; `change` raises N."""
     is_of_classes = bound.strategy == FULL_SOFTMAX
     name = "H - L" if is_of_classes else "log N - L"
     perplexity = f" {'perplexity':>10}" if is_of_classes else ""

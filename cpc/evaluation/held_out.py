@@ -23,25 +23,28 @@ OnProtocol = Callable[[EvalProtocol, Output, Batch], None]
 
 
 @torch.no_grad()
-def measured_tallies(
+def held_out_bounds(
     model: CPC,
     held_out: HeldOutBatches,
     protocols: Iterable[EvalProtocol],
     *,
     forward_context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    gather: Callable[[BoundTally], BoundTally] | None = None,
     on_batch: OnBatch | None = None,
     on_protocol: OnProtocol | None = None,
-) -> dict[EvalProtocol, BoundTally]:
-    """Measure the held-out batches of this rank. Protocols that share batches also share their encoding.
+) -> dict[EvalProtocol, Bound]:
+    """Return the bound of each protocol on the held-out batches: log N - L, or H - L for a model that predicts classes.
 
-    During the measurement the model is in eval mode. Every call makes new generators with the same seeds, so every call
-    samples the same negatives.
+    Protocols that share batches also share their encoding. During the measurement the model is in eval mode. Every call
+    makes new generators with the same seeds, so every call samples the same negatives.
 
     Args:
         model: the model.
-        held_out: the batches; if they are continuous, each batch starts with the context state of the previous batch.
+        held_out: the batches of this rank; if they are continuous, each batch starts with the context state of the
+            previous batch.
         protocols: strategies, each with the number of negatives sampled.
         forward_context: context manager around the model's computation, such as autocast.
+        gather: returns the tally of all ranks from that of this rank; None: there is one rank.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
         on_protocol: called with each protocol, and the model's output for each of its batches.
 
@@ -50,7 +53,7 @@ def measured_tallies(
     """
     tallies = {protocol: BoundTally(model.steps) for protocol in protocols}
     generators = {protocol: torch.Generator().manual_seed(held_out.seed) for protocol in tallies}
-    own_sampler = held_out.sampler_for(model.loss_part.training_strategies[0])
+    training_sampler = held_out.sampler_for(model.loss_part.training_strategies[0])
     weights = next(model.parameters())
     was_training = model.training
     model.eval()
@@ -67,25 +70,19 @@ def measured_tallies(
                     tallies[protocol].update(model.contrast(output, batch, generators[protocol], protocol))
                     if on_protocol is not None:
                         on_protocol(protocol, output, batch)
-            if on_batch is not None and sampler == own_sampler:
+            if on_batch is not None and sampler == training_sampler:
                 on_batch(batch, output.latents, output.contexts)
     model.train(was_training)
-    return tallies
-
-
-def held_out_bound(tally: BoundTally, protocol: EvalProtocol, held_out: HeldOutBatches) -> Bound:
-    """Return the bound of a tally: log N - L, or H - L for a model that predicts classes."""
-    bound = tally.compute(protocol.strategy, held_out.split)
     entropy = held_out.class_entropy_nats
-    return bound if entropy is None else bound.against_entropy(entropy)
+    bounds = {}
+    for protocol, tally in tallies.items():
+        bound = (tally if gather is None else gather(tally)).compute(protocol.strategy, held_out.split)
+        bounds[protocol] = bound if entropy is None else bound.against_entropy(entropy)
+    return bounds
 
 
 def check_memory(model: CPC, held_out: Any, num_negatives: int) -> None:
-    """Check that the sampled negatives of a batch fit in memory.
-
-    Raises:
-        ValueError: if they do not fit. The message names the option.
-    """
+    """Raise ValueError if the sampled negatives of a batch do not fit in memory."""
     indices = next(iter(held_out.draws(model.loss_part.training_strategies[0])))
     num_valid, *_ = identities(model.encoder, held_out.windows, indices)
     num_rows = sum(int((num_valid - step.k).clamp(min=0).sum()) for step in model.steps)

@@ -21,13 +21,7 @@ def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("
 def recorded_data(
     config: Mapping[str, Any], source: str | Path, *, trusted_packages: tuple[str, ...] = ("cpc",), **options: Any
 ) -> Modality:
-    """Return the data of a model's run with another source and other options.
-
-    Args:
-        config: the model's config.json (`cpc.checkpoint.read_config`).
-        source: source of the data.
-        trusted_packages: packages whose classes config.json may name.
-        options: fields to replace; fields that are None stay as in the run.
+    """Return the data of a model's run (in its config.json) with another source and other options, unless None.
 
     Raises:
         ValueError: the errors of `data_class`; also if the data do not have an option.

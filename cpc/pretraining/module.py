@@ -15,8 +15,8 @@ from cpc.checkpoint import nonfinite_names
 from cpc.config.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.config.description import describe, without_removed
 from cpc.data.batch import Batch
-from cpc.data.modality import HeldOutBatches, Modality
-from cpc.evaluation import OnBatch, held_out_bound, measured_tallies
+from cpc.data.modality import Modality
+from cpc.evaluation import held_out_bounds
 from cpc.losses import Contrastive
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX
@@ -27,6 +27,7 @@ from cpc.pretraining.chunks import contrast_in_chunks
 from cpc.pretraining.parameter_groups import UNDECAYED, parameter_groups
 from cpc.pretraining.resume import differences, random_states, restore_random_states
 from cpc.pretraining.step_graphs import NUM_WARM_UPS, StepGraphs, StepResult
+from cpc.probes.online import OnlineProbe
 
 _OPTIMISERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 _ADAM_SETTINGS = ("optimiser", "learning_rate", "betas", "epsilon", "weight_decay")
@@ -188,17 +189,27 @@ class Pretraining(pl.LightningModule):
         entropy = self.trainer.datamodule.training.class_entropy_nats
         return bound.against_entropy(entropy) if bound.strategy == FULL_SOFTMAX else bound
 
-    def held_out_bounds(self, held_out: HeldOutBatches, on_batch: OnBatch) -> list[Bound]:
-        """Measure the bound on the held-out batches of all ranks, with the training strategy first.
+    def evaluate(self) -> tuple[list[Bound], list[dict[str, Any]]]:
+        """Return the bounds, with the training strategy first, and the records of the online probes.
 
-        Args:
-            held_out: the batches of this rank.
-            on_batch: called with each batch of the training strategy, its latents and its contexts.
+        Both are measured on the held-out batches of all ranks.
         """
-        forward_context = self.trainer.precision_plugin.forward_context
-        protocols = [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies]
-        tallies = measured_tallies(self.model, held_out, protocols, forward_context=forward_context, on_batch=on_batch)
-        return [held_out_bound(self._gather_tally(tally), protocol, held_out) for protocol, tally in tallies.items()]
+        probes = [callback for callback in self.trainer.callbacks if isinstance(callback, OnlineProbe)]
+
+        def test_probes(batch: Batch, latents: Tensor, contexts: Tensor) -> None:
+            for probe in probes:
+                probe.add_held_out(batch, latents, contexts)
+
+        found = held_out_bounds(
+            self.model,
+            self.trainer.datamodule.held_out,
+            [EvalProtocol(name, self.model.loss_part.num_negatives) for name in self.strategies],
+            forward_context=self.trainer.precision_plugin.forward_context,
+            gather=self._gather_tally,
+            on_batch=test_probes,
+        )
+        bounds = list(found.values())
+        return bounds, [probe.held_out_record(self.trainer, self.global_step, bounds[0]) for probe in probes]
 
     def require_finite_loss(self) -> None:
         """Check the loss of the last step, unless it was checked before.

@@ -26,7 +26,6 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor
 
 from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
@@ -38,7 +37,6 @@ from cpc.data.store.records import append_record, drop_records_after
 from cpc.losses.engine import rounding_of
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.ranks import Failure, RankError, Ranks
-from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker, event_record
 
 _HEALTH_NAMES = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # logged next to z and c
@@ -56,10 +54,10 @@ def _how_computed(trainer: pl.Trainer, module: Pretraining) -> str:
 
 
 class RunFolder(Checkpoint):
-    """A callback that evaluates the model, and writes records and checkpoints to the run's folder.
+    """A callback that writes records and checkpoints to the run's folder.
 
-    A failed write does not destroy an earlier file. The held-out evaluation happens here, between the optimiser's step
-    and the checkpoint. A checkpoint is therefore always written after the records of its step, and a resumed run
+    A failed write does not destroy an earlier file. The module evaluates when a record is due, between the optimiser's
+    step and the checkpoint. A checkpoint is therefore always written after the records of its step, and a resumed run
     neither repeats nor misses a record.
 
     Args:
@@ -187,7 +185,7 @@ class RunFolder(Checkpoint):
             for tracker in trackers:
                 self._record_health(trainer, tracker.record(trainer, pl_module, step, outputs, batch))
         if should_evaluate:
-            self._evaluate(trainer, pl_module, step)
+            self._record_evaluation(trainer, pl_module, *pl_module.evaluate())
         if should_save:
             self._save(trainer, "last")
         if should_evaluate or should_save:
@@ -240,19 +238,14 @@ class RunFolder(Checkpoint):
         except OSError:  # after SIGHUP the terminal is gone, and a print would end the run
             sys.stdout = sys.stderr = open(os.devnull, "w")
 
-    def _evaluate(self, trainer: pl.Trainer, module: Pretraining, step: int) -> None:
-        """Measure the held-out bound and the online probes on the same batches; save and export the best model."""
-        probes = [callback for callback in trainer.callbacks if isinstance(callback, OnlineProbe)]
-
-        def test_probes(batch: Batch, latents: Tensor, contexts: Tensor) -> None:
-            for probe in probes:
-                probe.add_held_out(batch, latents, contexts)
-
-        bounds = module.held_out_bounds(trainer.datamodule.held_out, test_probes)
+    def _record_evaluation(
+        self, trainer: pl.Trainer, module: Pretraining, bounds: list[Bound], probe_records: list[dict[str, Any]]
+    ) -> None:
+        """Record held-out bounds and online probes of the same weights; save and export the best model."""
+        step = trainer.global_step
         for bound in bounds:
             self._record(trainer, bound, step)
-        for probe in probes:
-            record = probe.held_out_record(trainer, step, bounds[0])
+        for record in probe_records:
             if record["accuracy"] is not None:  # None without a labelled held-out example
                 names = ("accuracy", "label_information_nats")
                 prefix = f"probe/{record['task']}/{record['features']}"  # probes on z and c may share a task

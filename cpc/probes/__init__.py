@@ -19,7 +19,7 @@ _HOME_OF = {
     "SupervisedProtocol": "supervised",
     "Task": "task",
     "Tracker": "tracker",
-    "fit_probe": "linear",
+    "fit_probe": "fit",
     "format_report": "tables",
     "open_probe_data": "open",
     "probe": "report",

@@ -11,13 +11,12 @@ from typing import Annotated
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, Positive, Range, check_fields
-from cpc.probes.results import Answers
-from cpc.probes.task import UNSEEN, Examples
+from cpc.probes.results import Answers, answer_by_likelihood
+from cpc.probes.task import Examples
 
 BLOCK_ROWS = 4096
 _HIDDEN_LAYER_DEFAULTS = {
@@ -77,15 +76,7 @@ class ProbeProtocol:
 
 
 class Probe(nn.Module):
-    """A classifier of features.
-
-    Args:
-        dim: D.
-        num_classes: Y.
-        hidden_dims: width of each hidden layer; empty for the linear probe.
-        l2: weight of the penalty in the fit, for the record.
-        generator: source of the initial weights of hidden layers; the weights of the last layer start at zero.
-    """
+    """A classifier of features, with hidden layers of these widths; the weights of the last layer start at zero."""
 
     def __init__(
         self,
@@ -121,17 +112,8 @@ class Probe(nn.Module):
     @torch.inference_mode()
     def answer(self, test: Examples) -> Answers:
         """Return the predicted class of every test example, and the log-probability of its true class."""
-        device = self.mean.device
-        predicted, log_likelihood = [], []
-        for start in range(0, len(test), BLOCK_ROWS):
-            x = read(test, slice(start, start + BLOCK_ROWS)).to(device)
-            labels = torch.from_numpy(test.labels[start : start + BLOCK_ROWS]).to(device)
-            log_probabilities = self(x).log_softmax(1)
-            predicted.append(log_probabilities.argmax(1).cpu())
-            label_log_probabilities = log_probabilities.gather(1, rearrange(labels.clamp(min=0), "n -> n 1"))[:, 0]
-            log_likelihood.append(torch.where(labels == UNSEEN, torch.nan, label_log_probabilities).cpu())
         l2 = () if self.l2 is None else (self.l2,)
-        return Answers(torch.cat(predicted).numpy(), torch.cat(log_likelihood).double().numpy(), l2)
+        return answer_by_likelihood(lambda x: self(x.to(self.mean.device)).log_softmax(1), test, l2)
 
 
 def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
@@ -140,9 +122,9 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     if not isinstance(train.values, np.ndarray):
         return total.float(), 1 + total.float()
     squares = torch.zeros_like(total)
-    shift = read(train, slice(0, 1))[0].double()  # shifted, so that sums of squares keep all digits
+    shift = train.read(slice(0, 1))[0].double()  # shifted, so that sums of squares keep all digits
     for start in range(0, len(train), BLOCK_ROWS):
-        x = read(train, slice(start, start + BLOCK_ROWS)).double() - shift
+        x = train.read(slice(start, start + BLOCK_ROWS)).double() - shift
         total += x.sum(0)
         squares += x.square().sum(0)
     mean = total / len(train)
@@ -150,10 +132,3 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     mean = mean + shift
     is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
     return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
-
-
-def read(examples: Examples, indices: slice | np.ndarray) -> Float[Tensor, "n D"]:
-    """Return the features of the examples with these indices."""
-    values = examples.values[examples.rows[indices]]
-    # Indexing by an array copies the values. torch widens float16 in a third of numpy's time.
-    return values if isinstance(values, Tensor) else torch.from_numpy(values).float()

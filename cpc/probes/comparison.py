@@ -1,9 +1,9 @@
-"""A comparison of features and networks on the same tasks, observations and protocol."""
+"""A comparison of features, networks and baselines on the same tasks, observations and protocol."""
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any
@@ -14,125 +14,164 @@ from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.folds import Fold, join_folds, over_folds
-from cpc.probes.linear import fit_probe
-from cpc.probes.results import Answers, ProbeResult
+from cpc.probes.fit import fit_probe
+from cpc.probes.open import check_names
+from cpc.probes.record import add_seconds
+from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
 from cpc.probes.store import Extraction, FeatureStore
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
 from cpc.probes.task import Examples, Task
 
+BASELINES = ("majority", "random", "neighbours")
+NETWORKS = ("supervised", "fine_tuned")
+Classify = Callable[[Examples, Examples, int], Sequence[Answers]]  # (train, test, num_classes) -> answers of each seed
+
 
 @dataclass
 class Comparison:
-    """The results of probes, networks and baselines on every task.
+    """The features, baselines and networks of a report, and their results; `cpc.probes.report.probe` has the options.
 
     Attributes:
-        probe_data: the corpus, as probes read it.
-        tasks: the tasks with all training labels.
-        probed: the same tasks as probes are trained on them, perhaps with less training data.
-        protocol: how probes are trained.
-        extraction: how features are computed and kept.
-        shares: shares of the labels, for the curves.
         results: results by task and name.
         curves: `label_efficiency` of `probe.json` by task.
         geometries: geometry of each feature, by name.
         num_empty: number of observations without a vector, by name of the feature.
+        seconds: duration of each stage.
+
+    Raises:
+        ValueError: if a name is unknown, or neighbours are chosen without a feature of the model.
     """
 
     probe_data: ProbeData
-    tasks: Sequence[Task]
-    probed: Sequence[Task]
-    protocol: ProbeProtocol
-    extraction: Extraction
-    shares: Sequence[float] = ()
+    features: Sequence[str]
+    baselines: Sequence[str]
+    protocol: ProbeProtocol = field(default_factory=ProbeProtocol)
+    supervised: SupervisedProtocol = field(default_factory=SupervisedProtocol)
+    extraction: Extraction = field(default_factory=Extraction)
+    label_shares: Sequence[float] = ()
+    num_random_models: int = 1
+    results: dict[str, dict[str, ProbeResult]] = field(default_factory=lambda: defaultdict(dict), init=False)
+    curves: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     geometries: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     num_empty: dict[str, int] = field(default_factory=dict, init=False)
+    seconds: dict[str, float] = field(default_factory=dict, init=False)
+    _subsets: dict[str, list[Task]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.subsets = {task.name: [task.subset(share) for share in self.shares] for task in self.probed}
-        self.results: dict[str, dict[str, ProbeResult]] = {task.name: {} for task in self.tasks}
-        self.curves: dict[str, dict[str, Any]] = {
-            name: {
-                "shares": list(self.shares),
-                "num_labels": [len(subset.train) for subset in subsets],
-                "accuracy_percent": {},
-                "num_steps": {},
-            }
-            for name, subsets in self.subsets.items()
-        }
+        data = self.probe_data
+        networks = NETWORKS if data.supervised is not None else ()
+        check_names("features", self.features, [*data.features, *data.hand_made])
+        check_names("baselines", self.baselines, [*BASELINES, *networks, *data.hand_made])
+        self.model_features = [name for name in self.features if name in data.features]
+        if "neighbours" in self.baselines and not self.model_features:
+            known = ", ".join(data.features)
+            raise ValueError(f"baselines: neighbours need a feature of the model: name one in `features`, {known}")
 
-    def probe(
-        self,
-        names: Mapping[str, str],
-        extractors: Iterable[FeatureExtractor],
-        num_seeds: int,
-        *,
-        with_shares: bool = False,
-        neighbour_feature: str | None = None,
+    def check(self, task: Task) -> None:
+        """Check that a task has the neighbours, coarse features and shares of its labels that are to be measured.
+
+        Raises:
+            ValueError: if it does not. The message names the task and the option.
+        """
+        unit = self.probe_data.unit
+        for name in (*self.features, *self.baselines):
+            if task.pool == "frames" and (name in self.probe_data.coarse or name == "neighbours"):
+                raise ValueError(
+                    f"{name} has one vector for a whole {unit}, but task {task.name!r} labels every frame: set `pool` "
+                    f"to mean or mean_std, or leave {name} out"
+                )
+        for share in self.label_shares:
+            task.subset(share)
+
+    def measure(
+        self, tasks: Sequence[Task], model: CPC, build_model: Callable[[int], CPC], probed: Sequence[Task] | None = None
     ) -> None:
-        """Train and test probes on features.
+        """Extract the features, and train and test all probes and networks.
 
         Args:
-            names: the names of the results by feature.
-            extractors: one extractor, or several (untrained models of several seeds) whose answers are averaged.
-            num_seeds: number of probes for each feature.
-            with_shares: also train probes on shares of the labels.
-            neighbour_feature: the feature for nearest neighbours; None: no nearest neighbours.
+            tasks: the tasks with all training labels.
+            model: the model that is probed.
+            build_model: builds an untrained model from a seed.
+            probed: the same tasks as probes are trained on them, if they have less training data.
+        """
+        data, learnt, probed = self.probe_data, self.model_features, tasks if probed is None else probed
+        for task in probed:
+            self._subsets[task.name] = [task.subset(share) for share in self.label_shares]
+            nums = [len(subset.train) for subset in self._subsets[task.name]]
+            shares = {"shares": list(self.label_shares), "num_labels": nums}
+            self.curves[task.name] = {**shares, "accuracy_percent": {}, "num_steps": {}}
+        chosen = (*self.features, *self.baselines)
+        hand_made = {name: data.feature_extractor([name]) for name in data.hand_made if name in chosen}
+        if learnt:
+            with add_seconds(self.seconds, "cpc"):
+                names = {name: f"cpc{data.features[name]}" for name in learnt}
+                self._probe(probed, names, [data.feature_extractor(learnt, model)], is_model=True)
+        for name, extractor in hand_made.items():
+            with add_seconds(self.seconds, name):
+                self._probe(probed, {name: name}, [extractor])
+        if "random" in self.baselines:
+            with add_seconds(self.seconds, "random"):
+                untrained = data.untrained_names(learnt)
+                names = {name: f"random{data.features[name]}" for name in untrained}
+                models = map(build_model, range(self.num_random_models))
+                extractors = (data.feature_extractor(untrained, each) for each in models)
+                self._probe(probed, names, extractors, num_seeds=1)
+        for name in [name for name in NETWORKS if name in self.baselines]:
+            with add_seconds(self.seconds, name):
+                initial = model if name == "fine_tuned" else build_model(self.supervised.seed)
+                for task in tasks:
+                    self._add(name, task, self._train(name, task, initial))
+                    for subset in self._subsets[task.name]:
+                        self._add_to_curve(name, task, self._train(name, subset, initial))
+        if "majority" in self.baselines:
+            extractor = data.feature_extractor([data.supervised_feature], model)
+            for task in probed:  # on the same vectors as a probe of this model
+                store = _without_values(extractor, task.rows)
+                self._add("majority", task, _classified(task, store, None, answer_by_frequency))
+
+    def record(self) -> dict[str, Any]:
+        """Return the `protocol` of `probe.json`."""
+        return {
+            "probe": asdict(self.protocol),
+            "standardisation": "mean and deviation of each feature over the training examples",
+            "confidence": CONFIDENCE,
+            "num_random_models": self.num_random_models,
+            "supervised": asdict(self.supervised),
+            "features": self.geometries,
+            "num_without_features": self.num_empty,
+            **self.extraction.record(),
+        }
+
+    def _probe(
+        self,
+        tasks: Sequence[Task],
+        names: Mapping[str, str],
+        extractors: Iterable[FeatureExtractor],
+        num_seeds: int | None = None,
+        *,
+        is_model: bool = False,
+    ) -> None:
+        """Train and test probes on features, whose names in the results are the values of `names`.
+
+        There may be several extractors (untrained models of several seeds), whose answers are averaged. Features of the
+        model are also probed with shares of the labels, and the first of them by nearest neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
-        rows = np.unique(np.concatenate([task.rows for task in self.probed]))
+        rows = np.unique(np.concatenate([task.rows for task in tasks]))
+        num_seeds = num_seeds or self.protocol.num_seeds or 1
         for extractor in extractors:
             store = self._store(extractor, rows)
-            for (feature, name), task in product(names.items(), self.probed):
+            for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
                 fit = partial(self._fit, self._title(name, task), num_seeds)
-                task_answers, judge = over_folds(task, store, feature, fit)
-                answers[task.name, name] += task_answers
-                self.results[task.name][name] = judge(answers[task.name, name])
-                for subset in self.subsets[task.name] if with_shares else ():
-                    fit = partial(self._fit, self._title(f"{name} of {len(subset.train)} labels", task), num_seeds)
-                    task_answers, judge = over_folds(subset, store, feature, fit)
-                    self._add_to_curve(task.name, name, judge(task_answers))
-                if feature == neighbour_feature:
-                    task_answers, judge = over_folds(task, store, feature, answer_by_neighbours)
-                    self.results[task.name]["neighbours"] = judge(task_answers)
-            del store, judge  # before the next extractor allocates its features
-
-    def guess(self, name: str, model: CPC) -> None:
-        """Predict the most frequent class of every task, on the same vectors as a probe of this model."""
-        extractor = self.probe_data.feature_extractor([self.probe_data.supervised_feature], model)
-        for task in self.probed:
-            label_store = FeatureStore(extractor, task.rows, extractor.num_vectors(task.rows), {})
-            answers, judge = over_folds(task, label_store, None, answer_by_frequency)
-            self.results[task.name][name] = judge(answers)
-
-    def supervise(self, name: str, model: CPC, protocol: SupervisedProtocol, *, is_pretrained: bool = False) -> None:
-        """Train copies of a model for each task's labels, on its whole training part and on shares of the labels.
-
-        Networks average their vectors over an observation, also if probes pool otherwise.
-        """
-        for task in self.tasks:
-            self.results[task.name][name] = self._supervise_task(name, model, task, protocol, is_pretrained)
-            for subset in self.subsets[task.name]:
-                title = f"{name} of {len(subset.train)} labels"
-                self._add_to_curve(task.name, name, self._supervise_task(title, model, subset, protocol, is_pretrained))
-
-    def _supervise_task(
-        self, name: str, model: CPC, task: Task, protocol: SupervisedProtocol, is_pretrained: bool
-    ) -> ProbeResult:
-        feature, folds, steps = self.probe_data.supervised_feature, [], []
-        for fold in task.averaged().folds:
-            trained, title = copy.deepcopy(model), self._title(name, task)
-            head, num_steps = train_supervised(
-                trained, self.probe_data, fold, protocol, is_pretrained=is_pretrained, title=title
-            )
-            extractor = self.probe_data.feature_extractor([feature], trained)
-            test = fold.examples("test", self._store(extractor, fold.test), feature)
-            label_store = FeatureStore(extractor, fold.train, extractor.num_vectors(fold.train), {})
-            folds.append(Fold([head.answer(test)], test, len(fold.examples("train", label_store, None))))
-            steps.append(num_steps)
-        answers, judge = join_folds(folds, len(task.classes))
-        return replace(judge(answers), num_network_steps=round(np.mean(steps)))
+                answers[name, task.name] += _classified(task, store, feature, fit)
+                self._add(name, task, answers[name, task.name])
+                for subset in self._subsets[task.name] if is_model else ():
+                    fit = partial(self._fit, self._title(name, subset), num_seeds)
+                    self._add_to_curve(name, task, _classified(subset, store, feature, fit))
+                if is_model and "neighbours" in self.baselines and feature == self.model_features[0]:
+                    self._add("neighbours", task, _classified(task, store, feature, answer_by_neighbours))
+            del store  # before the next extractor allocates its features
 
     def _fit(
         self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
@@ -142,14 +181,48 @@ class Comparison:
         probes = (fit_probe(train, num_classes, self.protocol, seed, device, **options) for seed in range(num_seeds))
         return [probe.answer(test) for probe in probes]
 
-    def _add_to_curve(self, task: str, name: str, result: ProbeResult) -> None:
-        curve = self.curves[task]
+    def _train(self, name: str, task: Task, model: CPC) -> list[Answers]:
+        """Train copies of a model for the labels; they average their vectors, also if probes pool otherwise."""
+        feature = self.probe_data.supervised_feature
+
+        def answer(fold: Task) -> tuple[int, list[Answers]]:
+            trained, is_pretrained = copy.deepcopy(model), name == "fine_tuned"
+            options: dict[str, Any] = {"is_pretrained": is_pretrained, "title": self._title(name, task)}
+            head, num_steps = train_supervised(trained, self.probe_data, fold, self.supervised, **options)
+            extractor = self.probe_data.feature_extractor([feature], trained)
+            test = fold.examples("test", self._store(extractor, fold.test), feature)
+            train = fold.examples("train", _without_values(extractor, fold.train), None)
+            return len(train), [head.answer(test)._replace(num_steps=num_steps)]
+
+        return cross_validate(task.averaged(), answer)
+
+    def _add(self, name: str, task: Task, answers: Sequence[Answers]) -> None:
+        self.results[task.name][name] = summarise(answers, len(task.classes))
+
+    def _add_to_curve(self, name: str, task: Task, answers: Sequence[Answers]) -> None:
+        result, curve = summarise(answers, len(task.classes)), self.curves[task.name]
         curve["accuracy_percent"].setdefault(name, []).append(result.accuracy_percent)
         if result.num_network_steps is not None:
             curve["num_steps"].setdefault(name, []).append(result.num_network_steps)
 
     def _title(self, name: str, task: Task) -> str | None:
+        name = f"{name} of {len(task.train)} labels" if task.is_subset else name
         return f"probe {name}: {task.name}" if self.extraction.progress else None
 
     def _store(self, extractor: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
         return FeatureStore.extract(extractor, rows, self.probe_data.name, self.extraction)
+
+
+def _classified(task: Task, store: FeatureStore, feature: str | None, classify: Classify) -> list[Answers]:
+    """Return the answers of a classifier of features; None: a classifier that uses only the labels."""
+
+    def answer(fold: Task) -> tuple[int, Sequence[Answers]]:
+        train, test = fold.examples("train", store, feature), fold.examples("test", store, feature)
+        return len(train), classify(train, test, len(task.classes))
+
+    return cross_validate(task, answer)
+
+
+def _without_values(extractor: FeatureExtractor, rows: np.ndarray) -> FeatureStore:
+    """Return a store that knows the vectors' labels, but not the vectors."""
+    return FeatureStore(extractor, rows, extractor.num_vectors(rows), {})

@@ -30,17 +30,11 @@ _ROUNDING = 1e-7
 
 @dataclass
 class Solution:
-    """Weights and biases of the class scores x W' + b of standardised features.
-
-    Attributes:
-        weight: W, `[Y, R]`.
-        bias: b, `[Y]`, float64.
-        num_passes: passes over the features in the solver.
-    """
+    """Weights and biases of the class scores x W' + b of standardised features."""
 
     weight: Float[Tensor, "Y R"]
-    bias: Float[Tensor, " Y"]
-    num_passes: int = 0
+    bias: Float[Tensor, " Y"]  # float64
+    num_passes: int = 0  # over the features
 
 
 class Coordinates:
@@ -50,14 +44,7 @@ class Coordinates:
     orthonormal B `[n, D]`, where s `[n, n]` replaces the features and the penalty is the same. Otherwise the
     coordinates are the features. If the covariance has at most `MOST_WHITENED_DIMS` dimensions, its eigenvectors
     precondition the solver. Sparse features (`FeatureExtractor.sparse`) are not transformed, and `columns` is their
-    transpose.
-
-    Args:
-        x: features, standardised by `mean` and `scale` when read.
-        rows: `[n]` indices of the examples.
-        mean: `[D]`.
-        scale: `[D]`.
-        device: device of the computation.
+    transpose. The examples are the `rows` of x, standardised by `mean` and `scale` when read.
     """
 
     def __init__(
@@ -167,16 +154,9 @@ def solve(
     approximate diagonal of the Hessian. For class y the diagonal is h_y s + l2, where s are the eigenvalues of the
     second moments and h_y is the sum of p (1 - p) over the examples. In these coordinates the gradient is about the
     distance to the optimum, in standard errors of the weights. This holds for classes of five examples as well as of a
-    million. The solver stops when this gradient is small. If the total loss of all examples is below 1 nat, as for
-    separable classes, the tolerance shrinks with the square root of the loss.
-
-    Args:
-        coordinates: the features.
-        labels: `[n]` classes.
-        num_classes: Y.
-        l2: weight of the penalty.
-        start: initial solution; zero weights and the labels' log-frequencies if not given.
-        tolerance: the solver stops when no component of the whitened gradient is larger.
+    million. The solver stops when none of its components exceeds `tolerance`. If the total loss of all examples is
+    below 1 nat, as for separable classes, the tolerance shrinks with the square root of the loss. The solver starts at
+    `start`, or at zero weights and the labels' log-frequencies.
     """
     if start is None:
         frequencies = np.bincount(labels, minlength=num_classes).clip(0.5) / len(labels)

@@ -147,7 +147,14 @@ class _Embedding:
                 raise ValueError(f"{path}: its features are not finite, because products of the model overflow")
         except ValueError as error:
             return str(error)
-        _write(target, values, {**self._sidecar, "source": str(path)}, self._format)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with write_atomically(target) as new:
+            if self._format == "npy":
+                with new.open("wb") as stream:
+                    np.save(stream, values)
+            else:
+                save_file({"features": np.ascontiguousarray(values)}, new)
+        write_json({**self._sidecar, "source": str(path)}, target.with_suffix(".json"))
         return None
 
 
@@ -170,20 +177,7 @@ def _targets(
             if other.resolve() == file.resolve():
                 raise ValueError(f"{file} is named twice, directly or through a folder: name it once")
             way = "rename one" if other.parent == file.parent else "name the folder above both instead"
-            raise ValueError(
-                f"{other} and {file} would both be written to {target}: {way}, or run one command for each, with "
-                "different `out`"
-            )
+            way = f"{way}, or run one command for each, with different `out`"
+            raise ValueError(f"{other} and {file} would both be written to {target}: {way}")
         targets[target] = file
     return targets
-
-
-def _write(target: Path, values: np.ndarray, sidecar: dict[str, Any], format: str) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with write_atomically(target) as new:
-        if format == "npy":
-            with new.open("wb") as stream:
-                np.save(stream, values)
-        else:
-            save_file({"features": np.ascontiguousarray(values)}, new)
-    write_json(sidecar, target.with_suffix(".json"))

@@ -23,8 +23,7 @@ class Health(NamedTuple):
         variance: mean over the dimensions of the variance over the features.
         relative_variance: variance over all dimensions divided by the mean square of the features; 0 if all features
             are equal.
-        effective_rank: number of dimensions that the features fill, from 1 to min(n - 1, D); see the function
-            `effective_rank`.
+        effective_rank: number of dimensions that the features fill, from 1 to min(n - 1, D).
         is_collapsed: True if `relative_variance` is below 1e-4, `effective_rank` is below 1.5 in more than two
             dimensions, or a feature is not finite.
     """
@@ -62,14 +61,9 @@ def health(features: Float[Tensor, "n D"]) -> Health:
 def effective_rank(features: Float[Tensor, "n D"]) -> float:
     """Return exp of the entropy of the normalised singular values of the centred features.
 
-    It is 1 for features on a line and D for white noise.
-
-    Definition 1 of Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality"; Garrido et al.
-    2023 (arXiv:2210.02885) use it to find collapse without labels. The singular values come from the smaller Gram
-    matrix in float64. Singular values below 1e-8 of the largest value are noise, but too small to change the result.
-
-    Returns:
-        The effective rank; 1 if all features are equal, since no rank below one is defined.
+    It is 1 for features on a line or at a point, and D for white noise: definition 1 of Roy and Vetterli 2007, "The
+    effective rank: a measure of effective dimensionality"; Garrido et al. 2023 (arXiv:2210.02885) use it to find
+    collapse without labels. The singular values come from the smaller Gram matrix in float64.
     """
     x = features.double()
     x = x - x.mean(0)

@@ -118,22 +118,20 @@ class OnlineProbe(pl.Callback):
         """Test the probe on a held-out batch; `held_out_record` returns the result."""
         x, labels = self._labelled(batch, latents if self.features == "z" else contexts)
         scores = self._scores(x)
-        self._num_correct += (scores.argmax(1) == labels).sum()
-        self._cross_entropy += F.cross_entropy(scores, labels, reduction="sum").double()
-        self._label_counts += torch.bincount(labels, minlength=len(self.classes))
+        self._totals[0] += (scores.argmax(1) == labels).sum()
+        self._totals[1] += F.cross_entropy(scores, labels, reduction="sum").double()
+        self._totals[2:] += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """Return the result over the held-out batches since the last call, with log N - L of the same weights.
+        """Return a line of `probe.jsonl` on the held-out batches since the last call, with log N - L.
 
-        Returns:
-            A line of `probe.jsonl`; measures are None if no held-out frame is labelled. H(Y) is the entropy of the test
-            labels, and H(Y) - CE is a lower bound on the information of the features about the labels.
+        Measures are None if no held-out frame is labelled. H(Y) is the entropy of the test labels, and H(Y) - CE is a
+        lower bound on the information of the features about the labels.
         """
-        totals = torch.stack([self._num_correct.double(), self._cross_entropy])
-        counts = _sum_over_ranks(trainer, self._label_counts.double())
-        num_examples = int(counts.sum())
-        accuracy, cross_entropy = (_sum_over_ranks(trainer, totals) / max(1, num_examples)).tolist()
-        shares = counts / max(1, num_examples)
+        totals = _sum_over_ranks(trainer, self._totals)
+        num_examples = int(totals[2:].sum())
+        accuracy, cross_entropy, *_ = (totals / max(1, num_examples)).tolist()
+        shares = totals[2:] / max(1, num_examples)
         entropy = -torch.special.xlogy(shares, shares).sum().item()
         self._clear()
         measures = {
@@ -202,10 +200,8 @@ class OnlineProbe(pl.Callback):
         return F.linear((x - self.mean) * self.variance.clamp(min=1e-12).rsqrt(), self.weight, self.bias)
 
     def _clear(self) -> None:
-        device = self.weight.device
-        self._num_correct = torch.zeros((), dtype=torch.int64, device=device)
-        self._cross_entropy = torch.zeros((), dtype=torch.float64, device=device)
-        self._label_counts = torch.zeros(len(self.classes), dtype=torch.int64, device=device)
+        # of the held-out batches: correct answers, cross-entropy, and the count of each label
+        self._totals = torch.zeros(2 + len(self.classes), dtype=torch.float64, device=self.weight.device)
 
 
 def _sum_over_ranks(trainer: pl.Trainer, x: Tensor) -> Tensor:

@@ -23,16 +23,9 @@ def open_probe_data(
     trusted_packages: tuple[str, ...] = ("cpc",),
     data_options: Mapping[str, Any] | None = None,
 ) -> ProbeData:
-    """Open the data that a model was trained on, or another source of such data, for probes.
+    """Open another source of the data that a model was trained on, for probes; None to read only single files.
 
-    Args:
-        config: the model's config.json.
-        model: the model.
-        source: source of the data; None if only files outside a corpus will be read.
-        extraction: how features are computed and kept.
-        train_split: `train_split` of `ProbeData`.
-        trusted_packages: packages whose classes config.json may name.
-        data_options: fields of the data that differ from the run's.
+    `config` is the model's config.json, and `data_options` are fields of the data that differ from the run's.
 
     Raises:
         ValueError: if config.json does not describe the data, the data cannot be probed, or the source cannot be read.
@@ -50,14 +43,7 @@ def open_probe_data(
 def build_untrained(
     config: Mapping[str, Any], probe_data: ProbeData, trusted_packages: tuple[str, ...], seed: int
 ) -> CPC:
-    """Build the architecture of a model with untrained weights, initialised as in training, in eval mode.
-
-    Args:
-        config: the model's config.json.
-        probe_data: the data of the initialisation; the model goes to their device.
-        trusted_packages: packages whose classes config.json may name.
-        seed: seed of the weights.
-    """
+    """Build the architecture of a config.json with untrained weights, initialised as in training, in eval mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: CPC = build(config["architecture"], trusted_packages=trusted_packages)
@@ -66,11 +52,7 @@ def build_untrained(
 
 
 def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None:
-    """Check that an option names only legal values.
-
-    Raises:
-        ValueError: if a value is not legal. The message names the option and the legal values.
-    """
+    """Raise ValueError if an option names a value that is not legal."""
     unknown = [name for name in names if name not in legal]
     if unknown or isinstance(names, str):
         raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")

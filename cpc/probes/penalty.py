@@ -39,13 +39,6 @@ def choose_l2(
     accuracy or likelihood improves. Penalties are compared per example, l2 / n, because the folds have fewer examples
     than the whole.
 
-    Args:
-        coordinates: the features.
-        labels: `[n]` classes.
-        groups: `[n]` independent units: speakers, files, images.
-        num_classes: Y.
-        chosen_by: `likelihood`, which is smoother, or `accuracy`.
-
     Returns:
         l2, and the mean of the folds' solutions to start from; None if there are no folds.
     """

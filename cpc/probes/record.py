@@ -1,7 +1,9 @@
 """`probe.json`, the results of `cpc probe` and `cpc abx` for one model."""
 
 import platform
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,19 @@ SCHEMA = 3
 REPORT_NAME = "probe.json"
 
 
-def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first entries of a report: its schema, the model and the versions.
+@contextmanager
+def add_seconds(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Add the duration of the block to the seconds of a stage."""
+    start = time.monotonic()
+    yield
+    seconds[stage] = round(seconds.get(stage, 0.0) + time.monotonic() - start, 2)
 
-    Args:
-        model_folder: the model's folder.
-        config: the model's config.json.
-    """
+
+def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first entries of a report: its schema, the versions, and the model with its config.json."""
     return {
         "schema": SCHEMA,
-        "model": {
-            "folder": str(model_folder),
-            "sha256": config["sha256"],
-            "step": config["provenance"].get("step"),
-        },
+        "model": {"folder": str(model_folder), "sha256": config["sha256"], "step": config["provenance"].get("step")},
         "versions": {
             "cpc": __version__,
             "torch": torch.__version__,
@@ -39,11 +40,7 @@ def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, An
 
 
 def read_report(path: str | Path, sha256: str) -> dict[str, Any]:
-    """Read a report; it is empty if the file does not exist or belongs to other weights.
-
-    Args:
-        path: the JSON file.
-        sha256: hash of the weights, from the model's config.json.
+    """Read a report; it is empty if the file does not exist or belongs to weights with another hash.
 
     Raises:
         ValueError: if the file is damaged.

@@ -16,15 +16,13 @@ from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.comparison import Comparison
-from cpc.probes.curve import plot_label_efficiency
+from cpc.probes.comparison import NETWORKS, Comparison
 from cpc.probes.open import build_untrained, open_probe_data
-from cpc.probes.plan import NETWORKS, Plan
 from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
-from cpc.probes.tables import format_report
-from cpc.probes.task import Task, check_share
+from cpc.probes.tables import format_report, plot_label_efficiency
+from cpc.probes.task import SHARE, Task
 
 CURVE_NAME = "label_efficiency.png"
 
@@ -37,7 +35,7 @@ def probe(
     *,
     features: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
-    label_shares: Sequence[Annotated[float, Range(0, 1, is_open=True)]] | None = None,
+    label_shares: Sequence[Annotated[float, SHARE]] | None = None,
     pool: str | None = None,
     train_split: str | None = None,
     test_split: str | None = None,
@@ -101,8 +99,6 @@ def probe(
         ValueError: before anything is computed, if a name is unknown, the modality does not have an option, or the
             corpus cannot be probed for a task.
     """
-    for share in label_shares or ():
-        check_share(share)
     if folds is None:
         train_split = train_split or "train"
     elif train_split is not None or test_split is not None:
@@ -115,43 +111,51 @@ def probe(
     probe_data = open_probe_data(
         config, model, data, extraction, train_split, trusted_packages=trusted_packages, data_options=data_options
     )
-    plan = Plan(
+    seconds = {"seconds": supervised_seconds or DEFAULT_SECONDS}
+    comparison = Comparison(
         probe_data,
         features=probe_data.default_features if features is None else features,
         baselines=probe_data.default_baselines if baselines is None else baselines,
-        label_shares=label_shares,
-        train_minutes=train_minutes,
+        protocol=protocol or ProbeProtocol(),
+        supervised=SupervisedProtocol(**{**(probe_data.supervised or {}), **seconds, **(supervised or {})}),
+        extraction=extraction,
+        label_shares=label_shares or (),
         num_random_models=num_random_models or 1,
-        probe=protocol or ProbeProtocol(),
-        supervised=SupervisedProtocol(
-            **{**(probe_data.supervised or {}), "seconds": supervised_seconds or DEFAULT_SECONDS, **(supervised or {})}
-        ),
     )
-    if num_random_models is not None and "random" not in plan.baselines:
+    if num_random_models is not None and "random" not in comparison.baselines:
         print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
-    if supervised_seconds is not None and not set(NETWORKS) & set(plan.baselines):
+    if supervised_seconds is not None and not set(NETWORKS) & set(comparison.baselines):
         option = f"supervised_seconds={supervised_seconds:g}"
         print(f"{option} has no effect without the baseline supervised or fine_tuned", file=sys.stderr)
     names, families = _task_names(probe_data, [task] if isinstance(task, str) else task)
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
-    plan.check_tasks(tasks)
+    for each in tasks:
+        comparison.check(each)
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
-    comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
-    trained_on = config["provenance"].get("trained_on") if probe_data.is_content_of_training else None
-    copies = {each.name: _count_copies(each, probe_data, trained_on) for each in tasks}
-    seconds = plan.measure(comparison, model, partial(build_untrained, config, probe_data, trusted_packages))
     provenance = config["provenance"]
+    trained_on = provenance.get("trained_on") if probe_data.is_content_of_training else None
+    copies = {each.name: _count_copies(each, probe_data, trained_on) for each in tasks}
+    comparison.measure(tasks, model, partial(build_untrained, config, probe_data, trusted_packages), probed)
     report: dict[str, Any] = finite(
         {
             **heading(model_folder, config),
             "bound": list(provenance.get("held_out", []) if held_out is None else held_out),
-            "tasks": {each.name: _task_record(each, comparison, plan, copies[each.name]) for each in probed},
+            "tasks": {
+                each.name: {
+                    **copies[each.name],
+                    "protocol": each.record(),
+                    "results": {name: asdict(result) for name, result in comparison.results[each.name].items()},
+                    "label_efficiency": None if label_shares is None else comparison.curves[each.name],
+                }
+                for each in probed
+            },
             "families": _family_means(families, comparison.results),
             "abx": earlier.get("abx", {}),
-            "protocol": plan.record(comparison) | {"of_the_run": provenance.get("data", {})},
+            "protocol": comparison.record()
+            | {"train_minutes": train_minutes, "of_the_run": provenance.get("data", {})},
             "data": {"source": str(data), f"num_{probe_data.unit}s": len(probe_data.splits), **probe_data.record()},
-            "seconds": seconds,
+            "seconds": comparison.seconds,
         }
     )
     table = format_report(report)
@@ -181,16 +185,6 @@ def _count_copies(task: Task, probe_data: ProbeData, trained_on: Mapping[str, An
     return {
         "pretrained_on": count_copies(content(task.test), trained_on, unit),
         "copies_of_training": {**sums, "unit": unit} if counts else None,
-    }
-
-
-def _task_record(task: Task, comparison: Comparison, plan: Plan, copies: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry of a task in `probe.json`."""
-    return {
-        **copies,
-        "protocol": task.record(),
-        "results": {name: asdict(result) for name, result in comparison.results[task.name].items()},
-        "label_efficiency": None if plan.label_shares is None else comparison.curves[task.name],
     }
 
 

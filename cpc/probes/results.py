@@ -4,15 +4,17 @@ n examples, G clusters, Y the label.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
+from torch import Tensor
 
-from cpc.probes.task import UNSEEN, Examples
+from cpc.probes.task import UNSEEN, Examples, Task
 
+_BLOCK_EXAMPLES = 1024
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 
@@ -23,12 +25,20 @@ class Answers(NamedTuple):
     Attributes:
         predicted: `[n]` the most probable class.
         log_likelihood_nats: `[n]` log q(y | features) of the true class; NaN if the class was unseen in training.
+        labels: `[n]` the true class, `UNSEEN` if the training part lacks it.
+        clusters: `[n]` independent unit of each example.
+        num_train: number of training examples; with folds, the mean over them.
         l2: weight of the penalty of each probe that answered.
+        num_steps: training steps of a supervised network, as `num_train`; None for probes.
     """
 
     predicted: np.ndarray
     log_likelihood_nats: np.ndarray
+    labels: np.ndarray
+    clusters: np.ndarray
+    num_train: int = 0
     l2: tuple[float, ...] = ()
+    num_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,18 +85,48 @@ class ProbeResult:
     class_accuracy_percent: list[float | None]
     confusion: list[list[int]]
     l2: list[float]
-    num_network_steps: int | None = None
+    num_network_steps: int | None
 
 
-def answer_by_likelihood(log_probabilities: np.ndarray, labels: np.ndarray) -> Answers:
-    """Return the most probable class, and the log-probability of the true class, from log-probabilities `[n, Y]`."""
-    log_likelihood = log_probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    return Answers(log_probabilities.argmax(1), np.where(labels == UNSEEN, np.nan, log_likelihood))
+def answer_by_likelihood(
+    log_probabilities: Callable[[Tensor], Tensor], test: Examples, l2: tuple[float, ...] = ()
+) -> Answers:
+    """Return the most probable class of each example, and the log-probability of its true class.
+
+    `log_probabilities` takes the features `[m, D]` of a block of examples and returns `[m, Y]`.
+    """
+    predicted, log_likelihood = [], []
+    for start in range(0, len(test), _BLOCK_EXAMPLES):
+        block = slice(start, start + _BLOCK_EXAMPLES)
+        values, labels = log_probabilities(test.read(block)).cpu().numpy(), test.labels[block]
+        predicted.append(values.argmax(1))
+        log_likelihood.append(np.where(labels == UNSEEN, np.nan, values[np.arange(len(labels)), labels]))
+    arrays = np.concatenate(predicted), np.concatenate(log_likelihood).astype(np.float64)
+    return Answers(*arrays, test.labels, test.clusters, l2=l2)
 
 
-def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_train: int) -> ProbeResult:
+def cross_validate(task: Task, answer: Callable[[Task], tuple[int, Sequence[Answers]]]) -> list[Answers]:
+    """Return the answers of each seed to the test examples of all folds, or of the test part of a task with splits.
+
+    `answer` returns the number of training examples of a fold, and the answers of each seed to its test examples.
+    """
+    by_fold = [[each._replace(num_train=num) for each in answers] for num, answers in map(answer, task.folds)]
+    return [_joined(folds) for folds in zip(*by_fold, strict=True)]
+
+
+def _joined(folds: Sequence[Answers]) -> Answers:
+    predicted, log_likelihood, labels, clusters = map(np.concatenate, list(zip(*folds, strict=True))[:4])
+    num_train = round(np.mean([each.num_train for each in folds]))
+    num_steps = [each.num_steps for each in folds if each.num_steps is not None]
+    l2 = sum((each.l2 for each in folds), ())
+    return Answers(
+        predicted, log_likelihood, labels, clusters, num_train, l2, round(np.mean(num_steps)) if num_steps else None
+    )
+
+
+def summarise(answers: Sequence[Answers], num_classes: int) -> ProbeResult:
     """Return the result of the answers of one or several seeds to the same test examples."""
-    labels = test.labels
+    labels = answers[0].labels
     is_seen = labels != UNSEEN
     correct = np.stack([a.predicted == labels for a in answers])  # [seeds, n]; predictions are never UNSEEN
     log_likelihood = np.mean([np.where(is_seen, a.log_likelihood_nats, 0.0) for a in answers], 0)
@@ -100,10 +140,10 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
 
     # Intervals resample clusters but keep p(y). Resamples miss rare labels, so the entropies of resamples would be too
     # low. To first order the variance is the same.
-    clusters, cluster = np.unique(test.clusters, return_inverse=True)
+    clusters, cluster = np.unique(answers[0].clusters, return_inverse=True)
     sums = np.zeros((len(clusters), 4))
     for column, values in enumerate(
-        (np.ones(len(test)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
+        (np.ones(len(labels)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
     ):
         np.add.at(sums[:, column], cluster, values)
     intervals: list[tuple[float, float] | None] = [None, None]
@@ -124,8 +164,8 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         cross_entropy_nats=cross_entropy,
         label_information_nats=entropy - cross_entropy,
         label_information_interval_nats=intervals[1],
-        num_train=num_train,
-        num_test=len(test),
+        num_train=answers[0].num_train,
+        num_test=len(labels),
         num_unseen=int((~is_seen).sum()),
         num_clusters=len(clusters),
         f1_percent=100 * float(counts @ f1) / correct.size,  # examples with an unseen label count with F1 = 0
@@ -135,6 +175,7 @@ def summarise(answers: Sequence[Answers], test: Examples, num_classes: int, num_
         ],
         confusion=confusion.tolist(),
         l2=[l2 for a in answers for l2 in a.l2],
+        num_network_steps=answers[0].num_steps,
     )
 
 

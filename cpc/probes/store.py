@@ -63,15 +63,8 @@ class Extraction:
 class FeatureStore:
     """Vectors of many observations, one observation after the other.
 
-    Args:
-        extractor: the source of the vectors.
-        rows: `[n]` the observations.
-        num_vectors: `[n]` the number of vectors of each observation.
-        values: `[R, D]` vectors by feature, in memory or memory-mapped.
-
-    Attributes:
-        num_vectors: R.
-        num_empty: number of observations without a vector because they are too short or were left out.
+    `values` holds the `[R, D]` vectors by feature, in memory or memory-mapped. `num_vectors[i]` of them belong to the
+    observation `rows[i]`; `num_empty` counts observations that are too short for a vector or were left out.
     """
 
     def __init__(
@@ -86,19 +79,9 @@ class FeatureStore:
 
     @classmethod
     def extract(
-        cls,
-        extractor: FeatureExtractor,
-        rows: np.ndarray,
-        name: Callable[[int], str],
-        extraction: Extraction,
+        cls, extractor: FeatureExtractor, rows: np.ndarray, name: Callable[[int], str], extraction: Extraction
     ) -> "FeatureStore":
-        """Extract the features of every observation.
-
-        Args:
-            extractor: the source of the features.
-            rows: the observations.
-            name: returns the name of an observation for messages.
-            extraction: how features are kept.
+        """Extract the features of every observation; `name` returns its name for messages.
 
         Raises:
             ValueError: if no observation has a vector, or features are not finite. The message names an observation.
@@ -156,10 +139,6 @@ class FeatureStore:
     def span(self, row: int) -> slice:
         """Return the slice of the vectors of an observation."""
         return self._spans[row]
-
-    def vectors(self, row: int, feature: str) -> np.ndarray:
-        """Return the `[T, D]` vectors of an observation."""
-        return self.values[feature][self._spans[row]]
 
 
 def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:

@@ -75,21 +75,12 @@ class SupervisedProtocol:
 
     def steps(self, num_observations: int) -> float:
         """Return the maximum number of steps; infinite if the only budget is time."""
-        epoch_steps = math.inf
-        if self.num_epochs is not None:
-            epoch_steps = max(self.min_steps, self.num_epochs * math.ceil(num_observations / self.batch_size))
-        return float(min(epoch_steps, self.num_steps or math.inf))
+        epoch_steps = (self.num_epochs or math.inf) * math.ceil(num_observations / self.batch_size)
+        return float(min(max(self.min_steps, epoch_steps), self.num_steps or math.inf))
 
 
 class Head(Probe):
-    """The linear softmax of a network that is trained for labels.
-
-    Args:
-        dim: D.
-        num_classes: Y.
-        norm: normalisation of `SupervisedProtocol`.
-        seed: seed of the weights.
-    """
+    """The linear softmax of a network that is trained for labels; `norm` is that of `SupervisedProtocol`."""
 
     def __init__(self, dim: int, num_classes: int, norm: str, seed: int) -> None:
         super().__init__(dim, num_classes)
@@ -123,13 +114,7 @@ def train_supervised(
 ) -> tuple[Head, int]:
     """Train a model in place, with a linear softmax, on the training part of a task.
 
-    Args:
-        model: the untrained or pretrained model.
-        probe_data: source of the batches, the trained modules, and the vectors for the softmax.
-        task: the task.
-        protocol: budget and rates.
-        is_pretrained: use a tenth of the learning rate for the model.
-        title: title of the progress bar; None for no bar.
+    A pretrained model has a tenth of the learning rate. `title` is that of the progress bar, None for no bar.
 
     Returns:
         The softmax, and the number of steps taken.

@@ -1,9 +1,10 @@
-"""Reports of probes as readable tables."""
+"""Reports of probes as readable tables, and their figure of label efficiency."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cpc.bounds.bound import record_table
+from cpc.data.figure_text import figure_text
 from cpc.data.store.fingerprints import describe_copies
 
 
@@ -65,3 +66,28 @@ def results_table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _row(values: Sequence[float | int], form: str) -> str:
     return "".join(f"{value:>8{form}}" for value in values)
+
+
+def plot_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
+    """Return a `matplotlib.figure.Figure` of accuracy over the number of labels, on a logarithmic axis.
+
+    Each representation or network of the `label_efficiency` of a task in `probe.json` has a line. The legend is sorted
+    by the accuracy with all labels, the best first.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.8, 5.2), layout="constrained")
+    axes = figure.subplots()
+    accuracy = curve["accuracy_percent"]
+    colours = {name: f"C{number}" for number, name in enumerate(accuracy)}
+    for name in sorted(accuracy, key=lambda name: -accuracy[name][-1]):
+        axes.plot(curve["num_labels"], accuracy[name], marker="o", color=colours[name], label=figure_text(name))
+    axes.set_xscale("log")
+    ticks = [f"{100 * share:g} %\n{num}" for share, num in zip(curve["shares"], curve["num_labels"], strict=True)]
+    axes.set_xticks(curve["num_labels"], ticks)
+    axes.minorticks_off()
+    axes.set(title=figure_text(title), xlabel="share and number of training labels")
+    axes.set_ylabel("accuracy on the test split, %")
+    axes.grid(axis="y")
+    figure.legend(loc="outside right upper")
+    return figure

@@ -1,4 +1,4 @@
-"""Tasks of probes: labels of vectors or of whole observations, in a training and a test part.
+"""Tasks of probes: labels of vectors or of whole observations, in a training and a test part or in folds.
 
 R stored vectors, n examples, D feature dim.
 """
@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from cpc.config.argument_rules import Range
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.probes.store import FeatureStore
 
 UNSEEN = -1  # code of a test label that does not occur in training
+SHARE = Range(0, 1, is_open=True)
 
 
 @dataclass(frozen=True)
@@ -23,20 +28,26 @@ class Examples:
 
     Attributes:
         values: `[R, D]` feature vectors with and without labels; an array, or a result of `FeatureExtractor.sparse`.
-        rows: `[n]` indices of the examples among the vectors, ascending.
+        indices: `[n]` indices of the examples among the vectors, ascending.
         labels: `[n]` int64 class of each example; `UNSEEN` if the training part lacks the class.
         clusters: `[n]` int64 independent unit of each example, such as its file or speaker.
         groups: `[n]` int64 group of each example; a group is held out as a whole when a penalty is chosen.
     """
 
     values: Any
-    rows: np.ndarray
+    indices: np.ndarray
     labels: np.ndarray
     clusters: np.ndarray
     groups: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
+
+    def read(self, indices: slice | np.ndarray) -> Float[Tensor, "m D"]:
+        """Return the features of some of the examples."""
+        values = self.values[self.indices[indices]]
+        # Indexing by an array copies the values. torch widens float16 in a third of numpy's time.
+        return values if isinstance(values, Tensor) else torch.from_numpy(values).float()
 
 
 class Task:
@@ -61,6 +72,7 @@ class Task:
         test: rows of the labelled observations of the test part.
         num_unlabelled: number of observations without a label, by part.
         clusters: the unit of the confidence interval.
+        is_subset: whether this is the task with a share of its labels.
 
     Raises:
         ValueError: if a split or the labels are missing, there are fewer than two classes, or the two parts have no
@@ -88,39 +100,38 @@ class Task:
             folds, num_folds = probe_data.default_folds(name, num_folds)
         if folds is None and num_folds is not None:
             raise ValueError(f"`num_folds`={num_folds} has no effect without `folds`: name the column of the groups")
-        self.column = folds
-        self.train_split, self.test_split = probe_data.train_split if folds is None else None, None
-        parts = dict.fromkeys(("train", "test"), np.arange(len(probe_data.splits)))
+        self.column, self.is_subset = folds, False
+        self.splits: dict[str, str | None] = {"train": None, "test": None}
+        parts = dict.fromkeys(self.splits, np.arange(len(probe_data.splits)))
         if folds is None:
-            self.test_split = test_split or probe_data.default_test_split(name)
-            if self.train_split == self.test_split:
+            self.splits = {"train": probe_data.train_split, "test": test_split or probe_data.default_test_split(name)}
+            if self.splits["train"] == self.splits["test"]:
                 raise ValueError(
-                    f"train_split and test_split are both {self.train_split!r}, but a probe must be tested on other "
+                    f"train_split and test_split are both {self.splits['test']!r}, but a probe must be tested on other "
                     "data"
                 )
-            parts = {part: self._rows_of(f"{part}_split", split) for part, split in self._splits.items()}
+            parts = {part: self._split_rows(part) for part in self.splits}
         self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool != "frames":
             raise ValueError(f"{name} change within a {probe_data.unit}, so they can only be probed with pool='frames'")
-        labelled = {
-            part: np.array([row for row in rows if row in self._labels.of_row], int) for part, rows in parts.items()
+        self.train, self.test = (
+            np.array([row for row in rows if row in self._labels.of_row], int) for rows in parts.values()
+        )
+        self.num_unlabelled = {
+            "train": len(parts["train"]) - len(self.train),
+            "test": len(parts["test"]) - len(self.test),
         }
-        self.train, self.test = labelled["train"], labelled["test"]
-        self.num_unlabelled = {part: len(parts[part]) - len(labelled[part]) for part in parts}
-        label_names = {
-            part: {label for row in rows.tolist() for label in self._labels.names(row)}
-            for part, rows in labelled.items()
-        }
+        train_labels, test_labels = self._label_names(self.train), self._label_names(self.test)
         order = self._labels.order
-        self.classes = sorted(label_names["train"], key=_numeric_key if order is None else order.index)
-        self._check(label_names["train"], label_names["test"])
-        self._codes = dict.fromkeys(label_names["test"], UNSEEN) | {label: i for i, label in enumerate(self.classes)}
+        self.classes = sorted(train_labels, key=_numeric_key if order is None else order.index)
+        self._check(train_labels, test_labels)
+        self._codes = dict.fromkeys(test_labels, UNSEEN) | {label: i for i, label in enumerate(self.classes)}
         self._fold_of_row: np.ndarray | None = None
         if folds is None:
             self.clusters, self._cluster_of_row = probe_data.clusters(name, self.train, self.test)
         else:
-            groups, fold_of_row = self._group_folds(folds, 4 if num_folds is None else num_folds)
-            self.clusters, self._cluster_of_row, self._fold_of_row = folds, groups, fold_of_row
+            self.clusters = folds
+            self._cluster_of_row, self._fold_of_row = self._group_folds(folds, 4 if num_folds is None else num_folds)
         self._group_of_row = probe_data.groups(name)
 
     @property
@@ -139,7 +150,7 @@ class Task:
             fold._fold_of_row = None
             fold.train = self.train[self._fold_of_row[self.train] != index]
             fold.test = self.test[self._fold_of_row[self.test] == index]
-            seen = {label for row in fold.train.tolist() for label in self._labels.names(row)}
+            seen = self._label_names(fold.train)
             fold._codes = {label: code if label in seen else UNSEEN for label, code in self._codes.items()}
             folds.append(fold)
         return folds
@@ -173,7 +184,7 @@ class Task:
         Raises:
             ValueError: if the share is not above 0 and at most 1, the task has folds, or it labels every frame.
         """
-        check_share(share)
+        SHARE.check("label_shares", share)
         if self.column is not None:
             raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
@@ -183,63 +194,55 @@ class Task:
             )
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
-        chosen = []
-        for label in np.unique(labels):
-            examples = order[labels[order] == label]
-            chosen.append(examples[: max(1, round(share * len(examples)))])
-        return self.trained_on(self.train[np.concatenate(chosen)])
+        by_class = [order[labels[order] == label] for label in np.unique(labels)]
+        chosen = [examples[: max(1, round(share * len(examples)))] for examples in by_class]
+        task = self.trained_on(self.train[np.concatenate(chosen)])
+        task.is_subset = True
+        return task
 
     def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the `[T]` int64 class of every vector of an observation or of a part of it; -100 without a label.
+        """Return the `[T]` int64 class of every vector of an observation, or of its part from the sample `start`.
 
-        Args:
-            row: the observation.
-            times: the times of the vectors.
-            start: first sample of the part; 0 for the whole observation.
-            num_vectors: T.
+        A vector without a label has the class `UNLABELLED`.
         """
         return self._labels.codes(row, self._codes, times, start, num_vectors)
 
     def examples(self, part: Literal["train", "test"], store: FeatureStore, feature: str | None) -> Examples:
-        """Return the labelled vectors, or means of vectors, of one part.
-
-        Args:
-            part: the part.
-            store: the features of the observations of the part.
-            feature: a feature of the store; None for labels with vectors of dimension 0.
+        """Return the labelled vectors of a feature, or pooled vectors; feature None: vectors of dimension 0.
 
         Raises:
             ValueError: if no vector of the part is labelled.
         """
         values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
-        is_pooled = self.pool not in (None, "frames") and not store.extractor.is_pooled
-        pooled, rows, labels, clusters, groups = [], [], [], [], []
+        pool = None if self.pool in (None, "frames") or store.extractor.is_pooled else self.pool
+        pooled: list[np.ndarray] = []
+        indices, labels, rows = [], [], []
         for row in (self.train if part == "train" else self.test).tolist():
             span = store.span(row)
             if span.start == span.stop:
                 continue
-            if is_pooled and self.pool is not None:
-                pooled.append(pool_vectors(values[span], self.pool))
-                codes, indices = self.labels(row, store.extractor.times, 0, 1), np.array([len(pooled) - 1])
+            if pool is not None:
+                codes, is_labelled = self.labels(row, store.extractor.times, 0, 1), slice(None)
+                indices.append(np.array([len(pooled)]))
+                pooled.append(pool_vectors(values[span], pool))
             else:
                 codes = self.labels(row, store.extractor.times, 0, span.stop - span.start)
-                indices = span.start + np.flatnonzero(codes != UNLABELLED)
-                codes = codes[codes != UNLABELLED]
-            rows.append(indices)
-            labels.append(codes)
-            clusters.append(np.full(len(codes), self._cluster_of_row[row]))
-            groups.append(np.full(len(codes), self._group_of_row[row]))
+                is_labelled = codes != UNLABELLED
+                indices.append(span.start + np.flatnonzero(is_labelled))
+            labels.append(codes[is_labelled])
+            rows.append(np.full(len(labels[-1]), row))
         if not sum(map(len, labels)):
             raise ValueError(
-                f"no frame of the {part} part (split {self._splits[part]!r}) has a label for task {self.name!r}: do "
+                f"no frame of the {part} part (split {self.splits[part]!r}) has a label for task {self.name!r}: do "
                 "the times of the alignments fit the audio, and are the files long enough for a frame?"
             )
+        all_rows = np.concatenate(rows)
         return Examples(
-            values=np.stack(pooled) if is_pooled else values,
-            rows=np.concatenate(rows),
-            labels=np.concatenate(labels),
-            clusters=np.concatenate(clusters),
-            groups=np.concatenate(groups),
+            np.stack(pooled) if pooled else values,
+            np.concatenate(indices),
+            np.concatenate(labels),
+            self._cluster_of_row[all_rows],
+            self._group_of_row[all_rows],
         )
 
     def record(self) -> dict[str, Any]:
@@ -248,8 +251,8 @@ class Task:
             "task": self.name,
             "pool": self.pool,
             "unit": self.probe_data.unit,
-            "train_split": self.train_split,
-            "test_split": self.test_split,
+            "train_split": self.splits["train"],
+            "test_split": self.splits["test"],
             "folds": self.column,
             "num_folds": len(self.folds),
             "num_train": len(self.train),
@@ -259,9 +262,8 @@ class Task:
             "clusters": self.clusters,
         }
 
-    @property
-    def _splits(self) -> dict[str, str | None]:
-        return {"train": self.train_split, "test": self.test_split}
+    def _label_names(self, rows: np.ndarray) -> set[str]:
+        return {label for row in rows.tolist() for label in self._labels.names(row)}
 
     def _group_folds(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the `[num_rows]` group ids of a column, and the `[num_rows]` folds; -1 for rows without a label."""
@@ -280,63 +282,53 @@ class Task:
                 f"{column}, such as {self.probe_data.name(nameless[0])}; fill the column"
             )
         names = sorted(set(group_names.values()), key=_numeric_key)
-        group_ids = {name: index for index, name in enumerate(names)}
         if not 2 <= num_folds <= len(names):
             raise ValueError(
                 f"`num_folds`={num_folds} must be at least 2 and at most {len(names)}, the number of groups of "
                 f"{column!r}"
             )
-        fold_of = np.concatenate([np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))])
+        group_ids = {name: index for index, name in enumerate(names)}
         groups = np.full(len(self.probe_data.splits), -1)
         groups[self.rows] = [group_ids[group_names[row]] for row in self.rows.tolist()]
-        return groups, np.where(groups < 0, -1, fold_of[groups])
+        fold_of_group = np.concatenate(
+            [np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))]
+        )
+        return groups, np.where(groups < 0, -1, fold_of_group[groups])
 
-    def _rows_of(self, option: str, split: str | None) -> np.ndarray:
-        splits = self.probe_data.splits
+    def _split_rows(self, part: str) -> np.ndarray:
+        splits, split = self.probe_data.splits, self.splits[part]
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
             raise ValueError(
                 f"task {self.name!r} needs split {split!r}, but the data has only {', '.join(sorted(set(splits)))}: "
-                f"name one of these with `{option}`"
+                f"name one of these with `{part}_split`"
             )
         return rows
 
     def _check(self, train_labels: set[str], test_labels: set[str]) -> None:
+        train_split, test_split = self.splits.values()
         for part, labels in (("train", train_labels), ("test", test_labels)):
             if not labels:
                 raise ValueError(
-                    f"no {self.probe_data.unit} of the {part} part (split {self._splits[part]!r}) has a label for task "
+                    f"no {self.probe_data.unit} of the {part} part (split {self.splits[part]!r}) has a label for task "
                     f"{self.name!r}"
                 )
         if len(train_labels) < 2:
             raise ValueError(
-                f"task {self.name!r} has only the class {self.classes[0]!r} in split {self.train_split!r}, but needs "
+                f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}, but needs "
                 "two; name another task or `train_split`"
             )
         if not train_labels & test_labels:
-            others = sorted(self._splits_with(train_labels) - set(self._splits.values()))
+            splits = np.array(self.probe_data.splits)
+            all_labels = self.probe_data.labels(self.name, np.arange(len(splits)))
+            with_label = {splits[row] for row in all_labels.of_row if all_labels.names(row) & train_labels}
+            others = sorted(with_label - {train_split, test_split})
             advice = f"`test_split` {others[0]}" if others else "another `train_split` or `test_split`"
             raise ValueError(
-                f"task {self.name!r}: splits {self.train_split!r} ({len(train_labels)} labels, such as "
-                f"{self.classes[0]!r}) and {self.test_split!r} ({len(test_labels)}, such as {min(test_labels)!r}) "
+                f"task {self.name!r}: splits {train_split!r} ({len(train_labels)} labels, such as "
+                f"{self.classes[0]!r}) and {test_split!r} ({len(test_labels)}, such as {min(test_labels)!r}) "
                 f"have no label in common, so every answer would be wrong; try {advice}"
             )
-
-    def _splits_with(self, names: set[str]) -> set[str]:
-        """Return the splits that have one of these labels."""
-        splits = self.probe_data.splits
-        labels = self.probe_data.labels(self.name, np.arange(len(splits)))
-        return {splits[row] for row in labels.of_row if labels.names(row) & names}
-
-
-def check_share(share: float) -> None:
-    """Check that a share of the labels is above 0 and at most 1.
-
-    Raises:
-        ValueError: if the share is out of range. The message names the share.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"label_shares: the share {share} must be above 0 and at most 1")
 
 
 def _numeric_key(label: str) -> tuple[float, str]:

@@ -78,17 +78,10 @@ class Tracker(pl.Callback):
     def record(
         self, trainer: pl.Trainer, module: pl.LightningModule, step: int, outputs: dict[str, Tensor], batch: Batch
     ) -> dict[str, Any]:
-        """Return the statistics since the last record and clear them; warn when features collapse.
+        """Return a line of `health.jsonl` on the steps since the last line; warn when features collapse.
 
-        Args:
-            trainer: the trainer.
-            module: the module with the model.
-            step: the training step.
-            outputs: `latents` and `contexts` of the last batch.
-            batch: the last batch.
-
-        Returns:
-            A line of `health.jsonl`; a value is None if it is not finite, or if there are too few features for it.
+        A value is None if it is not finite, or if there are too few features for it. `outputs` are the `latents` and
+        `contexts` of the last batch.
         """
         norms = self._norms_so_far() or [math.nan]
         measures: dict[str, float] = {
@@ -129,8 +122,8 @@ class Tracker(pl.Callback):
         self._since = time.monotonic()
 
     def _norms_so_far(self) -> list[float]:
-        own = torch.stack(self._gradient_norms).double().tolist() if self._gradient_norms else []
-        return self._former_norms + own
+        new = torch.stack(self._gradient_norms).double().tolist() if self._gradient_norms else []
+        return self._former_norms + new
 
     def _seconds_so_far(self) -> float:
         return self.trained_seconds + (0.0 if self._started is None else time.monotonic() - self._started)
@@ -139,9 +132,6 @@ class Tracker(pl.Callback):
 def event_record(step: int, event: str, message: str = "") -> dict[str, Any]:
     """Return a line of `events.jsonl`.
 
-    Args:
-        step: the training step.
-        event: `started`, `resumed`, `finished`, `interrupted`, `not_finite` or `failed`.
-        message: message of the error.
+    The event is `started`, `resumed`, `finished`, `interrupted`, `not_finite` or `failed`.
     """
     return {"schema": SCHEMA, "step": step, "time_unix_seconds": time.time(), "event": event, "message": message}

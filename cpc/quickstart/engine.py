@@ -1,6 +1,7 @@
 """The quickstart: make a corpus, pretrain for a given time, measure the bound, probe, write a report."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from cpc.evaluation import evaluate
 from cpc.pages.chart import Chart
 from cpc.pages.page import ImageFigure
 from cpc.pretraining.command import parse, pretrain
-from cpc.probes.clock import Clock
+from cpc.probes.record import add_seconds
 from cpc.probes.store import Extraction
 from cpc.quickstart.page import Chapter, write_page
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study
@@ -44,36 +45,38 @@ def quickstart(
     require_new(out, recipe.studies)
     require_extras(recipe.extras)
     out.mkdir(parents=True, exist_ok=True)
-    clock = Clock()
-    with clock(recipe.making):
+    seconds: dict[str, float] = {}
+    stage = partial(add_seconds, seconds)
+    with stage(recipe.making):
         sources, report = recipe.make(corpus, seed)
     report = report | {"runs": {}, "device": describe_device(device), "num_threads": torch.get_num_threads()}
     chapters = {}
     for name, study in recipe.studies.items():
-        with clock("pretrain"):
+        with stage("pretrain"):
             step_times, num_steps = _pretrain(name, study, out / name, sources[name], seed, steps, device)
-        with clock("bound"):
+        with stage("bound"):
             measured = evaluate(out / name, sources[name], device=device, **study.evaluation)
         extraction = Extraction(device=device, precision=step_times.precision.probes)
         run = Run(out / name, sources[name], measured, extraction, seed)
         probed = ProbeResults({}, {})
         figures: Sequence[Chart | ImageFigure] = ()
         if study.probe is not None:
-            with clock("probes"):
+            with stage("probes"):
                 probed = study.probe(run)
         if study.figures is not None:
-            with clock("pictures"):
+            with stage("pictures"):
                 figures = study.figures(run)
         chapters[name] = Chapter(read_records(run.folder / "bound.jsonl"), figures)
         report |= probed.shared
         report["runs"][name] = _record(probed, measured, num_steps, step_times)
-    report["seconds"] = dict(clock.seconds)
+    report["seconds"] = dict(seconds)
     write_json(report, out / "report.json")
-    with clock("page"):
+    with stage("page"):
         write_page(out / "report.html", recipe, report, chapters)
-    report["seconds"] = clock.seconds | {"total": clock.total}
+    total = round(sum(seconds.values()), 1)
+    report["seconds"] = seconds | {"total": total}
     write_json(report, out / "report.json")
-    print(f"{clock.total:.0f} seconds; the report is {out / 'report.html'} and {out / 'report.json'}")
+    print(f"{total:.0f} seconds; the report is {out / 'report.html'} and {out / 'report.json'}")
     return report
 
 

@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 from cpc.bounds import Bound
 from cpc.data.modality import HeldOutBatches, Training
-from cpc.evaluation import held_out_bound, measured_tallies
+from cpc.evaluation import held_out_bounds
 from cpc.losses import EvalProtocol
 from cpc.model import CPC
 
@@ -59,4 +59,4 @@ def train(
 def measure(model: CPC, held_out: HeldOutBatches) -> Bound:
     """Return the bound on held-out batches, by the strategy and the number of negatives of training."""
     protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
-    return held_out_bound(measured_tallies(model, held_out, [protocol])[protocol], protocol, held_out)
+    return held_out_bounds(model, held_out, [protocol])[protocol]

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import cpc
-from cpc.bounds import BoundTally, VectorAR1, optimal_reading_nats
+from cpc.bounds import BoundTally, VectorAR1, optimal_bound_nats
 from cpc.bounds.estimators import info_nce
 
 # %% A process whose truth is known
@@ -66,7 +66,7 @@ for n in sizes:
     readings.append(torch.stack([info_nce(matrix).nats for matrix in scores]).mean().item())
 limit = exact.mutual_information_nats(step=1)
 print(f"truth {limit:.2f}; N = 4 reads {readings[0]:.2f}, N = 4096 reads {readings[-1]:.2f}")
-assert readings[0] < math.log(4) and abs(readings[-1] - optimal_reading_nats(limit, 4096)) < 0.3
+assert readings[0] < math.log(4) and abs(readings[-1] - optimal_bound_nats(limit, 4096)) < 0.3
 
 figure, axes = plt.subplots(num="The reading of the exact critic rises with N, below log N and below the truth")
 axes.axhline(limit, color="#d55e00", label="true information")

@@ -1,4 +1,4 @@
-"""Every estimator against loops over its definition, in float64."""
+"""Every estimator against loops over its definition, in float64; many score matrices against one pass over all rows."""
 
 import itertools
 import math
@@ -10,8 +10,10 @@ import scipy.special
 import torch
 from torch import Tensor
 
+from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import (
     ESTIMATORS,
+    MovingAverageGradient,
     anchored_info_nce,
     donsker_varadhan,
     info_nce,
@@ -24,7 +26,6 @@ from cpc.bounds.estimators import (
     smile,
     tuba,
 )
-from cpc.bounds.readings import pooled
 
 ALPHA, CLIP = 0.3, 1.5
 LOG_BASELINE = [0.3, -0.7, 0.1, 1.1, -0.2]
@@ -104,7 +105,7 @@ def read(name: str, scores: Tensor, *positions: Tensor) -> Tensor:
         "clip": CLIP,
     }
     options = {option: values[option] for option in OPTIONS.get(name, ())}
-    return ESTIMATORS[name].read(scores, *positions, **options).nats
+    return ESTIMATORS[name].estimate(scores, *positions, **options).nats
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ def test_scores_that_say_nothing_read_nothing(name: str) -> None:
     """At each estimator's own zero of information, equal scores, of a row or of all."""
     scores = torch.full((5, 5), ESTIMATORS[name].best_offset, dtype=torch.float64)
     options = {"log_baseline": torch.zeros(5, dtype=torch.float64)} if ESTIMATORS[name].needs_baseline else {}
-    assert ESTIMATORS[name].read(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
+    assert ESTIMATORS[name].estimate(scores, **options).nats.item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["info_nce", "tuba", "interpolated", "dv", "goodness_of_fit", "leave_one_out"])
@@ -182,7 +183,7 @@ def test_a_level_of_all_scores_costs_no_digits(name: str, generator: torch.Gener
     def reading(level: float, dtype: torch.dtype) -> float:
         baseline = torch.tensor([level + 0.25] * 5, dtype=dtype)
         options = {"log_baseline": baseline} if ESTIMATORS[name].needs_baseline else {}
-        return float(ESTIMATORS[name].read(scores.to(dtype) + level, **options).nats)
+        return float(ESTIMATORS[name].estimate(scores.to(dtype) + level, **options).nats)
 
     assert reading(1e4, torch.float32) == pytest.approx(reading(0.0, torch.float64), abs=2e-6)
 
@@ -204,7 +205,7 @@ def test_large_scores(name: str, dtype: torch.dtype) -> None:
         "js_kl": 1e4 + math.log(5e3),
         "anchor": 1e4,
     }.get(name, 2e4)
-    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    estimate = ESTIMATORS[name].estimate(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-6)
     estimate.backward()
     assert scores.grad is not None
@@ -222,7 +223,7 @@ def test_large_negatives(name: str) -> None:
         "smile": -1e4 - CLIP,
         "js_kl": 2 - 2e4 / math.log(2),  # the mean of 1e4 and 1e4 is the deficit
     }.get(name, -2e4)
-    estimate = ESTIMATORS[name].read(scores).nats if name == "leave_one_out" else read(name, scores)
+    estimate = ESTIMATORS[name].estimate(scores).nats if name == "leave_one_out" else read(name, scores)
     assert estimate.item() == pytest.approx(expected, rel=1e-9)
     estimate.backward()
     assert scores.grad is not None
@@ -254,8 +255,8 @@ def test_one_pair_more_than_one_and_impossible_candidates(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
 def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
-    parts = [ESTIMATORS[name].read(scores[:2]), ESTIMATORS[name].read(scores[2:], torch.arange(2, 5))]
-    whole = ESTIMATORS[name].read(scores).nats.item()
+    parts = [ESTIMATORS[name].estimate(scores[:2]), ESTIMATORS[name].estimate(scores[2:], torch.arange(2, 5))]
+    whole = ESTIMATORS[name].estimate(scores).nats.item()
     assert pooled(parts).nats.item() == pytest.approx(whole, rel=1e-12)
     assert mean([part.nats.item() for part in parts]) != pytest.approx(whole, rel=1e-3)
 
@@ -273,7 +274,7 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
         ),
         (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
         (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor=0 must be positive"),
-        (lambda: pooled([]), "0 readings"),
+        (lambda: pooled([]), "0 estimates"),
     ],
 )
 def test_mistakes(call: Callable[[], object], message: str) -> None:
@@ -398,5 +399,87 @@ def test_the_anchored_optimum_is_the_density_ratio(anchor: float) -> None:
     assert torch.allclose(table.exp(), ratio, atol=1e-5)
     assert (ratio[1] > 0).all()
     assert ratio[0, 2] == 0
-    plug_in = ESTIMATORS["anchor"].read(table[x, y], positives).nats
+    plug_in = ESTIMATORS["anchor"].estimate(table[x, y], positives).nats
     assert plug_in.item() == pytest.approx((joint * ratio.clamp(min=1e-300).log()).sum().item(), abs=1e-6)
+
+
+def gradient(objective: Tensor, scores: Tensor) -> Tensor:
+    (scores_grad,) = torch.autograd.grad(objective, scores)
+    return scores_grad
+
+
+def test_the_value_is_donsker_varadhan_and_the_gradient_divides_by_the_average() -> None:
+    """Section 3.2 of MINE: E[grad s] - E[exp(s) grad s] / average of E[exp s]."""
+    decay, objective, average = 0.8, MovingAverageGradient(0.8), None
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.randn(4, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+        value = objective(scores)
+        is_negative = ~torch.eye(4, dtype=torch.bool)
+        mean_exp = scores.detach().exp()[is_negative].mean()
+        average = mean_exp if average is None else decay * average + (1 - decay) * mean_exp
+        expected = torch.eye(4).double() / 4 - is_negative * scores.detach().exp() / 12 / average
+        assert value.item() == pytest.approx(donsker_varadhan(scores).nats.item())
+        assert torch.allclose(gradient(value, scores), expected, atol=1e-12)
+
+
+def test_without_memory_it_is_the_plain_gradient() -> None:
+    objective = MovingAverageGradient(0)
+    for seed in range(2):
+        scores = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        plain = gradient(donsker_varadhan(scores).nats, scores)
+        assert torch.allclose(gradient(objective(scores), scores), plain, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
+def test_decay(decay: float) -> None:
+    with pytest.raises(ValueError, match=f"decay={decay}"):
+        MovingAverageGradient(decay)
+
+
+def some_scores(num_matrices: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(3, 9, (num_matrices,), generator=generator).tolist()
+    return [1.5 * torch.randn(n, n, generator=generator, dtype=torch.float64) for n in sizes]
+
+
+def estimated(name: str, scores: Tensor) -> Estimate:
+    options = {"log_baseline": scores.mean(1)} if ESTIMATORS[name].needs_baseline else {}
+    return ESTIMATORS[name].estimate(scores, **options)
+
+
+def tallied(estimates: list[Estimate]) -> EstimateTally:
+    tally = EstimateTally()
+    for reading in estimates:
+        tally.update(reading)
+    return tally
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_readings_are_one_pass_over_the_concatenation(name: str) -> None:
+    estimates = [estimated(name, scores) for scores in some_scores(6)]
+    nats, _ = tallied(estimates).compute()
+    assert nats == pytest.approx(pooled(estimates).nats.item(), rel=1e-12)
+
+
+@pytest.mark.usefixtures("unchecked_types")  # of 4000 equal calls
+@pytest.mark.parametrize("name", ["info_nce", "nwj", "dv", "js_kl"])
+def test_their_standard_error_is_the_spread_of_such_averages(name: str) -> None:
+    """Groups of 40 matrices, 100 times over."""
+    estimates = [estimated(name, scores / 2) for scores in some_scores(4000)]
+    groups = [tallied(estimates[start : start + 40]).compute() for start in range(0, 4000, 40)]
+    averages, errors = torch.tensor(groups, dtype=torch.float64).unbind(1)
+    assert errors.square().mean().sqrt().item() == pytest.approx(averages.std().item(), rel=0.2)
+
+
+def test_large_scores_pool() -> None:
+    scores = [torch.full((3, 3), 1e4, dtype=torch.float64), torch.full((4, 4), -1e4, dtype=torch.float64)]
+    nats, _ = tallied([estimated("dv", s) for s in scores]).compute()
+    expected = (3 * 1e4 - 4 * 1e4) / 7 - (1e4 + math.log(3 / 7))
+    assert nats == pytest.approx(expected)
+
+
+def test_one_matrix_has_no_standard_error_and_none_nothing_to_read() -> None:
+    assert math.isnan(tallied([estimated("nwj", some_scores(1)[0])]).compute()[1])
+    with pytest.raises(ValueError, match="no score matrix"):
+        EstimateTally().compute()

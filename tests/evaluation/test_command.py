@@ -20,7 +20,7 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
 from cpc.data.store.contents import _say_once
-from cpc.evaluation import HeldOutReadings, evaluate, measured_tallies
+from cpc.evaluation import HeldOutEstimates, evaluate, held_out_bounds
 from cpc.losses import EvalProtocol
 
 DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
@@ -97,14 +97,13 @@ def test_shared_batches_are_encoded_once_and_training_mode_returns(
     model.train()
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=3)
     measures = [EvalProtocol(strategy, None) for strategy in ("mixed", "same_speaker", "mixed_excluding")]
-    tallies = measured_tallies(model, held_out, measures, on_batch=lambda batch, *_: seen.append(batch))
+    bounds = held_out_bounds(model, held_out, measures, on_batch=lambda batch, *_: seen.append(batch))
     handle.remove()
     assert modes == [False] * 6  # uniform batches for two of them, same-speaker batches for the third
     assert model.training
     assert len(seen) == 3
-    assert list(tallies) == measures
-    alone = measured_tallies(model, held_out, measures[2:])[measures[2]]
-    assert torch.equal(torch.stack(alone.sums), torch.stack(tallies[measures[2]].sums))
+    assert list(bounds) == measures
+    assert held_out_bounds(model, held_out, measures[2:]) == {measures[2]: bounds[measures[2]]}
 
 
 def test_evaluate_draws_as_the_run_did_unless_told_otherwise(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
@@ -215,10 +214,10 @@ def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> N
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
     generators = {EvalProtocol(strategy, None): torch.Generator() for strategy in strategies}
-    readings = HeldOutReadings(model, ["info_nce"], generators)
-    tallies = measured_tallies(model, held_out, generators, on_protocol=readings)
-    for measure, tally in tallies.items():
-        bound, record = tally.compute(measure.strategy, "valid"), readings.record(measure, "info_nce", "valid")
+    estimates = HeldOutEstimates(model, ["info_nce"], generators)
+    bounds = held_out_bounds(model, held_out, generators, on_protocol=estimates)
+    for measure, bound in bounds.items():
+        record = estimates.record(measure, "info_nce", "valid")
         assert record["num_candidates"] == pytest.approx(bound.num_candidates)
         for name in ("num_rows", "num_batches", "split"):
             assert record[name] == getattr(bound, name)

@@ -12,6 +12,7 @@ import torch
 
 import cpc
 from cpc.contexts import GRU
+from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.probe_data import AudioProbeData
@@ -38,6 +39,14 @@ def tiny_model(seed: int = 0, **encoder_arguments: object) -> cpc.CPC:
 @pytest.fixture
 def model() -> cpc.CPC:
     return tiny_model()
+
+
+@pytest.fixture
+def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
+    """A run's folder."""
+    provenance = {"step": 7, "data": Audio(manifest="unknown").saved_settings}
+    cpc.save_pretrained(model, tmp_path / "run" / "model", provenance=provenance)
+    return tmp_path / "run"
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections import defaultdict
 from typing import Any
 
@@ -13,11 +12,10 @@ import torch
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioFeatureExtractor
 from cpc.data.features import Features
+from cpc.probes.abx import ABXProtocol, abx_errors
 from cpc.probes.abx.alignment import alignment_distances, angles, mean_along_alignment
-from cpc.probes.abx.cells import Cells, Groups
 from cpc.probes.abx.errors import abx_error
-from cpc.probes.abx.protocol import ABXProtocol, abx_errors
-from cpc.probes.abx.spans import Spans, frames_of_items
+from cpc.probes.abx.items import Spans, frames_of_items
 from cpc.probes.store import FeatureStore
 
 ALL = ABXProtocol(max_size_group=10_000, max_x_across=10_000)
@@ -191,13 +189,9 @@ def test_averages_are_taken_over_contexts_then_speakers_then_pairs() -> None:
 
 def test_averages_of_cells() -> None:
     """Cells of given errors: a group of one A, one B and one X each, distances 0 or 1."""
-    groups = Groups(
-        contexts=np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]),
-        speakers=np.array([0, 0, 1, 0, 0, 1, 2, 2, 1]),
-        phones=np.array([0, 1, 0, 0, 1, 0, 0, 1, 0]),
-        members=[np.array([item]) for item in range(9)],
-    )
-    cells = Cells(np.array([0, 3, 6]), np.array([1, 4, 7]), np.array([2, 5, 8]))
+    labels = list(zip("cccdddeee", "sstsstuut", "pqppqppqp", strict=True))
+    groups = {label: np.array([item]) for item, label in enumerate(labels)}
+    cells = [(labels[x], labels[x - 2], labels[x - 1]) for x in (2, 5, 8)]
     to_a = {2: 1.0, 5: 0.0, 8: 1.0}
 
     def distances(pairs: np.ndarray) -> np.ndarray:
@@ -205,7 +199,7 @@ def test_averages_of_cells() -> None:
 
     found = abx_error(groups, cells, distances)
     assert found is not None
-    # speaker 0 errs in one context of two, speaker 2 in its only one
+    # speaker s errs in one context of two, speaker u in its only one
     assert found.error_percent == pytest.approx(100 * (1 / 2 + 1) / 2)
     assert found.interval_percent is not None
     assert found.interval_percent[0] <= found.error_percent <= found.interval_percent[1]
@@ -290,14 +284,6 @@ def test_frames_of_an_item_have_their_centres_in_it() -> None:
     spans = frames_of_items(items, np.array([0, 0, 0, 0, 0, 2]), store)
     # centres at 5, 15, 25 ms ...: an onset belongs to its item, an offset does not
     assert list(zip(*spans, strict=True)) == [(0, 2), (0, 1), (1, 0), (1, 1), (3, 7), (103, 2)]
-
-
-def test_forty_thousand_triplets_take_less_than_a_minute() -> None:
-    vectors, spans, items = drawn(1000, 4, 30, 256, seed=6)
-    start = time.perf_counter()
-    found = abx_errors(vectors, spans, items)
-    assert time.perf_counter() - start < 60
-    assert sum(error.num_triplets for error in found.values() if error) > 40_000
 
 
 @pytest.mark.parametrize(

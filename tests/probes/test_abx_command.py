@@ -16,18 +16,10 @@ from cpc.data.audio.manifest import read_manifest
 from cpc.data.features import Features
 from cpc.probes import Extraction
 from cpc.probes.abx.command import abx
-from cpc.probes.abx.protocol import abx_errors
-from cpc.probes.abx.spans import Spans
+from cpc.probes.abx.errors import abx_errors
+from cpc.probes.abx.items import Spans
 
 TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low low high ann"]
-
-
-@pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(
-        model, tmp_path / "run" / "model", provenance={"step": 7, "data": Audio(manifest="unknown").saved_settings}
-    )
-    return tmp_path / "run"
 
 
 @pytest.fixture

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import cpc
 from cpc.cli import main
-from cpc.data import Audio
 from cpc.probes import Probe, fit_probe, store
-
-
-@pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
-    return tmp_path / "model"
 
 
 @pytest.fixture

@@ -17,12 +17,6 @@ from cpc.data.features import Features
 from cpc.probes.embed import embed
 
 
-@pytest.fixture
-def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    cpc.save_pretrained(model, tmp_path / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
-    return tmp_path / "model"
-
-
 def test_folders_keep_their_layout(model: cpc.CPC, model_folder: Path, audio_folder: Path, tmp_path: Path) -> None:
     written = embed(model_folder, [audio_folder], tmp_path / "out", progress=False)
     assert len(written) == 12
@@ -30,7 +24,7 @@ def test_folders_keep_their_layout(model: cpc.CPC, model_folder: Path, audio_fol
     wave = read_audio(audio_folder / "ann" / "2.wav", 16000)  # 44.1 kHz, stereo
     np.testing.assert_allclose(np.load(tmp_path / "out" / "ann" / "2.npy"), Features("c", model)(wave), atol=1e-5)
     sidecar = json.loads((tmp_path / "out" / "ann" / "2.json").read_text())
-    config = json.loads((model_folder / "config.json").read_text())
+    config = json.loads((model_folder / "model" / "config.json").read_text())
     assert sidecar["model_sha256"] == config["sha256"]
     assert (sidecar["hop_samples"], sidecar["first_centre_samples"]) == (160, model.encoder.first_centre_samples)
     assert (sidecar["sample_rate_hz"], sidecar["dim"], sidecar["features"]) == (16000, 10, "c")
@@ -56,7 +50,7 @@ def test_features_that_are_not_finite_are_not_written(
     with torch.no_grad():
         for layer in model.encoder.layers:
             layer.weight.fill_(3e38)
-    cpc.save_pretrained(model, model_folder, provenance={"data": Audio(manifest="unknown").saved_settings})
+    cpc.save_pretrained(model, model_folder / "model", provenance={"data": Audio(manifest="unknown").saved_settings})
     files = [audio_folder / "bob" / "0.flac"]
     with pytest.raises(ValueError, match=r"bob/0\.flac: its features are not finite"):
         embed(model_folder, files, tmp_path / "out", "z", progress=False)

@@ -25,15 +25,13 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: P
     probe_data = audio(train_split=None)
     task = Task("phones", probe_data, folds="speaker", num_folds=3)
     extraction = Extraction(progress=False)
-    comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=3.0), extraction)
-    extractor = probe_data.feature_extractor(["c"], model)
-    comparison.probe({"c": "cpc"}, [extractor], 1)
-    comparison.guess("majority", model)
+    comparison = Comparison(probe_data, ["c"], ["majority"], ProbeProtocol(l2=3.0), extraction=extraction)
+    comparison.measure([task], model, lambda _: model)
     found = comparison.results["phones"]["cpc"]
 
-    store = FeatureStore.extract(extractor, task.rows, probe_data.name, extraction)
+    store = FeatureStore.extract(probe_data.feature_extractor(["c"], model), task.rows, probe_data.name, extraction)
     examples = task.examples("train", store, "c")
-    x, y, speakers = examples.values[examples.rows], examples.labels, examples.clusters
+    x, y, speakers = examples.values[examples.indices], examples.labels, examples.clusters
     assert len(set(speakers)) == 3
     correct = np.zeros(len(y), bool)
     for train, test in LeaveOneGroupOut().split(x, y, speakers):
@@ -71,8 +69,8 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Prob
     words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
     probe_data = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
     task = Task("word", probe_data, folds="speaker", num_folds=3)
-    comparison = Comparison(probe_data, [task], [task], ProbeProtocol(l2=1.0), Extraction(progress=False))
-    comparison.probe({"c": "cpc"}, [probe_data.feature_extractor(["c"], model)], 1)
+    comparison = Comparison(probe_data, ["c"], [], ProbeProtocol(l2=1.0), extraction=Extraction(progress=False))
+    comparison.measure([task], model, lambda _: model)
     assert comparison.results["word"]["cpc"].num_unseen == 4
 
 

@@ -255,11 +255,7 @@ def test_two_probes_share_a_checkpoint() -> None:
 
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"features": "q"}, "not one of c, z"),
-        ({"learning_rate": 0.0}, "positive"),
-    ],
+    ("arguments", "message"), [({"features": "q"}, "not one of c, z"), ({"learning_rate": 0.0}, "positive")]
 )
 def test_mistakes_are_named(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):

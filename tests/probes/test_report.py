@@ -11,11 +11,11 @@ import pytest
 import scipy
 import soundfile
 import torch
+from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
-from cpc.config.description import build
 from cpc.data import Audio
 from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
@@ -23,7 +23,8 @@ from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.windows import initialisation_windows
 from cpc.data.modality import Modality
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
-from cpc.probes.report import probe
+from cpc.probes.report import _draw_curves, probe
+from cpc.probes.tables import plot_label_efficiency
 
 BOUND = {
     "schema": 1,
@@ -166,48 +167,25 @@ def test_values_agree_with_scikit_learn(
 
 
 def test_untrained_models_are_initialised_as_the_models_own_training_began(
-    model: cpc.CPC,
-    manifest: Manifest,
-    extraction: Extraction,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    model: cpc.CPC, manifest: Manifest, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cpc.save_pretrained(
-        model, tmp_path, provenance={"data": Audio(manifest="unknown", window_samples=1_600).saved_settings}
-    )
-    calls, untrained = [], []
+    """tests/probes/test_supervised.py has the statistics that this leads to."""
+    data = Audio(manifest="unknown", window_samples=1_600).saved_settings
+    cpc.save_pretrained(model, tmp_path, provenance={"data": data})
+    calls = []
 
     def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
         calls.append((len(audio.num_samples), window_samples, num_windows, seed))
         return initialisation_windows(audio, window_samples, num_windows, seed)
 
-    def kept(*arguments: Any, **options: Any) -> cpc.CPC:
-        untrained.append(build(*arguments, **options))
-        return untrained[-1]
-
     monkeypatch.setattr("cpc.data.audio.probe_data.initialisation_windows", windows)
-    monkeypatch.setattr("cpc.probes.open.build", kept)
-    report = probe(
-        tmp_path,
-        manifest.root,
-        "first",
-        features=("c",),
-        baselines=("random", "supervised"),
-        supervised=BRIEF,
-        num_random_models=2,
-        extraction=extraction,
-        out=tmp_path / "deeper" / "probe.json",
-    )
-    content = json.loads((tmp_path / "deeper" / "probe.json").read_text())
-    assert content == report
-    assert content["data"]["initialisation"]["window_samples"] == 1_600
-    assert content["protocol"]["of_the_run"]["init_args"]["window_samples"] == 1_600
+    options = {"features": ("c",), "baselines": ("random", "supervised"), "supervised": BRIEF, "num_random_models": 2}
+    out = tmp_path / "deeper" / "probe.json"
+    report = probe(tmp_path, manifest.root, "first", extraction=extraction, out=out, **options)
+    assert json.loads(out.read_text()) == report
+    assert report["data"]["initialisation"]["window_samples"] == 1_600
+    assert report["protocol"]["of_the_run"]["init_args"]["window_samples"] == 1_600
     assert calls == [(12, 1_600, 32, seed) for seed in (0, 1, 0)]
-    files = [file for file, split in zip(manifest.files, manifest.column("split"), strict=True) if split == "train"]
-    wave = np.concatenate([soundfile.read(file)[0] for file in files])
-    for network in untrained:
-        assert network.encoder.input_mean.item() == pytest.approx(wave.mean(), rel=1e-4)
-        assert network.encoder.input_std.item() == pytest.approx(wave.std(), rel=1e-5)
 
 
 def test_the_random_baseline_is_of_the_features_probed(
@@ -257,22 +235,8 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
         assert "none of 12 files of the test data are copies of training data" in printed
 
 
-def test_the_encoder_is_not_trained(model_folder: Path, corpus_folder: Path, extraction: Extraction) -> None:
-    before = (model_folder / "model" / "model.safetensors").read_bytes()
-    reports = [
-        probe(model_folder, corpus_folder, "phones", features=("c",), baselines=(), extraction=extraction)
-        for _ in range(2)
-    ]
-    assert (model_folder / "model" / "model.safetensors").read_bytes() == before
-    assert reports[0]["tasks"] == reports[1]["tasks"]
-
-
 def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
-    model_folder: Path,
-    corpus_folder: Path,
-    extraction: Extraction,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    model_folder: Path, corpus_folder: Path, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure() -> None:
         out = tmp_path / "reports" / "report.json"
@@ -308,14 +272,14 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
     [
         ({"task": "colour"}, "no column 'colour'"),
         ({"task": "speaker", "test_split": "dev"}, "needs split 'dev'.*`test_split`"),
-        (
-            {"task": "speaker", "baselines": ("chance",)},
-            "must be among majority, random, .*, fine_tuned, mfcc, logmel",
-        ),
+        ({"task": "speaker", "baselines": ("chance",)}, "must be among majority, random, .*, fine_tuned, mfcc, logmel"),
         ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "train_minutes": 0.0}, "`train_minutes`=0.0 must be positive"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need labels of whole files.*set `pool` to mean"),
-        ({"task": "speaker", "baselines": ("neighbours",)}, "neighbours are whole files.*set `pool` to mean"),
+        (
+            {"task": "speaker", "baselines": ("neighbours",)},
+            "neighbours has one vector for a whole file.*`pool` to mean",
+        ),
     ],
 )
 def test_mistakes_show_before_anything_is_computed(
@@ -386,18 +350,6 @@ def test_files_as_a_whole_have_what_images_have(
     assert (tmp_path / "label_efficiency.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"scratch_dir": "nowhere"}, "scratch_dir='nowhere' is not a folder"),
-        ({"max_ram_gb": -1.0}, "`max_ram_gb`=-1.0 must be at least 0"),
-    ],
-)
-def test_places_that_make_no_sense(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Extraction(**arguments)
-
-
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_no_stage_is_silent_where_progress_is_shown(
     is_shown: bool,
@@ -434,3 +386,53 @@ def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Ma
         probe(
             model_folder, manifest.root, "first", features=("mfcc",), baselines=("neighbours",), extraction=extraction
         )
+
+
+CURVE = {
+    "shares": [0.01, 0.1, 1.0],
+    "num_labels": [20, 200, 2000],
+    "accuracy_percent": {"cpc": [60.0, 70.0, 80.0], "supervised": [20.0, 50.0, 90.0]},
+}
+
+
+def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
+    figure = plot_label_efficiency(CURVE, "title")
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["supervised", "cpc"]  # the best with all labels first
+    for name, line in lines.items():
+        assert list(line.get_ydata()) == CURVE["accuracy_percent"][name]  # type: ignore[index]
+        across, _ = axes.transData.transform(line.get_xydata()).T
+        assert across[1] - across[0] == pytest.approx(across[2] - across[1])  # a logarithmic axis
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1 %\n20", "10 %\n200", "100 %\n2000"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(lines)
+    assert lines["cpc"].get_color() != lines["supervised"].get_color()
+    figure.savefig(tmp_path / "curve.png")
+    with Image.open(tmp_path / "curve.png") as picture:
+        assert np.asarray(picture).std() > 5
+
+
+def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0], "random": [60.0]}}
+    figure = plot_label_efficiency(curve, "title")
+    assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
+    figure.savefig(tmp_path / "curve.png")
+
+
+def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
+    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0]}}
+    task = {"protocol": {"classes": ["a", "b"], "num_test": 9, "unit": "file"}, "label_efficiency": curve}
+    _draw_curves({"tasks": {"first": task, "age/sex": task}}, tmp_path / "probe.json")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["label_efficiency_age_sex.png", "label_efficiency_first.png"]
+
+
+def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
+    curve = {
+        "shares": [1.0],
+        "num_labels": [50],
+        "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
+    }
+    figure = plot_label_efficiency(curve, r"of $\nothing$")
+    figure.savefig(tmp_path / "curve.png")
+    assert len(figure.legends[0].get_texts()) == 3

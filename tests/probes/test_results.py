@@ -1,27 +1,26 @@
-"""Accuracy, entropies and intervals against hand-made answers and simulation."""
+"""Accuracy, entropies and intervals against hand-made answers and simulation; answers without a trained probe."""
+
+import math
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 from sklearn.metrics import f1_score
 
+from cpc.probes import results
+from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
 from cpc.probes.results import Answers, summarise
 from cpc.probes.task import UNSEEN, Examples
 
 
-def examples(labels: list[int] | np.ndarray, clusters: list[int] | np.ndarray | None = None) -> Examples:
-    labels = np.asarray(labels)
+def answers(predicted: Any, log_likelihood: Any, labels: Any, clusters: Any = None, num_train: int = 1) -> Answers:
     clusters = np.arange(len(labels)) if clusters is None else np.asarray(clusters)
-    return Examples(np.zeros((len(labels), 1), np.float32), np.arange(len(labels)), labels, clusters, clusters)
-
-
-def answers(predicted: list[int], probabilities: list[float]) -> Answers:
-    return Answers(np.array(predicted), np.log(probabilities))
+    return Answers(np.asarray(predicted), np.asarray(log_likelihood), np.asarray(labels), clusters, num_train)
 
 
 def test_by_hand() -> None:
-    test = examples([0, 0, 1, 2], clusters=[0, 0, 1, 1])
-    found = summarise([answers([0, 1, 1, 1], [0.5, 0.25, 0.5, 0.125])], test, 4, num_train=7)
+    found = summarise([answers([0, 1, 1, 1], np.log([0.5, 0.25, 0.5, 0.125]), [0, 0, 1, 2], [0, 0, 1, 1], 7)], 4)
     assert found.accuracy_percent == 50
     assert found.label_entropy_nats == pytest.approx(0.5 * np.log(2) + 0.5 * np.log(4))
     assert found.cross_entropy_nats == pytest.approx((1 + 2 + 1 + 3) / 4 * np.log(2))
@@ -32,8 +31,8 @@ def test_by_hand() -> None:
 
 
 def test_seeds_are_averaged() -> None:
-    test = examples([0, 1])
-    found = summarise([answers([0, 1], [0.5, 0.5]), answers([1, 1], [0.25, 0.5])], test, 2, 1)
+    seeds = ([0, 1], [0.5, 0.5]), ([1, 1], [0.25, 0.5])
+    found = summarise([answers(predicted, np.log(shares), [0, 1]) for predicted, shares in seeds], 2)
     assert found.accuracy_percent_by_seed == [100, 50]
     assert found.accuracy_percent == 75
     assert found.cross_entropy_nats == pytest.approx(5 / 4 * np.log(2))
@@ -41,8 +40,7 @@ def test_seeds_are_averaged() -> None:
 
 
 def test_labels_unseen_in_training_are_errors_and_counted() -> None:
-    test = examples([0, 1, UNSEEN, UNSEEN])
-    found = summarise([Answers(np.array([0, 1, 0, 1]), np.log([0.5, 0.5, np.nan, np.nan]))], test, 2, 1)
+    found = summarise([answers([0, 1, 0, 1], np.log([0.5, 0.5, np.nan, np.nan]), [0, 1, UNSEEN, UNSEEN])], 2)
     assert found.num_unseen == 2
     assert found.accuracy_percent == 50
     assert found.label_entropy_nats == pytest.approx(np.log(2))
@@ -51,7 +49,7 @@ def test_labels_unseen_in_training_are_errors_and_counted() -> None:
 
 def test_the_information_of_perfect_answers_is_the_entropy() -> None:
     labels = np.random.default_rng(0).integers(0, 5, 1000)
-    found = summarise([Answers(labels, np.zeros(1000))], examples(labels), 5, 1)
+    found = summarise([answers(labels, np.zeros(1000), labels)], 5)
     assert found.label_information_nats == pytest.approx(found.label_entropy_nats)
     assert found.accuracy_interval_percent == (100, 100)
 
@@ -59,7 +57,7 @@ def test_the_information_of_perfect_answers_is_the_entropy() -> None:
 def test_f1_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     labels, predicted = rng.choice([UNSEEN, 0, 1, 2, 3], (2, 500), p=[0.1, 0.4, 0.3, 0.15, 0.05]).clip([[UNSEEN], [0]])
-    found = summarise([Answers(predicted, np.zeros(500))], examples(labels), 5, 1)
+    found = summarise([answers(predicted, np.zeros(500), labels)], 5)
     assert found.f1_percent == pytest.approx(100 * f1_score(labels, predicted, average="weighted"))
     seen = [0, 1, 2, 3]  # class 4 has no examples
     macro = f1_score(labels, predicted, average="macro", labels=seen)
@@ -67,7 +65,7 @@ def test_f1_is_scikit_learns() -> None:
 
 
 def test_one_cluster_has_no_interval() -> None:
-    found = summarise([answers([0, 1], [0.5, 0.5])], examples([0, 1], clusters=[3, 3]), 2, 1)
+    found = summarise([answers([0, 1], np.log([0.5, 0.5]), [0, 1], [3, 3])], 2)
     assert found.accuracy_interval_percent is None
     assert found.label_information_interval_nats is None
 
@@ -86,8 +84,7 @@ def test_intervals_cover_what_they_should(num_clusters: int, monkeypatch: pytest
         is_right = rng.random(len(clusters)) < easiness
         # The true label's probability: 0.8 where right, 0.2 where wrong, so H - CE has a known expectation.
         log_likelihood = np.log(np.where(is_right, 0.8, 0.2))
-        answer = Answers(np.where(is_right, labels, 1 - labels), log_likelihood)
-        found = summarise([answer], examples(labels, clusters), 2, 1)
+        found = summarise([answers(np.where(is_right, labels, 1 - labels), log_likelihood, labels, clusters)], 2)
         truths = 60.0, np.log(2) + 0.6 * np.log(0.8) + 0.4 * np.log(0.2)
         intervals = found.accuracy_interval_percent, found.label_information_interval_nats
         covered += [low <= truth <= high for truth, (low, high) in zip(truths, intervals, strict=True)]
@@ -102,8 +99,8 @@ def test_the_width_of_an_interval_is_that_of_students_t() -> None:
     num_right = np.random.default_rng(0).integers(0, size + 1, num_clusters)
     labels = np.zeros(num_clusters * size, int)
     predicted = (np.arange(size) >= num_right[:, None]).astype(int).ravel()
-    answer = Answers(predicted, np.log(np.where(predicted == 0, 0.8, 0.2)))
-    found = summarise([answer], examples(labels, np.repeat(np.arange(num_clusters), size)), 2, 1)
+    clusters, log_likelihood = np.repeat(np.arange(num_clusters), size), np.log(np.where(predicted == 0, 0.8, 0.2))
+    found = summarise([answers(predicted, log_likelihood, labels, clusters)], 2)
     error = (num_right / size).std(ddof=1) / np.sqrt(num_clusters)
     width = 2 * scipy.stats.t.ppf(0.975, num_clusters - 1) * error
     for interval, unit in (
@@ -112,3 +109,72 @@ def test_the_width_of_an_interval_is_that_of_students_t() -> None:
     ):
         assert interval is not None
         assert interval[1] - interval[0] == pytest.approx(unit * width, rel=0.06)
+
+
+def examples(values: np.ndarray, labels: list[int] | np.ndarray) -> Examples:
+    """In a store of twice as many rows, of which every other one is an example."""
+    stored = np.repeat(values, 2, 0)
+    stored[1::2] = -7
+    return Examples(
+        stored, 2 * np.arange(len(labels)), np.array(labels), np.arange(len(labels)), np.arange(len(labels))
+    )
+
+
+def test_answers_by_frequency() -> None:
+    nothing = np.zeros((9, 1), np.float32)
+    (answers,) = answer_by_frequency(examples(nothing, [0, 1, 1]), examples(nothing, [1, 0, 2, UNSEEN]), 3)
+    assert answers.predicted.tolist() == [1, 1, 1, 1]
+    np.testing.assert_allclose(np.exp(answers.log_likelihood_nats), [3 / 6, 2 / 6, 1 / 6, np.nan])
+
+
+def votes_of_a_loop(train: np.ndarray, labels: np.ndarray, example: np.ndarray, num_classes: int, k: int) -> np.ndarray:
+    """Shares of the votes in float64, from the definition."""
+    mean = train.mean(0)
+    similarities = []
+    for other in train:
+        a, b = other - mean, example - mean
+        similarities.append(float(a @ b / math.sqrt((a @ a) * (b @ b))))
+    order = sorted(range(len(train)), key=lambda i: -similarities[i])[:k]
+    votes = [math.exp(similarities[order[-1]] / 0.07) / num_classes] * num_classes
+    for i in order:
+        votes[labels[i]] += math.exp(similarities[i] / 0.07)
+    return np.array(votes) / sum(votes)
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 500])
+def test_votes_are_those_of_a_loop(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bank is far from the origin, so it must be centred; the last block is not full; 500 are more than all."""
+    monkeypatch.setattr(results, "_BLOCK_EXAMPLES", 7)
+    rng = np.random.default_rng(0)
+    labels, test_labels = rng.integers(0, 4, 60), rng.integers(0, 4, 25)
+    centres = 2 * rng.standard_normal((4, 6)) + 50
+    train, test = (centres[of] + 2 * rng.standard_normal((len(of), 6)) for of in (labels, test_labels))
+    (answers,) = answer_by_neighbours(examples(train, labels), examples(test, test_labels), 4, k)
+    expected = np.stack([votes_of_a_loop(train, labels, example, 4, k) for example in test])
+    assert answers.predicted.tolist() == expected.argmax(1).tolist()
+    np.testing.assert_allclose(answers.log_likelihood_nats, np.log(expected[np.arange(25), test_labels]), atol=1e-3)
+    assert 0.3 < (answers.predicted == test_labels).mean() < 1
+    assert answers.log_likelihood_nats.dtype == np.float64
+
+
+def test_half_precision_and_classes_not_seen() -> None:
+    """Grids come in float16; test examples of a class that the bank has not have no likelihood."""
+    rng = np.random.default_rng(0)
+    train = rng.standard_normal((30, 5)).astype(np.float16)
+    labels = rng.integers(0, 3, 30)
+    test_labels = np.array([0, UNSEEN, 2])
+    (found,) = answer_by_neighbours(examples(train, labels), examples(train[:3], test_labels), 3)
+    (exact,) = answer_by_neighbours(
+        examples(train.astype(float), labels), examples(train[:3].astype(float), test_labels), 3
+    )
+    np.testing.assert_array_equal(np.isnan(found.log_likelihood_nats), [False, True, False])
+    np.testing.assert_allclose(found.log_likelihood_nats, exact.log_likelihood_nats, atol=1e-4)
+    assert found.predicted.tolist() == exact.predicted.tolist()
+
+
+def test_no_likelihood_is_zero() -> None:
+    """A class that none of the neighbours is of keeps a share."""
+    train = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [-0.9, 0.2]])
+    (answers,) = answer_by_neighbours(examples(train, [0, 0, 1, 1]), examples(train[:1], [1]), 2, 2)
+    assert answers.predicted.tolist() == [0]
+    assert -5 < answers.log_likelihood_nats[0] < -1

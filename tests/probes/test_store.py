@@ -56,7 +56,7 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
     assert not isinstance(store.values["c"], np.memmap)
     assert store.num_empty == 1
     for row in (0, 2, 3):
-        np.testing.assert_allclose(store.vectors(row, "c"), features(audio.waves[row]), atol=1e-6)
+        np.testing.assert_allclose(store.values["c"][store.span(row)], features(audio.waves[row]), atol=1e-6)
 
 
 def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +86,8 @@ def test_a_memory_mapped_store_gives_identical_probes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cpc.probes.hidden_layer.BLOCK_ROWS", 64)  # several blocks, several groups
-    monkeypatch.setattr("cpc.probes.hidden_layer._GROUP_BYTES", 4 * 10 * 64 * 2)
+    monkeypatch.setattr("cpc.probes.fit.BLOCK_ROWS", 64)  # several blocks, several groups
+    monkeypatch.setattr("cpc.probes.fit._GROUP_BYTES", 4 * 10 * 64 * 2)
     task = Task("phones", audio())
     extractor = task.probe_data.feature_extractor(["z", "c"], model)
     probes = []

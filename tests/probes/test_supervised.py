@@ -33,7 +33,7 @@ def outcome(task: Task, model: cpc.CPC) -> ProbeResult:
         task.probe_data.feature_extractor(["c"], model), task.test, task.probe_data.name, Extraction(progress=False)
     )
     test = task.examples("test", store, "c")
-    return summarise([head.answer(test)], test, len(task.classes), 0)
+    return summarise([head.answer(test)], len(task.classes))
 
 
 @pytest.mark.parametrize(("name", "pool"), [("phones", "frames"), ("first", "mean"), ("speaker", "frames")])

@@ -76,7 +76,7 @@ def test_frames_without_a_label_are_no_examples(
     store = stored(task, model)
     train = task.examples("train", store, "z")
     assert len(train) == 9 * 30
-    frame = train.rows - np.array([store.span(row).start for row in train.clusters.tolist()])
+    frame = train.indices - np.array([store.span(row).start for row in train.clusters.tolist()])
     assert set(frame // 10) == {0, 2, 3}
 
 
@@ -86,7 +86,7 @@ def test_means_are_over_the_frames_of_a_file(manifest: Manifest, audio: Open, mo
     train = task.examples("train", store, "z")
     assert train.values.shape == (12, 12)
     for example, row in enumerate(task.train.tolist()):
-        np.testing.assert_allclose(train.values[example], store.vectors(row, "z").mean(0), rtol=1e-5)
+        np.testing.assert_allclose(train.values[example], store.values["z"][store.span(row)].mean(0), rtol=1e-5)
         assert task.classes[train.labels[example]] == manifest.column("speaker")[row]
 
 
@@ -146,6 +146,7 @@ def test_speakers_that_do_not_meet_say_which_split_to_take(manifest: Manifest, a
         ({"split": ["test"] * 36}, {"name": "first"}, r"needs split 'train', .* has only test.*`train_split`"),
         ({"first": ["same"] * 36}, {"name": "first"}, "only the class 'same' in split 'train'"),
         ({"first": [""] * 36}, {"name": "first"}, "no file of the train part"),
+        ({"first": ["a", "b"] * 6 + [""] * 24}, {"name": "first"}, "no file of the test part"),
         ({}, {"name": "word"}, "no column 'word'"),
         ({}, {"name": "path"}, "another column"),
         ({}, {"name": "first", "test_split": "train"}, "are both 'train'"),

@@ -16,8 +16,8 @@ from cpc.bounds.calibration.page import write_calibration_page
 from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
 from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
-from cpc.bounds.gaussian import optimal_reading_nats
-from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, Task, make_task
+from cpc.bounds.gaussian import optimal_bound_nats
+from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
 from cpc.config.argument_rules import Count, Device, OutFolder, Positive, Range, Seed, checked
 from cpc.config.extras import install_hint
 from cpc.data.device import find_device
@@ -145,7 +145,7 @@ def _check(grid: dict[str, list[Any]]) -> None:
             raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
 
 
-def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[Task]:
+def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[KnownPairs]:
     levels = []
     for information in informations_nats:
         try:
@@ -157,7 +157,7 @@ def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out
 
 
 def _measure(
-    tasks: Sequence[Task],
+    tasks: Sequence[KnownPairs],
     critic: str,
     names: Sequence[str],
     num_candidates: int,
@@ -193,7 +193,7 @@ def _rows(level: Level, num_candidates: int) -> list[Row]:
             "true_nats": truth,
             **asdict(measured),
             "mi_ceiling_nats": math.log(num_candidates) if name == "info_nce" else None,
-            "gaussian_optimum_nats": optimal_reading_nats(truth, num_candidates) if name == "info_nce" else None,
+            "gaussian_optimum_nats": optimal_bound_nats(truth, num_candidates) if name == "info_nce" else None,
         }
         for name, measured in level.measured.items()
     ]

@@ -95,8 +95,4 @@ def perceptron(input_dim: int, output_dim: int) -> list[nn.Module]:
     return [*hidden, nn.Linear(HIDDEN_DIM, output_dim)]
 
 
-CRITICS: dict[str, type[nn.Module]] = {
-    "separable": Separable,
-    "concatenated": Concatenated,
-    "bilinear": BilinearCritic,
-}
+CRITICS: dict[str, type[nn.Module]] = {"separable": Separable, "concatenated": Concatenated, "bilinear": BilinearCritic}

@@ -49,15 +49,7 @@ only in the training of a critic. <i>anchor</i> is then the mean log density rat
 
 
 def write_calibration_page(path: Path, report: dict[str, Any]) -> None:
-    """Write the page.
-
-    Args:
-        path: the HTML file.
-        report: the result of `calibrate`.
-
-    Raises:
-        ValueError: if plotly is not installed.
-    """
+    """Write the result of `calibrate` as a page; raise ValueError if plotly is not installed."""
     words = f"{report['num_matrices']} matrices for each mean; seed {report['seed']}; {report['seconds']:.0f} s."
     if report["training"]:
         words = f"{report['steps']} training steps at each information; {words}"
@@ -83,10 +75,7 @@ def _setting(row: Row) -> tuple[Any, ...]:
 def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
     """Return a chart of mean estimate, bias and variance by true information, one line per estimator.
 
-    Args:
-        rows: rows of one setting.
-        exact: rows of InfoNCE with the exact critic in the same task, dimensions and N. A trained critic cannot exceed
-            them.
+    `exact` are the rows of InfoNCE with the exact critic, which a trained critic cannot exceed.
     """
     setting, informations = rows[0], sorted({row["true_nats"] for row in rows})
     traces: list[Row] = [curve(informations, informations, "truth", GREY, line_dash="dot")]
@@ -109,8 +98,8 @@ def estimate_chart(rows: Sequence[Row], exact: Sequence[Row] = ()) -> Chart:
             traces.append(curve(x, optima, "InfoNCE, Gaussians of many dimensions", BLUE, line_dash="dash"))
             if exact:
                 best = sorted((row["true_nats"], row["mean_nats"]) for row in exact)
-                truths, readings = zip(*best, strict=True)
-                traces.append(curve(truths, readings, "InfoNCE, exact critic", BLUE, line_dash="dot"))
+                truths, estimates = zip(*best, strict=True)
+                traces.append(curve(truths, estimates, "InfoNCE, exact critic", BLUE, line_dash="dot"))
     traces.append(_ceiling(setting, informations[0], informations[-1]))
     table, most = _table(rows), max(informations)
     return Chart(
@@ -159,9 +148,7 @@ def course_chart(courses: Sequence[Row]) -> Chart:
         f"{min(level_steps):.1f} to {max(level_steps):.1f} nats.",
         traces=traces,
         layout=layout(
-            460,
-            xaxis=axis("training step"),
-            yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(level_steps)]),
+            460, xaxis=axis("training step"), yaxis=axis("estimate (nats)", range=[-0.5, 1.5 * max(level_steps)])
         ),
         table=Table(["estimator", "true (nats)", "last block (nats)"], rows),
     )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cpc.bounds.calibration.critics import CRITICS, Baseline
 from cpc.bounds.estimators import ESTIMATORS
-from cpc.bounds.tasks import Task
+from cpc.bounds.tasks import KnownPairs
 
 LEARNING_RATE = 1e-3
 MOST_GRADIENT = 10.0  # norm to which the gradient is clipped: the exp() of one large score could make training diverge
@@ -64,23 +64,14 @@ class Level:
 
 
 def measure_exact(
-    task: Task,
+    task: KnownPairs,
     names: Iterable[str],
     num_candidates: int,
     num_matrices: int,
     generator: torch.Generator,
     device: str = "cpu",
 ) -> Level:
-    """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1.
-
-    Args:
-        task: task with known information.
-        names: names of estimators.
-        num_candidates: N, pairs of a matrix.
-        num_matrices: R.
-        generator: source of the pairs, on the CPU.
-        device: device of the computation.
-    """
+    """Measure estimators with the exact critic, each with its best offset. The exact baseline is 1."""
     log_baseline = torch.zeros(num_candidates, dtype=torch.float64, device=device)
     samples = (task.sample(num_candidates, generator) for _ in range(num_matrices))
     pairs = ((x.to(device), y.to(device)) for x, y in samples)
@@ -100,7 +91,7 @@ def trainable(names: Sequence[str]) -> list[list[str]]:
 
 
 def train(
-    tasks: Sequence[Task],
+    tasks: Sequence[KnownPairs],
     names: Sequence[str],
     critic: str,
     num_candidates: int,
@@ -112,17 +103,7 @@ def train(
     """Train one critic, and measure every estimator that shares its objective, as in figure 2 of Poole et al. 2019.
 
     Adam has learning rate 1e-3, and the norm of the gradient is clipped to 10. The critic is trained on all levels, one
-    after the other.
-
-    Args:
-        tasks: the same task at L informations.
-        names: estimators of one objective, a group of `trainable`.
-        critic: a name in `CRITICS`.
-        num_candidates: N, pairs of a batch and of a matrix.
-        num_steps: training steps at each level.
-        num_matrices: R, new matrices at the end of each level.
-        seed: seed of weights and pairs.
-        device: device of the computation.
+    after the other: `num_steps` on each. The estimators `names` share one objective (a group of `trainable`).
 
     Raises:
         FloatingPointError: if the objective is not finite.
@@ -136,7 +117,7 @@ def train(
     objective, needs_baseline = _objective(names[0]), ESTIMATORS[names[0]].needs_baseline
     optimiser = torch.optim.Adam(networks.parameters(), LEARNING_RATE)
 
-    def scored(task: Task, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def scored(task: KnownPairs, num_batches: int) -> Iterator[tuple[Tensor, Tensor | None]]:
         for _ in range(num_batches):
             x, y = (values.to(device, torch.float32) for values in task.sample(num_candidates, generator))
             yield score(x, y), log_baseline(x) if needs_baseline else None
@@ -171,7 +152,7 @@ def train(
 
 @torch.no_grad()
 def _measured(
-    task: Task, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
+    task: KnownPairs, matrices: Iterable[tuple[Tensor, Tensor | None]], offsets: Mapping[str, float]
 ) -> dict[str, Measured]:
     """Measure every estimator, with its offset added to the scores, on every matrix of scores with its baseline."""
     estimates: dict[str, list[Tensor]] = {name: [] for name in offsets}
@@ -184,7 +165,7 @@ def _measured(
 def _read(name: str, scores: Tensor, log_baseline: Tensor | None) -> Tensor:
     """Return the estimate of one matrix, with the baseline if the estimator needs it."""
     estimator = ESTIMATORS[name]
-    return estimator.read(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
+    return estimator.estimate(scores, **({"log_baseline": log_baseline} if estimator.needs_baseline else {})).nats
 
 
 def _objective(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:

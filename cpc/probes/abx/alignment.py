@@ -41,12 +41,7 @@ def mean_along_alignment(
 
     This is dynamic time warping as in libri-light's `dtw.pyx`. A step of a path advances by one frame in x, in y, or in
     both. Paths of equal cost may differ in length, so a rule decides between predecessors of equal cost: a step in both
-    comes first, then a step in y.
-
-    Args:
-        distances: distances between frames, padded at the ends.
-        num_x: S of each pair, at least 1.
-        num_y: T of each pair, at least 1.
+    comes first, then a step in y. The distances of a pair are padded beyond its `num_x` and `num_y` frames.
     """
     num_rows = distances.shape[1]
     # Row i is shifted by i columns, so that a column holds an antidiagonal, whose cells do not depend on each other.
@@ -73,18 +68,9 @@ def mean_along_alignment(
 def alignment_distances(
     vectors: Any, starts: np.ndarray, lengths: np.ndarray, pairs: np.ndarray, *, device: str = "cpu", progress: bool
 ) -> np.ndarray:
-    """Return the distances of pairs of spans, from 0 to 1.
+    """Return the `[P]` distances, from 0 to 1, of the `[P, 2]` pairs of spans, computed in float64.
 
-    Args:
-        vectors: `[R, D]` array of frames.
-        starts: `[n]` first frame of each span.
-        lengths: `[n]` number of frames of each span, at least 1.
-        pairs: `[P, 2]` indices of the spans x and y.
-        device: device of the computation, in float64.
-        progress: show a progress bar.
-
-    Returns:
-        `[P]` float64.
+    Span i has the frames `starts[i]` to `starts[i] + lengths[i]`, at least one, of the `[R, D]` vectors.
     """
     longest = lengths[pairs].max(1, initial=0)
     order = np.lexsort((lengths[pairs[:, 0]], longest))[::-1]  # batches have similar lengths, the longest first

@@ -19,12 +19,11 @@ from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
 from cpc.model import CPC
-from cpc.probes.abx.files import locate
-from cpc.probes.abx.protocol import ABXProtocol, abx_errors
-from cpc.probes.abx.spans import frames_of_items
-from cpc.probes.clock import Clock
+from cpc.probes.abx.errors import abx_errors
+from cpc.probes.abx.items import frames_of_items, locate
+from cpc.probes.abx.triplets import ABXProtocol
 from cpc.probes.open import build_untrained, check_names, open_probe_data
-from cpc.probes.record import REPORT_NAME, heading, read_report
+from cpc.probes.record import REPORT_NAME, add_seconds, heading, read_report
 from cpc.probes.store import Extraction, FeatureStore
 
 BASELINES = ("random",)
@@ -50,7 +49,7 @@ def abx(
     A, B and X are items of one context. A and X are the same phone, and B is another phone. X is confused if it is
     closer to B than to A. Within speakers, A, B and X have the same speaker; across speakers, X has another speaker
     than A and B. Recordings are encoded whole. Distance, alignment and averages are those of libri-light and ZeroSpeech
-    2021 (Kahn et al. 2020, arXiv:1912.07875), except for the last frame of an item (see `cpc.probes.abx.spans`).
+    2021 (Kahn et al. 2020, arXiv:1912.07875), except for the last frame of an item (see `cpc.probes.abx.items`).
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
@@ -117,23 +116,18 @@ def abx(
     if "random" in baselines:
         passes.append(("random", probe_data.untrained_names(learnt), build_untrained(config, probe_data, trusted, 0)))
     results: dict[str, Any] = {}
-    geometries, clock = {}, Clock()
+    geometries: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
     for source, names, network in passes:
         extractor = probe_data.feature_extractor(names, network)
-        with clock("features"):
+        with add_seconds(seconds, "features"):
             store = FeatureStore.extract(extractor, np.unique(rows), probe_data.name, extraction)
         spans = frames_of_items(listed, rows, store)
         for feature in names:
             name = f"{source}{probe_data.features[feature]}" if source else feature
-            with clock("triplets"):
-                errors = abx_errors(
-                    store.values[feature],
-                    spans,
-                    listed,
-                    protocol,
-                    device=extraction.device,
-                    progress=extraction.progress,
-                )
+            with add_seconds(seconds, "triplets"):
+                options: dict[str, Any] = {"device": extraction.device, "progress": extraction.progress}
+                errors = abx_errors(store.values[feature], spans, listed, protocol, **options)
             records = {mode: None if error is None else asdict(error) for mode, error in errors.items()}
             results[name] = {**records, "num_without_frames": int((spans.lengths == 0).sum())}
             geometries[name] = extractor.geometry(feature)
@@ -148,7 +142,7 @@ def abx(
             **extraction.record(),
         },
         "results": results,
-        "seconds": clock.seconds,
+        "seconds": seconds,
     }
     if name_of_test in earlier:
         print(f"{out} had {name_of_test!r} before: replaced", file=sys.stderr)
@@ -202,7 +196,7 @@ def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
 
 def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:
     _, cells = protocol.cells(items)
-    if not any(len(mode_cells.a) for mode_cells in cells.values()):
+    if not any(cells.values()):
         raise ValueError(
             f"{path}: its {len(items)} items do not form a triplet. A and B must be two phones of one speaker between "
             "the same neighbours, and X the phone of A between these neighbours; list the items of more speech"

@@ -1,18 +1,21 @@
-"""ABX errors (the share of triplets with X closer to B than to A) of cells, averaged as in ZeroSpeech.
+"""ABX errors (the share of triplets with X closer to B than to A), averaged as in ZeroSpeech.
 
-m cells, g groups, P pairs of items, G speakers, Q pairs of phones.
+R stored vectors, D feature dim, n items, m cells, P pairs of items, G speakers, Q pairs of phones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
 
 import numpy as np
-from einops import rearrange
 
-from cpc.probes.abx.cells import Cells, Groups
+from cpc.data.audio.item_files import Items
+from cpc.probes.abx.alignment import alignment_distances
+from cpc.probes.abx.items import Spans
+from cpc.probes.abx.triplets import ABXProtocol, Cell, Groups, Label
 from cpc.probes.results import interval, resample
-
-_MOST_TRIPLETS_TOGETHER = 2**22
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,61 @@ class ABXError:
     num_speakers: int
 
 
-def abx_error(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
-    """Return the error over all triplets of the cells; None if there is no cell.
+def abx_errors(
+    vectors: Any,
+    spans: Spans,
+    items: Items,
+    protocol: ABXProtocol | None = None,
+    *,
+    device: str = "cpu",
+    progress: bool = False,
+) -> dict[str, ABXError | None]:
+    """Return how often features confuse two phones.
 
     Args:
-        groups: the groups of the items.
-        cells: cells of these groups.
-        distances: returns the `[P]` distances of `[P, 2]` pairs of items, with X first.
+        vectors: `[R, D]` array of frames.
+        spans: the frames of each item; items without frames are left out.
+        items: the items.
+        protocol: the choice of triplets.
+        device: device of the computation, in float64.
+        progress: show progress bars.
+
+    Returns:
+        The errors `within` and `across` speakers; None if there is no triplet.
+
+    Raises:
+        ValueError: if there is not one span for each item, or a span has frames that do not exist or are not finite.
     """
-    if not len(cells.a):
+    if not len(spans.starts) == len(spans.lengths) == len(items):
+        raise ValueError(f"there are {len(spans.starts)} spans for {len(items)} items: give one span per item")
+    for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
+        if not 0 <= start <= start + length <= len(vectors):
+            raise ValueError(
+                f"item {row} has the frames {start} to {start + length}, but there are only {len(vectors)} frames"
+            )
+        if not np.isfinite(vectors[start : start + length]).all():
+            raise ValueError(f"item {row} has frames that are not finite, at {start} to {start + length}")
+    kept = np.flatnonzero(spans.lengths)
+    if not len(kept):
+        return {"within": None, "across": None}
+    groups, cells = (protocol or ABXProtocol()).cells(items.take(kept))
+    distances = partial(
+        alignment_distances, vectors, spans.starts[kept], spans.lengths[kept], device=device, progress=progress
+    )
+    return {mode: abx_error(groups, mode_cells, distances) for mode, mode_cells in cells.items()}
+
+
+def abx_error(groups: Groups, cells: Sequence[Cell], distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
+    """Return the error over all triplets of the cells; None if there is no cell.
+
+    `distances` returns the `[P]` distances of `[P, 2]` pairs of items, with X first.
+    """
+    if not cells:
         return None
     errors, num_triplets = cell_errors(groups, cells, distances)
-    speakers, speaker = np.unique(groups.speakers[cells.a], return_inverse=True)
-    phones = np.stack([groups.phones[cells.a], groups.phones[cells.b]])
-    pairs, pair = np.unique(phones, axis=1, return_inverse=True)
-    sums, counts = np.zeros((2, len(speakers), pairs.shape[1]))
+    speakers, speaker = np.unique([a[1] for _, a, _ in cells], return_inverse=True)
+    pairs, pair = np.unique([(a[2], b[2]) for _, a, b in cells], axis=0, return_inverse=True)
+    sums, counts = np.zeros((2, len(speakers), len(pairs)))
     np.add.at(sums, (speaker, pair), errors)
     np.add.at(counts, (speaker, pair), 1)
     means, is_present = sums / np.maximum(counts, 1), counts > 0
@@ -62,76 +105,48 @@ def abx_error(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np
         error_percent=100 * float((means.sum(0) / is_present.sum(0)).mean()),
         interval_percent=None if len(speakers) == 1 else _interval_percent(means, is_present),
         num_triplets=num_triplets,
-        num_cells=len(errors),
-        num_phone_pairs=pairs.shape[1],
+        num_cells=len(cells),
+        num_phone_pairs=len(pairs),
         num_speakers=len(speakers),
     )
 
 
-def cell_errors(groups: Groups, cells: Cells, distances: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, int]:
+def cell_errors(
+    groups: Groups, cells: Sequence[Cell], distances: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, int]:
     """Return the `[m]` errors of the cells, where a tie counts half, and the number of all triplets."""
-    sizes = np.array([len(items) for items in groups.members])
-    table = _DistanceTable(groups, np.concatenate([_pairs(cells.x, cells.a), _pairs(cells.x, cells.b)]), distances)
-    is_within = cells.a == cells.x
-    shapes, shape_of_cell = np.unique(
-        np.stack([sizes[cells.x], sizes[cells.a], sizes[cells.b], is_within]), axis=1, return_inverse=True
-    )
-    errors, num_triplets = np.empty(len(is_within)), 0
-    for index, (num_x, num_a, num_b, within) in enumerate(shapes.T.tolist()):
-        same_shape = np.flatnonzero(shape_of_cell == index)
-        is_triplet = ~np.eye(num_x, dtype=bool) if within else np.ones((num_x, num_a), bool)  # X is never A itself
-        triplets_per_cell = int(is_triplet.sum()) * num_b
-        num_triplets += triplets_per_cell * len(same_shape)
-        for chosen in np.array_split(same_shape, 1 + len(same_shape) * triplets_per_cell // _MOST_TRIPLETS_TOGETHER):
-            a_distances = table.between(cells.x[chosen], cells.a[chosen], num_x, num_a)[:, is_triplet]
-            b_distances = table.between(cells.x[chosen], cells.b[chosen], num_x, num_b)[:, np.nonzero(is_triplet)[0]]
-            wrong = (a_distances[..., None] > b_distances) + 0.5 * (a_distances[..., None] == b_distances)
-            errors[chosen] = wrong.mean((1, 2))
-    return errors, num_triplets
+    pairs = list(dict.fromkeys((x, other) for x, a, b in cells for other in (a, b)))
+    table = dict(zip(pairs, _group_distances(groups, pairs, distances), strict=True))
+    errors, num_triplets = [], 0
+    for (x, a), same in groupby(cells, lambda cell: cell[:2]):
+        by_b = [table[x, b] for *_, b in same]
+        sizes = np.array([each.shape[1] for each in by_b])
+        to_a, to_b = table[x, a][:, :, None], np.concatenate(by_b, 1)[:, None]
+        is_wrong = (to_a > to_b) + 0.5 * (to_a == to_b)
+        is_triplet = ~np.eye(len(is_wrong), dtype=bool) if a == x else np.ones(is_wrong.shape[:2], bool)  # X is never A
+        is_wrong = is_wrong[is_triplet]
+        errors += (np.add.reduceat(is_wrong.sum(0), np.cumsum(sizes) - sizes) / (len(is_wrong) * sizes)).tolist()
+        num_triplets += is_wrong.size
+    return np.array(errors), num_triplets
 
 
-class _DistanceTable:
-    """Distances between all items of pairs of groups; each pair of items is measured once.
-
-    Args:
-        groups: the groups of the items.
-        pairs: `[p, 2]` pairs of groups; repeated pairs are stored once.
-        distances: returns the distances of pairs of items.
-    """
-
-    def __init__(self, groups: Groups, pairs: np.ndarray, distances: Callable[[np.ndarray], np.ndarray]) -> None:
-        sizes = np.array([len(members) for members in groups.members])
-        items, begins = np.concatenate(groups.members), np.cumsum(sizes) - sizes
-        self._num_groups = len(sizes)
-        self._keys = np.unique(self._key(pairs))
-        xs, others = self._keys // self._num_groups, self._keys % self._num_groups
-        counts = sizes[xs] * sizes[others]
-        self._starts = np.cumsum(counts) - counts
-        pair = np.repeat(np.arange(len(counts)), counts)
-        x, other = np.divmod(np.arange(counts.sum()) - self._starts[pair], sizes[others[pair]])
-        item_pairs = _pairs(items[begins[xs[pair]] + x], items[begins[others[pair]] + other])
-        is_within = xs[pair] == others[pair]
-        item_pairs[is_within] = np.sort(item_pairs[is_within], 1)  # within a group, (j, i) is the pair (i, j)
-        num_items = 1 + int(item_pairs.max())
-        keys, index = np.unique(item_pairs @ (num_items, 1), return_inverse=True)
-        item_pairs = _pairs(*np.divmod(keys, num_items))
-        measured = np.full(len(keys), np.nan)  # pairs of an item with itself are not used and stay NaN
-        differ = item_pairs[:, 0] != item_pairs[:, 1]
-        measured[differ] = distances(item_pairs[differ])
-        self._values = measured[index]
-
-    def between(self, x: np.ndarray, other: np.ndarray, num_x: int, num_others: int) -> np.ndarray:
-        """Return `[m, num_x, num_others]` distances between the items of m pairs of groups of these sizes."""
-        starts = self._starts[np.searchsorted(self._keys, self._key(_pairs(x, other)))]
-        values = self._values[starts[:, None] + np.arange(num_x * num_others)]
-        return rearrange(values, "m (x a) -> m x a", x=num_x)
-
-    def _key(self, pairs: np.ndarray) -> np.ndarray:
-        return pairs @ (self._num_groups, 1)
-
-
-def _pairs(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.stack([first, second], 1)
+def _group_distances(
+    groups: Groups, pairs: Sequence[tuple[Label, Label]], distances: Callable[[np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Return the distances between all items of each pair of groups; each pair of items is measured once."""
+    num_items, keys = 1 + max(int(items.max()) for items in groups.values()), []
+    for x, other in pairs:
+        first, second = groups[x][:, None], groups[other][None]
+        if x == other:  # (j, i) is the pair (i, j)
+            first, second = np.minimum(first, second), np.maximum(first, second)
+        keys.append(first * num_items + second)
+    unique, index = np.unique(np.concatenate([each.ravel() for each in keys]), return_inverse=True)
+    item_pairs = np.stack(np.divmod(unique, num_items), 1)
+    measured = np.full(len(unique), np.nan)  # pairs of an item with itself are not used and stay NaN
+    differ = item_pairs[:, 0] != item_pairs[:, 1]
+    measured[differ] = distances(item_pairs[differ])
+    parts = np.split(measured[index], np.cumsum([each.size for each in keys])[:-1])
+    return [part.reshape(each.shape) for part, each in zip(parts, keys, strict=True)]
 
 
 def _interval_percent(means: np.ndarray, is_present: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.file_names import is_end_of, shortest_names
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
-from cpc.probes.abx.files import rows_of_names
+from cpc.probes.abx.items import rows_of_names
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,8 @@ from cpc.data import Signals
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.encoders import SignalEncoder
-from cpc.probes.classifier import ProbeProtocol
-from cpc.probes.plan import Plan
+from cpc.probes.comparison import Comparison
 from cpc.probes.store import Extraction, FeatureStore
-from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
 
 RATE_HZ, WINDOW = 20.0, 40
@@ -47,7 +45,7 @@ def test_a_recording_has_a_vector_for_each_window_by_half_windows(arrays: list[n
         length = min(WINDOW, len(array))
         windows = [filled[start : start + length] for start in range(0, len(array) - length + 1, WINDOW // 2)]
         expected = hand_features(np.stack(windows).astype(np.float32), RATE_HZ)
-        np.testing.assert_allclose(store.vectors(row, "hand"), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(store.values["hand"][store.span(row)], expected, rtol=1e-5, atol=1e-6)
     task = Task("label", data, pool="mean_std", folds="group", num_folds=4)
     (examples, *_) = [fold.examples("train", store, "hand") for fold in task.folds]
     assert examples.values.shape == (6, 2 * store.values["hand"].shape[1])
@@ -65,7 +63,7 @@ def test_features_that_recordings_lack_are_refused(arrays: list[np.ndarray], tmp
     data = probe_data(arrays, tmp_path)
     with pytest.raises(ValueError, match="`hand_past` are features of windows: set `hop_seconds`"):
         data.feature_extractor(["hand_past"])
-    plan = Plan(data, ["c"], ["hand"], None, None, 1, ProbeProtocol(), SupervisedProtocol())
-    plan.check_tasks([Task("label", data, folds="group", num_folds=2)])
-    with pytest.raises(ValueError, match="hand has no vector for each frame of a recording, but task 'phase' labels"):
-        plan.check_tasks([Task("phase", data, folds="group", num_folds=2)])
+    comparison = Comparison(data, ["c"], ["hand"])
+    comparison.check(Task("label", data, folds="group", num_folds=2))
+    with pytest.raises(ValueError, match="hand has one vector for a whole recording, but task 'phase' labels"):
+        comparison.check(Task("phase", data, folds="group", num_folds=2))

@@ -8,7 +8,7 @@ from cpc.candidates import ClassTable
 from cpc.contexts import LSTM
 from cpc.data import Text
 from cpc.encoders import TokenEncoder
-from cpc.evaluation import measured_tallies
+from cpc.evaluation import held_out_bounds
 from cpc.losses import ClassTableLoss, EvalProtocol
 from cpc.model import CPC
 from cpc.predictors import Bilinear
@@ -24,5 +24,5 @@ def test_an_end_with_nothing_far_enough_ahead_is_passed_over(tmp_path: Path, ski
     text = Text(source=str(tmp_path), tokens="whitespace", batch_size=2, chunk_tokens=20)
     held_out = text.held_out(text.open(model.encoder, to_train=True), model)
     assert held_out.num_batches == -(-41 // 40)
-    (tally,) = measured_tallies(model, held_out, [EvalProtocol("full_softmax", None)]).values()
-    assert tally.compute("full_softmax", "valid").num_rows == [41 - skip_steps]
+    (bound,) = held_out_bounds(model, held_out, [EvalProtocol("full_softmax", None)]).values()
+    assert bound.num_rows == [41 - skip_steps]

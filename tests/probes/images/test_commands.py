@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from cpc.cli import main
 from cpc.config.options import Options
@@ -87,14 +85,8 @@ def test_probe_without_options() -> None:
     [
         (["--alignments", "there.csv"], "unrecognized arguments: --alignments"),
         (["--pool", "mean"], "--pool is 'mean'"),
-        (["--train_minutes", "3"], "--train_minutes is 3"),
-        (["--features", "mfcc"], "must be among z, z_grid, c, c_grid, pixels, hog"),
         (["--label_shares", "0.5", "0"], "--label_shares=0.0 must be positive and at most 1"),
-        (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
-        (["--test_split", "train"], "train_split and test_split are both 'train'"),
-        (["--device", "nowhere"], "--device=nowhere must be auto"),
         (["--task", "speaker"], "task='speaker' is unknown for images: set --task to class"),
-        (["--task", "class", "size"], "task='size' is unknown for images"),
     ],
 )
 def test_probe_refuses(
@@ -104,36 +96,3 @@ def test_probe_refuses(
     printed = refusal(["probe", str(model_folder), "--data", str(source), *task, *options], capsys)
     assert message in printed
     assert not (model_folder / "probe.json").exists()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two classes of photographs, one of them upright and larger, and a file that is no image."""
-    for name, size in (("a/one.png", (28, 28)), ("b/two.jpg", (60, 40))):
-        path = tmp_path / "photographs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        noise = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), np.uint8)
-        Image.fromarray(noise).save(path)
-    (tmp_path / "photographs" / "b" / "broken.png").write_bytes(b"no image")
-    (tmp_path / "photographs" / "b" / "notes.txt").write_text("words")
-    return tmp_path / "photographs"
-
-
-def test_embed(model_folder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["embed", str(model_folder), str(folder), "--out", str(tmp_path / "out")]
-    message = refusal(command, capsys)
-    assert "broken.png" in message
-    assert "set --skip_bad" in message
-    with pytest.warns(UserWarning, match="left out 1 of 3 files"):
-        main([*command, "--skip_bad", "--overwrite"])
-    assert f"2 files written to {tmp_path / 'out'}" in capsys.readouterr().out
-    exact = np.load(tmp_path / "out" / "a" / "one.npy")
-    assert exact.shape == (2, 2, 10)
-    assert "set --overwrite" in refusal([*command, "--skip_bad"], capsys)
-    with pytest.warns(UserWarning, match="left out 1 of 3 files"):
-        main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
-    rough = np.load(tmp_path / "out" / "a" / "one.npy")
-    assert 0 < np.abs(rough - exact).max() < 0.1
-    assert "--device=nowhere must be auto" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)
-    main([*command[:2], str(folder / "a"), "--out", str(tmp_path / "z"), "--features", "z", "--format", "safetensors"])
-    assert sorted(path.name for path in (tmp_path / "z").iterdir()) == ["one.json", "one.safetensors"]

@@ -64,28 +64,11 @@ def test_whole_images_for_a_fully_convolutional_encoder(tmp_path: Path, model: c
     assert json.loads((tmp_path / "out" / "24.json").read_text())["load_size"] == 24
 
 
-def test_bad_files_stop_or_are_counted(model_folder: Path, tmp_path: Path) -> None:
-    write_noise(tmp_path / "in" / "good.png")
-    (tmp_path / "in" / "broken.jpg").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"broken\.jpg.*skip_bad"):
-        embed(model_folder, [tmp_path / "in"], tmp_path / "out", progress=False)
-    with pytest.warns(UserWarning, match=r"left out 1 of 2 files:\n.*broken\.jpg"):
-        written = embed(
-            model_folder, [tmp_path / "in"], tmp_path / "out", skip_bad=True, overwrite=True, progress=False
-        )
-    assert [path.name for path in written] == ["good.npy"]
-
-
 def test_what_cannot_work_is_refused_before_anything_is_written(
     model: cpc.CPC, model_folder: Path, tmp_path: Path
 ) -> None:
     write_noise(tmp_path / "a" / "one.png")
-    write_noise(tmp_path / "b" / "one.png")
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match=r"a/one\.png and .*b/one\.png would both be written to .*one\.npy"):
-        embed(model_folder, [tmp_path / "a", tmp_path / "b" / "one.png"], out)
-    with pytest.raises(ValueError, match="no file or folder"):
-        embed(model_folder, [tmp_path / "absent"], out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no image below .*empty \(found: nothing\)"):
         embed(model_folder, [tmp_path / "empty"], out)
@@ -96,10 +79,3 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=r"sound\.wav"):
         embed(model_folder, [tmp_path / "sound.wav"], out)
     assert not out.exists()
-
-
-@pytest.mark.usefixtures("unchecked_types")
-@pytest.mark.parametrize("arguments", [{"features": "pixels"}, {"format": "csv"}])
-def test_mistakes_are_named(arguments: dict, model_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not one of"):
-        embed(model_folder, [tmp_path], tmp_path / "out", **arguments)

@@ -132,7 +132,7 @@ def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., I
     train, test = task.examples("train", store, "pixels"), task.examples("test", store, "pixels")
     assert (train.labels.tolist(), test.labels.tolist()) == ([1, 0, 1], [UNSEEN, 1])
     assert (train.clusters.tolist(), test.clusters.tolist()) == ([0, 2, 2], [4, 6])
-    assert (255 * train.values[train.rows, 0]).round().tolist() == [30, 10, 30]  # pixels and labels stay together
-    assert (255 * test.values[test.rows, 0]).round().tolist() == [20, 30]
+    assert (255 * train.values[train.indices, 0]).round().tolist() == [30, 10, 30]  # pixels and labels stay together
+    assert (255 * test.values[test.indices, 0]).round().tolist() == [20, 30]
     assert task.num_unlabelled == {"train": 2, "test": 1}
     assert Task("class", ImageProbeData(corpus, train_split="valid"), test_split="train").classes == ["a", "b"]

@@ -1,4 +1,4 @@
-"""The linear probe against known answers and scikit-learn."""
+"""The linear probe against known answers and scikit-learn, of dense and of sparse features."""
 
 from dataclasses import asdict
 
@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import scipy
 import torch
+from cpc.data.sentences.bags import SparseRows
+from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
-from cpc.probes import hidden_layer
+from cpc.probes import fit
 from cpc.probes.classifier import ProbeProtocol, standardise
-from cpc.probes.linear import fit_probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
 from cpc.probes.task import Examples
 
@@ -31,7 +33,7 @@ def examples(num: int, separation: float, seed: int) -> Examples:
 def result(separation: float, test: Examples | None = None, num_train: int = 3000):  # type: ignore[no-untyped-def]
     train, test = examples(num_train, separation, 0), test or examples(2000, separation, 1)
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(), seed=0)
-    return summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    return summarise([probe.answer(test)], NUM_CLASSES)
 
 
 def test_agrees_with_scikit_learn() -> None:
@@ -41,7 +43,7 @@ def test_agrees_with_scikit_learn() -> None:
     oracle_percent = 100 * oracle.score(scaler.transform(test.values), test.labels)
     assert 50 < oracle_percent < 95
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=1.0))
-    found = summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    found = summarise([probe.answer(test)], NUM_CLASSES)
     assert found.accuracy_percent == pytest.approx(oracle_percent, abs=0.1)
     weights = probe.weights[0].numpy()
     np.testing.assert_allclose(weights, oracle.coef_, atol=0.01)
@@ -76,7 +78,7 @@ def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> Non
     """From the probe's own weights, by other code."""
     train, test = examples(500, 0.6, 0), examples(700, 0.6, 1)
     probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(hidden=hidden, min_steps=100 if hidden else None), seed=0)
-    found = summarise([probe.answer(test)], test, NUM_CLASSES, len(train))
+    found = summarise([probe.answer(test)], NUM_CLASSES)
     x = StandardScaler().fit(train.values.astype(np.float64)).transform(test.values)
     for i, (weight, bias) in enumerate(zip(probe.weights, probe.biases, strict=True)):
         x = (np.maximum(x, 0) if i else x) @ weight.numpy().T.astype(np.float64) + bias.numpy()
@@ -90,7 +92,7 @@ def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> Non
 def test_standardisation_is_that_of_the_training_part() -> None:
     """Test features shifted and stretched are read wrongly: nothing is refitted to them."""
     test = examples(2000, 5.0, 1)
-    moved = Examples(test.values * 3 + 100, test.rows, test.labels, test.clusters, test.groups)
+    moved = Examples(test.values * 3 + 100, test.indices, test.labels, test.clusters, test.groups)
     assert result(5.0, moved).accuracy_percent < 90
 
 
@@ -115,7 +117,7 @@ def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
     accuracies = []
     for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1, hidden_dim=32)):
         probe = fit_probe(train, 2, protocol, seed=0)
-        accuracies.append(summarise([probe.answer(test)], test, 2, 2000).accuracy_percent)
+        accuracies.append(summarise([probe.answer(test)], 2).accuracy_percent)
     assert accuracies[0] < 65
     assert accuracies[1] > 95
 
@@ -124,12 +126,12 @@ def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
 def test_every_example_comes_once_per_epoch_whatever_the_blocks(
     batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hidden_layer, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(hidden_layer, "_GROUP_BYTES", 4 * 1 * 50 * 3)
+    monkeypatch.setattr(fit, "BLOCK_ROWS", 50)
+    monkeypatch.setattr(fit, "_GROUP_BYTES", 4 * 1 * 50 * 3)
     rows = np.flatnonzero(np.random.default_rng(0).random(1500) < 0.7)
     values = np.arange(1500, dtype=np.float32)[:, None]
     train = Examples(values, rows, rows % 5, rows, rows)
-    batches = list(hidden_layer._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
+    batches = list(fit._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
     x = torch.cat([x for x, _ in batches])[:, 0]
     assert [len(x) for x, _ in batches[:-1]] == [batch_size] * (len(batches) - 1)
     assert x.sort().values.tolist() == rows.tolist()
@@ -182,4 +184,37 @@ def test_the_penalty_is_chosen_and_noted() -> None:
     np.testing.assert_allclose(chosen.weights[0], given.weights[0], atol=3e-4)  # both within tolerance
     small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
-    assert summarise([chosen.answer(test)], test, NUM_CLASSES, 400).l2 == [chosen.l2]
+    assert summarise([chosen.answer(test)], NUM_CLASSES).l2 == [chosen.l2]
+
+
+@pytest.fixture
+def sparse() -> csr_array:
+    return csr_array(random_array((300, 60), density=0.1, rng=np.random.default_rng(0), dtype=np.float32))
+
+
+def sparse_examples(sparse: csr_array, values: SparseRows | np.ndarray, which: slice) -> Examples:
+    labels = np.asarray(sparse[:, [0, 1, 2]].toarray().argmax(1))
+    rows = np.arange(sparse.shape[0])[which]
+    return Examples(values, rows, labels[which], rows, rows)
+
+
+def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> None:
+    train, test = (sparse_examples(sparse, SparseRows(sparse), part) for part in (slice(200), slice(200, 300)))
+    probe = fit_probe(train, 3, ProbeProtocol(l2=0.5))
+    theirs = LogisticRegression(C=2.0, tol=1e-8, max_iter=2000).fit(sparse[:200], train.labels)
+    np.testing.assert_allclose(probe.weights[0], theirs.coef_, atol=5e-3)
+    answers = probe.answer(test)
+    assert (answers.predicted == theirs.predict(sparse[200:])).mean() > 0.98
+    log_likelihood = theirs.predict_log_proba(sparse[200:])[np.arange(100), test.labels]
+    np.testing.assert_allclose(answers.log_likelihood_nats, log_likelihood, atol=2e-2)
+
+
+def test_the_penalty_is_chosen_as_of_dense_features_of_the_same_scale(sparse: csr_array) -> None:
+    dense = sparse.toarray()
+    dense = (dense - dense.mean(0)) / dense.std(0)  # standardising changes nothing, so both probes see the same
+    of_sparse = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(200)), 3, ProbeProtocol())
+    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3, ProbeProtocol())
+    of_all = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(300)), 3, ProbeProtocol())
+    assert of_all.l2 == of_dense.l2
+    assert of_sparse.l2 is not None
+    torch.testing.assert_close(of_all(torch.from_numpy(dense)), of_dense(torch.from_numpy(dense)), atol=0.1, rtol=0.05)

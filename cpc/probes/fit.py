@@ -1,4 +1,4 @@
-"""The probe with a hidden layer: trained by Adam on shuffled minibatches.
+"""The fit of a probe to frozen features: a linear probe is solved, a probe with a hidden layer is trained by Adam.
 
 n examples, D feature dim.
 """
@@ -15,13 +15,52 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.probes.classifier import BLOCK_ROWS, Probe, read, standardise
+from cpc.probes.classifier import BLOCK_ROWS, Probe, ProbeProtocol, standardise
+from cpc.probes.convex import Coordinates, solve
+from cpc.probes.penalty import choose_l2
 from cpc.probes.task import Examples
 
+_TOLERANCE_CHOSEN = 0.01  # tolerance, in standard errors, if the penalty was chosen on a coarse grid
+_TOLERANCE_GIVEN = 0.001  # tolerance with which weights equal scikit-learn's
 _GROUP_BYTES = 256_000_000
 
 
-def fit_hidden(
+def fit_probe(
+    train: Examples,
+    num_classes: int,
+    protocol: ProbeProtocol,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+    *,
+    title: str | None = None,
+    penalty_chosen_by: str = "likelihood",
+) -> Probe:
+    """Fit a probe to frozen features, standardised by the training examples.
+
+    The linear probe minimises the sum of the cross-entropies + l2 / 2 |W|^2, the objective of scikit-learn's
+    LogisticRegression (see `cpc.probes.convex.solve`); its optimum does not depend on the seed. `title` is that of the
+    progress bar, None for no bar; `penalty_chosen_by` is the criterion of `cpc.data.probe_data.ProbeData`.
+    """
+    if protocol.hidden:
+        return _fit_hidden(train, num_classes, protocol, seed, device, title)
+    mean, scale = standardise(train)
+    coordinates = Coordinates(train.values, train.indices, mean, scale, device)
+    l2, start, tolerance = protocol.l2, None, _TOLERANCE_GIVEN
+    with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
+        if l2 is None:
+            l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes, penalty_chosen_by)
+            tolerance = _TOLERANCE_CHOSEN
+        bar.update()
+        solution = solve(coordinates, train.labels, num_classes, l2, start, tolerance)
+        bar.update()
+    probe = Probe(train.values.shape[1], num_classes, l2=l2).requires_grad_(False)
+    fitted = (coordinates.feature_weights(solution.weight), solution.bias, mean, scale)
+    for parameter, values in zip((probe.weights[0], probe.biases[0], probe.mean, probe.scale), fitted, strict=True):
+        parameter.copy_(values)
+    return probe.to(device)
+
+
+def _fit_hidden(
     train: Examples,
     num_classes: int,
     protocol: Any,
@@ -29,15 +68,9 @@ def fit_hidden(
     device: str | torch.device = "cpu",
     title: str | None = None,
 ) -> Probe:
-    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero; see `fit_probe`.
+    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero.
 
-    Args:
-        train: the training examples.
-        num_classes: Y.
-        protocol: a `ProbeProtocol` with a hidden layer, whose fields are all set.
-        seed: seed of the initial weights and the order of the examples.
-        device: device of the computation.
-        title: title of the progress bar; None for no bar.
+    The arguments are those of `fit_probe`; all fields of the protocol are set.
     """
     generator = torch.Generator().manual_seed(seed)
     probe = Probe(train.values.shape[1], num_classes, [protocol.hidden_dim], protocol.l2, generator)
@@ -78,21 +111,21 @@ def _minibatches(
     for group in torch.randperm(len(blocks), generator=generator).split(blocks_per_group):
         chosen = [blocks[i] for i in group.tolist()]
         for block in chosen:
-            _prefetch(train.values, int(train.rows[block[0]]), int(train.rows[block[-1]]))
+            _prefetch(train.values, int(train.indices[block[0]]), int(train.indices[block[-1]]))
         order = np.concatenate([rest, *chosen])
         order = order[torch.randperm(len(order), generator=generator).numpy()]
         num_whole = len(order) // batch_size * batch_size
         for start in range(0, num_whole, batch_size):
             batch = order[start : start + batch_size]
-            yield read(train, batch), torch.from_numpy(train.labels[batch])
+            yield train.read(batch), torch.from_numpy(train.labels[batch])
         rest = order[num_whole:]
     if len(rest):
-        yield read(train, rest), torch.from_numpy(train.labels[rest])
+        yield train.read(rest), torch.from_numpy(train.labels[rest])
 
 
 def _prefetch(values: np.ndarray, first: int, last: int) -> None:
     """Make the disk read these rows of a memory-mapped array in one run, before they are read in random order."""
     mapped = getattr(values, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_WILLNEED"):
-        start = int(first) * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, start, min((int(last) + 1) * values.strides[0], len(mapped)) - start)
+        start = first * values.strides[0] // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, start, min((last + 1) * values.strides[0], len(mapped)) - start)

@@ -1,4 +1,4 @@
-"""The recordings of ABX items.
+"""The recordings of ABX items, and their frames.
 
 n items.
 """
@@ -7,31 +7,42 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from cpc.data.audio.alignments import FrameTimes
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.item_files import Items
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.label_times import MOST_SECONDS_AFTER_END
+from cpc.probes.store import FeatureStore
 
 # Times are rounded. An item that ends after its recording by less than this time is not counted as cut.
 _ROUNDING_SECONDS = 1e-3
 
 
+class Spans(NamedTuple):
+    """The frames of n items in a store.
+
+    Attributes:
+        starts: `[n]` int64 first frame of each item.
+        lengths: `[n]` int64 number of frames of each item; 0 if no frame's centre is in the item.
+    """
+
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
 def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
-    """Find the recordings of items.
+    """Return the items with a recording, their rows `[n]`, and how many end up to 50 ms after their recording.
 
     Args:
         items: the items.
         source: their item file, for messages.
         probe_data: the corpus; its audio is opened only after all names are found.
         skip_bad: leave out items without a recording, and warn how many.
-
-    Returns:
-        The items with a recording, their rows `[n]`, and the number of items that end up to 50 ms after their
-        recording.
 
     Raises:
         ValueError: if recordings are missing or ambiguous, or an item begins after the end of its recording, or ends
@@ -53,16 +64,6 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
     return *_kept(items, rows, is_within, problem, skip_bad), num_cut
 
 
-def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip_bad: bool) -> tuple[Items, np.ndarray]:
-    problem = f"{(~is_fit).sum()} of {len(items)} {problem}"
-    if not is_fit.all() and not (skip_bad and is_fit.any()):
-        raise ValueError(f"{problem}\nname the audio with `data`, or set `skip_bad` to go on without such items")
-    if not is_fit.all():
-        warnings.warn(f"left out {problem}", stacklevel=4)
-    kept = np.flatnonzero(is_fit)
-    return items.take(kept), rows[kept]
-
-
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
     """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
 
@@ -81,11 +82,40 @@ def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
         rows = [row for row in rows_of_stem[bare_name.rpartition("/")[2]] if is_end_of(bare[row], bare_name)]
         rows = [row_of_path[name]] if name in row_of_path else rows
         if len(rows) > 1:
-            listed = name_a_few([paths[row] for row in rows])
             raise ValueError(
-                f"items of {name!r} may be of {len(rows)} files:\n{listed}\nwrite the paths of the manifest into "
-                "the item file"
+                f"items of {name!r} may be of {len(rows)} files:\n{name_a_few([paths[row] for row in rows])}\nwrite "
+                "the paths of the manifest into the item file"
             )
         if rows:
             row_of[name] = rows[0]
     return row_of
+
+
+def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Spans:
+    """Return the frames of each item in the store: the frames with onset <= centre < offset.
+
+    An item that ends after its recording `rows[i]` gets the frames up to the end of the recording; `cpc abx` counts
+    such items. libri-light, and published results that use it, drop the last of these frames by mistake.
+    """
+    first, end = (_frames_before(each, store.extractor.times) for each in (items.onset_seconds, items.offset_seconds))
+    slices = [store.span(row) for row in rows.tolist()]
+    starts, stops = (np.array([getattr(each, name) for each in slices], np.int64) for name in ("start", "stop"))
+    end = np.minimum(starts + end, stops)
+    return Spans(starts + first, np.maximum(end - starts - first, 0))
+
+
+def _frames_before(seconds: np.ndarray, times: FrameTimes) -> np.ndarray:
+    """Return, for each time, the number of frames of a file whose centre is before this time."""
+    hops = (seconds * times.sample_rate_hz - times.first_centre_samples) / times.hop_samples
+    # Decimal times may differ from a centre by a rounding error of 1e-9.
+    return np.maximum(np.ceil(hops.round(6)), 0).astype(np.int64)
+
+
+def _kept(items: Items, rows: np.ndarray, is_fit: np.ndarray, problem: str, skip_bad: bool) -> tuple[Items, np.ndarray]:
+    problem = f"{(~is_fit).sum()} of {len(items)} {problem}"
+    if not is_fit.all() and not (skip_bad and is_fit.any()):
+        raise ValueError(f"{problem}\nname the audio with `data`, or set `skip_bad` to go on without such items")
+    if not is_fit.all():
+        warnings.warn(f"left out {problem}", stacklevel=4)
+    kept = np.flatnonzero(is_fit)
+    return items.take(kept), rows[kept]

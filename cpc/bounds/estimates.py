@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class Reading(NamedTuple):
+class Estimate(NamedTuple):
     """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows, or a function of it.
 
     Every estimator has one of these forms. The terms are stored per row, so that matrices of any shape can be pooled
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
         return difference if self.curve is None else self.curve(difference)
 
 
-def pooled(readings: Sequence[Reading]) -> Reading:
+def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate over the rows of all matrices.
 
     The mean of estimates would weight matrices instead of rows, and would bias logs of means.
@@ -49,13 +49,13 @@ def pooled(readings: Sequence[Reading]) -> Reading:
     Raises:
         ValueError: if there is no estimate, or the estimates have different forms.
     """
-    if len({(reading.is_log, reading.curve) for reading in readings}) != 1:
-        raise ValueError(f"{len(readings)} readings cannot be pooled: give at least one, all of one estimator")
-    joint, log_marginal = (torch.cat(parts) for parts in list(zip(*readings, strict=True))[:2])
-    return readings[0]._replace(joint_nats=joint, log_marginal=log_marginal)
+    if len({(each.is_log, each.curve) for each in estimates}) != 1:
+        raise ValueError(f"{len(estimates)} estimates cannot be pooled: give at least one, all of one estimator")
+    joint, log_marginal = (torch.cat(parts) for parts in list(zip(*estimates, strict=True))[:2])
+    return estimates[0]._replace(joint_nats=joint, log_marginal=log_marginal)
 
 
-class ReadingTally:
+class EstimateTally:
     """An accumulator of estimates: it computes the estimate over all rows and its standard error over matrices.
 
     It stores three numbers per matrix instead of totals, because the exponentials of different matrices have no common
@@ -68,12 +68,12 @@ class ReadingTally:
         self.is_log = False
         self.curve: Callable[[Tensor], Tensor] | None = None
 
-    def update(self, reading: Reading) -> None:
+    def update(self, estimate: Estimate) -> None:
         """Add a matrix."""
-        joint, log_marginal = (part.detach().double() for part in reading[:2])
+        joint, log_marginal = (part.detach().double() for part in estimate[:2])
         self.num_rows.append(len(joint))
         self.sums.append(torch.stack([joint.sum(), log_marginal.logsumexp(0)]))
-        self.is_log, self.curve = reading.is_log, reading.curve
+        self.is_log, self.curve = estimate.is_log, estimate.curve
 
     def compute(self) -> tuple[float, float]:
         """Return the estimate and its standard error in nats; the error of a single matrix is NaN.
@@ -82,7 +82,7 @@ class ReadingTally:
             ValueError: if no matrix was added.
         """
         if not self.num_rows:
-            raise ValueError("no score matrix was added: there is nothing to read")
+            raise ValueError("no score matrix was added: there is no estimate")
         joint, log_marginal = torch.stack(self.sums, 1)
         num_rows = torch.tensor(self.num_rows).to(joint)
         total, log_sum = num_rows.sum(), log_marginal.logsumexp(0)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from einops import rearrange
 
+from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import ESTIMATORS
-from cpc.bounds.readings import Reading, ReadingTally, pooled
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
-from cpc.candidates import bounds_information
-from cpc.candidates import interpretation as strategy_interpretation
+from cpc.candidates import bounds_information, interpretation
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
@@ -25,25 +24,17 @@ from cpc.predictors import Output, Step
 
 INFO_NCE = "info_nce"
 # All but mine (the value of dv), leave_one_out (needs p(z | c)), and anchor (needs a critic that it trained).
-READABLE = tuple(
+SCORE_ESTIMATORS = tuple(
     name for name, each in ESTIMATORS.items() if not each.needs_conditional and name not in ("mine", "anchor")
 )
 
 
-def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
-    """Check that estimators work with the scores of a model and with the strategies.
-
-    Args:
-        estimators: names of estimators.
-        strategies: strategies of the negatives.
-
-    Raises:
-        ValueError: if an estimator does not work with them. The message names the estimator.
-    """
+def check_estimators(estimators: Iterable[str], strategies: Iterable[str] = ()) -> None:
+    """Raise ValueError if an estimator does not work with the scores of a model, or with a strategy."""
     strategies = tuple(strategies)
     for name in estimators:
-        if name not in READABLE:
-            raise ValueError(f"estimators names {name!r}: choose from {', '.join(READABLE)}")
+        if name not in SCORE_ESTIMATORS:
+            raise ValueError(f"estimators names {name!r}: choose from {', '.join(SCORE_ESTIMATORS)}")
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(
                 f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "
@@ -51,17 +42,13 @@ def check_readable(estimators: Iterable[str], strategies: Iterable[str] = ()) ->
             )
 
 
-class HeldOutReadings:
-    """Estimates of every step over batches, a callback for `measured_tallies`.
+class HeldOutEstimates:
+    """Estimates of every step over batches, a callback for `held_out_bounds`.
 
     Every estimator uses the model's scores. InfoNCE determines scores only up to a constant per row. TUBA and I_alpha
     estimate this constant from half of the sequences that negatives come from, and use the other half for the estimate.
-    All other estimators use the raw scores, so most of their estimates are too low.
-
-    Args:
-        model: the model whose queries score.
-        estimators: names in `READABLE`.
-        generators: random generators of the negatives by protocol.
+    All other estimators use the raw scores, so most of their estimates are too low. `generators` are those of the
+    negatives, by protocol.
     """
 
     def __init__(
@@ -69,12 +56,12 @@ class HeldOutReadings:
     ) -> None:
         self.model, self.estimators, self.generators = model, tuple(estimators), generators
         keys = [(protocol, name) for protocol in generators for name in estimators]
-        self.tallies = {key: [ReadingTally() for _ in model.steps] for key in keys}
+        self.tallies = {key: [EstimateTally() for _ in model.steps] for key in keys}
         self.num_candidates = {key: [0] * len(model.steps) for key in keys}  # sums over rows
 
     def __call__(self, protocol: EvalProtocol, output: Output, batch: Batch) -> None:
         """Add the model's output for a batch."""
-        readings: dict[tuple[str, int], list[Reading]] = {}
+        estimates: dict[tuple[str, int], list[Estimate]] = {}
         latents, sequences = rearrange(predicted(output), "b ... d -> (b ...) d"), self.model.sequences(output, batch)
         rows, _ = plan(protocol.strategy, sequences._replace(device=torch.device("cpu")))
         needs_baseline = {name: ESTIMATORS[name].needs_baseline for name in self.estimators}
@@ -86,19 +73,13 @@ class HeldOutReadings:
             )
             for step, scored in found:
                 for name in names:
-                    readings.setdefault((name, step), []).append(read_rows(name, scored))
+                    estimates.setdefault((name, step), []).append(estimate_rows(name, scored))
                     self.num_candidates[protocol, name][step] += scored.num_candidates
-        for (name, step), parts in readings.items():
+        for (name, step), parts in estimates.items():
             self.tallies[protocol, name][step].update(pooled(parts))
 
     def record(self, protocol: EvalProtocol, name: str, split: str) -> dict[str, Any]:
-        """Return the record of an estimator, with lists over the steps; values that are not finite are None.
-
-        Args:
-            protocol: one of the protocols of `generators`.
-            name: name of the estimator.
-            split: split of the data.
-        """
+        """Return the record of an estimator, with lists over the steps; values that are not finite are None."""
         tallies = self.tallies[protocol, name]
         estimates = [tally.compute() if tally.num_rows else (math.nan, math.nan) for tally in tallies]
         nats, errors = zip(*estimates, strict=True)
@@ -120,23 +101,17 @@ class HeldOutReadings:
             "num_candidates": [candidates / rows if rows else None for candidates, rows in counts],
             "estimate_nats": finite(nats),
             "standard_error_nats": finite(errors),
-            "reading": interpretation(name, protocol.strategy, is_grid),
+            "reading": interpret(name, protocol.strategy, is_grid),
         }
 
 
-def interpretation(name: str, strategy: str, is_grid: bool = False) -> str:
-    """Return a legend: the quantity that an estimator estimates with this strategy.
-
-    Args:
-        name: name of the estimator.
-        strategy: strategy of the negatives.
-        is_grid: whether latents are patches.
-    """
-    text = strategy_interpretation(strategy, is_grid)
+def interpret(name: str, strategy: str, is_grid: bool = False) -> str:
+    """Return what an estimator estimates with this strategy; `is_grid`: latents are patches."""
+    text = interpretation(strategy, is_grid)
     return text.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else text
 
 
-def readings_table(records: Sequence[dict[str, Any]]) -> str:
+def estimates_table(records: Sequence[dict[str, Any]]) -> str:
     """Return a table of records of one strategy, with a line per step and a column per estimator."""
     first = records[0]
     lines = [
@@ -151,11 +126,11 @@ def readings_table(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def read_rows(name: str, rows: ScoredRows) -> Reading:
-    """Return the estimate of an estimator in `READABLE` from rows; a baseline is the mean over the rows' `baseline`."""
+def estimate_rows(name: str, rows: ScoredRows) -> Estimate:
+    """Return the estimate of an estimator from rows; a baseline is the mean over the rows' `baseline`."""
     scores, positives, candidates, baseline = rows
     options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
-    return ESTIMATORS[name].read(scores, positives, candidates, **options)
+    return ESTIMATORS[name].estimate(scores, positives, candidates, **options)
 
 
 def _cell(nats: float | None, error: float | None) -> str:
