@@ -146,6 +146,14 @@ class Modality(ABC):
             "--trainer.callbacks null"
         )
 
+    def prepare(self, corpus: Any, *, to_train: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
+        """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done.
+
+        Args:
+            corpus: the opened corpus.
+            to_train: whether training batches will be read, besides others.
+        """
+
     def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics
         """Set the encoder's input statistics to those of the training split; by default nothing is set."""
 

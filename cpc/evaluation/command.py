@@ -124,6 +124,7 @@ def evaluate(
     if isinstance(modality, MapStyleModality) and not negatives:
         strategies = modality.measurable(corpus, modality.eval_split, strategies)
     modality.check_split(corpus, modality.eval_split, strategies, own)
+    modality.prepare(corpus)
     held_out = modality.held_out(
         corpus,
         model,

@@ -83,6 +83,7 @@ class PretrainingData(pl.LightningDataModule):
         for probe in trainer.callbacks:
             if isinstance(probe, OnlineProbe):
                 self.class_names(probe.task)
+        modality.prepare(corpus, to_train=True)
         if not model.is_initialised:
             modality.standardise(model.encoder, corpus)
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}

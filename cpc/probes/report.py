@@ -136,6 +136,7 @@ def probe(
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
     plan.check_tasks(tasks)
+    probe_data.prepare()
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     comparison = Comparison(probe_data, tasks, probed, plan.probe, extraction, label_shares or ())
     trained_on = config["provenance"].get("trained_on") if probe_data.is_content_of_training else None

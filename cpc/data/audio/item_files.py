@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.audio.file_names import refuse
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.folders import require_utf8
+from cpc.data.store.folders import refuse, require_utf8
 from cpc.data.store.tables import number_or_nan
 from cpc.data.store.text_files import read_text
 

@@ -4,9 +4,8 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from cpc.data.audio.file_names import refuse
 from cpc.data.audio.headers import COUNT_COLUMNS
-from cpc.data.store.folders import composed, names_in_table
+from cpc.data.store.folders import composed, names_in_table, refuse
 from cpc.data.store.tables import read_table
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.audio.file_names import refuse
 from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import refuse_doubles
+from cpc.data.store.folders import refuse, refuse_doubles
 from cpc.data.store.tables import format_table, number_or_nan, read_table
 
 MANIFEST_NAME = "manifest.csv"
@@ -59,6 +58,21 @@ class Manifest:
     def paths(self) -> list[str]:
         """The paths in the manifest; labels and alignments name files by these paths."""
         return self.columns["path"]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the recordings, which are their paths."""
+        return self.paths
+
+    @property
+    def splits(self) -> list[str]:
+        """The split column, or "" for every file without it."""
+        return self.columns.get("split", [""] * len(self))
+
+    @property
+    def groups(self) -> list[str]:
+        """The speaker column, or "" for every file without it."""
+        return self.columns.get("speaker", [""] * len(self))
 
     @property
     def files(self) -> list[Path]:

@@ -20,6 +20,8 @@ _SLACK = 1e-6  # in samples: a time that is rounded this much still lies on its 
 class Labels(ABC):
     """The labels of one task for all recordings of a source."""
 
+    is_checked = False
+
     @property
     @abstractmethod
     def classes(self) -> list[str]:

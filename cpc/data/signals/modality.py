@@ -3,16 +3,19 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
-from cpc.data.signals.corpus import SignalCorpus
-from cpc.data.signals.in_memory import ArrayRecordings
-from cpc.data.signals.pack import PackedSignals
+from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.data.signals.rates import choose_model_channels, is_nameless
 from cpc.data.signals.recordings import Recordings, draw_lacking_splits, read_recordings
@@ -20,8 +23,6 @@ from cpc.data.signals.sharded import open_sharded_signals
 from cpc.data.signals.units import convert_units
 from cpc.data.store.contents import say, say_contents
 from cpc.data.store.shards import Shards, is_sharded
-
-NUM_INITIALISATION_WINDOWS = 32
 
 
 @dataclass(kw_only=True)
@@ -125,7 +126,7 @@ class Signals(MapStyleModality):
         """Return the length of a window at the encoder's rate; at least one sample."""
         return max(1, round(self.window_seconds * encoder.sample_rate_hz))
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> SignalCorpus:
+    def open(self, encoder: Any, *, to_train: bool = False) -> RecordingCorpus:
         """Open the source, whose channels and rate must be those of the encoder.
 
         Channels are read by the names that the encoder has, and converted to its units. With `to_train` an encoder
@@ -159,12 +160,22 @@ class Signals(MapStyleModality):
             say(f"data: {recordings.source}: {conversions}")
         if to_train and hasattr(encoder, "set_channels"):
             self._name_channels(encoder, recordings)
-        if self.labels is not None:
-            self._check_task(recordings.labels, self.labels)
-        window_samples = self.window_samples(encoder)
-        return SignalCorpus(recordings, encoder, window_samples, self.labels, self.cache_dir, self.skip_bad, signals)
+        if self.labels is not None and self.labels not in recordings.labels:
+            known = ", ".join(recordings.labels) or "none"
+            raise ValueError(f"`labels`={self.labels!r} is not among the labels of the source: {known}")
+        return RecordingCorpus(
+            recordings,
+            encoder,
+            self.window_samples(encoder),
+            partial(self._decode, recordings, signals),
+            frame_labels=None if self.labels is None else partial(_latent_labels, self.labels),
+            has_missing=recordings.missing == "mask",
+        )
 
-    def _name_channels(self, encoder: Any, recordings: Recordings | ArrayRecordings) -> None:
+    def _decode(self, recordings: Recordings, signals: PackedRecordings | None) -> PackedRecordings:
+        return pack_signals(recordings, self.cache_dir, skip_bad=self.skip_bad) if signals is None else signals
+
+    def _name_channels(self, encoder: Any, recordings: Recordings) -> None:
         """Give an encoder the names and units that it lacks; `channels` by number become names, as they are saved."""
         names, units = list(recordings.channels), encoder.units or (recordings.units if any(recordings.units) else None)
         is_named = not is_nameless(names) and len(set(names)) == len(names)
@@ -174,7 +185,7 @@ class Signals(MapStyleModality):
 
     def _read(
         self, names: Sequence[str] | None, units: Sequence[str] | None, rate_hz: float | None
-    ) -> tuple[Recordings | ArrayRecordings, PackedSignals | None, str]:
+    ) -> tuple[Recordings, PackedRecordings | None, str]:
         """Return the recordings of the source, their samples if they are in shards, and a line about conversions.
 
         Args:
@@ -198,7 +209,7 @@ class Signals(MapStyleModality):
         splits = draw_lacking_splits(sharded.splits, sharded.groups, sharded.names, **shares)
         return replace(sharded, splits=splits, channels=channels, units=new_units), signals, conversions
 
-    def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
+    def class_names(self, corpus: Any, task: str) -> list[str]:
         """Return the classes of `group`, or of the labels that `data.labels` names."""
         if task == "group":
             if not corpus.speakers:
@@ -209,7 +220,7 @@ class Signals(MapStyleModality):
                 f"an online probe of signals has the task 'group' or that of `labels`={self.labels!r}, not {task!r}:"
                 f" set `labels` to {task}, or leave the probe out with --trainer.callbacks null"
             )
-        return corpus.recordings.labels[task].classes
+        return corpus.table.labels[task].classes
 
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return windows of the training split without padding."""
@@ -231,17 +242,14 @@ class Signals(MapStyleModality):
         """
         return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
-    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:
+        """Return the probe data of a corpus, which is prepared: windows and labels depend on exact lengths."""
+        if corpus is not None:
+            corpus.prepare()
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
 
     @staticmethod
-    def _check_task(labels: Any, task: str) -> None:
-        if task not in labels:
-            known = ", ".join(labels) or "none"
-            raise ValueError(f"`labels`={task!r} is not among the labels of the source: {known}")
-
-    @staticmethod
-    def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
+    def _predicting(corpus: RecordingCorpus, split: str, model: Any) -> RecordingCorpus:
         """Return the corpus without windows in which nothing is predicted, of which a batch would be an error."""
         num_latents = corpus.num_latents(corpus.rows(split))
         longest, steps = int(num_latents.max()), [step.k for step in model.steps]
@@ -272,3 +280,13 @@ class Signals(MapStyleModality):
                 raise ValueError(f"{problem}: lengthen `window_seconds`, or fill or cut out missing samples")
             say(f"data: {problem}")
         return corpus
+
+
+def _latent_labels(task: str, corpus: RecordingCorpus) -> FrameLabels:
+    corpus.labels(task)  # raises an error on labels that do not fit
+
+    def labels(row: int, start: int, num_latents: int) -> np.ndarray:
+        codes = corpus.latent_codes(task, row, start, num_latents)
+        return np.where(codes < 0, -100, codes)
+
+    return labels

@@ -4,9 +4,9 @@ T samples, t samples of a block, C channels.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,10 +28,10 @@ Missing = Literal["refuse", "mask"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recordings:
-    """The recordings of a source; samples are decoded by `read`.
+    """The recordings of a source; samples of files are decoded by `read`.
 
     Attributes:
-        source: the file or folder.
+        source: the file or folder, or a name for messages.
         names: of each recording, its path relative to the source, or `recording 3`.
         channels: the chosen channels, in order; "0", "1", ... if the source names none.
         sample_rate_hz: rate of all recordings.
@@ -40,29 +40,46 @@ class Recordings:
         labels: task -> labels.
         num_samples: upper bound of each recording's number of samples.
         missing: `refuse` or `mask`, see `read_recordings`.
-        units: unit of each channel, to which all recordings are converted; "" if unknown.
+        units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
+        columns: the channels in the files.
+        version: numbers and strings that change if the content of the files does.
+        reader: decodes the files; None if samples are decoded already.
         factors: `[n, C]` factors of this conversion; None: nothing is converted.
         conversions: a line about them, for messages; "" if nothing is converted.
     """
 
-    source: Path
-    names: list[str]
-    channels: list[str]
+    source: Any
+    names: Sequence[str]
+    channels: Sequence[str]
     sample_rate_hz: float
-    splits: list[str]
-    groups: list[str]
-    labels: dict[str, Labels]
-    num_samples: list[int]
-    missing: Missing
-    columns: Sequence[int]
-    version: Sequence[Any]
-    reader: Reader
-    units: list[str]
-    factors: Float64[np.ndarray, "n C"] | None
-    conversions: str
+    splits: Sequence[str]
+    groups: Sequence[str]
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    missing: str = "refuse"
+    units: Sequence[str] = ()
+    num_samples: Sequence[int] = ()
+    columns: Sequence[int] = ()
+    version: Sequence[Any] = ()
+    reader: Reader | None = None
+    factors: Float64[np.ndarray, "n C"] | None = None
+    conversions: str = ""
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def rows(self, split: str | None) -> np.ndarray:
+        """Return the rows of a split; None: of all.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        rows = np.flatnonzero([split in (None, each) for each in self.splits])
+        if not len(rows):
+            raise ValueError(
+                f"there are no recordings of split {split!r}, only of {', '.join(sorted(set(self.splits)))}: name one "
+                "of these, or hold recordings out with `valid_share` and `test_share`"
+            )
+        return rows
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
         """Yield a recording in blocks, in `units`; NaN where a sample is missing.
@@ -71,6 +88,7 @@ class Recordings:
             ValueError: naming the recording, if it cannot be decoded or has no samples; naming channel and time too, if
                 a sample is missing or infinite and `missing` is `refuse`. Blocks may have been yielded before.
         """
+        assert self.reader is not None
         num_read, num_known = 0, 0
         for block in self.reader.blocks(row, self.columns):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -96,6 +114,7 @@ class Recordings:
 
     def loaded(self) -> AbstractContextManager[None]:
         """Return a context that holds in memory what several recordings share, while all are read."""
+        assert self.reader is not None
         return self.reader.loaded()
 
     def key(self) -> str:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from cpc.data.images.arrays import open_npz
+from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES
 from cpc.data.signals.folder import OPENERS
-from cpc.data.signals.in_memory import ArrayRecordings
 from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels
-from cpc.data.signals.pack import PackedSignals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.packed import check_skipped
@@ -32,7 +31,7 @@ def is_file_of_signals(path: Path) -> bool:
     return path.suffix.lower() in (".npy", ".ts", *OPENERS)
 
 
-def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
+def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
     """Return names, splits, groups and labels of recordings as JSON; labels per sample are runs of one code."""
     labels = {}
     for task, each in recordings.labels.items():
@@ -47,7 +46,7 @@ def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
     return json_text({"format": 1, **columns, "units": recordings.units}).encode()
 
 
-def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[ArrayRecordings, PackedSignals]:
+def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[Recordings, PackedRecordings]:
     """Return the recordings of shards, and their samples.
 
     Args:
@@ -62,12 +61,12 @@ def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tup
     path = shards.folder / TABLE_NAME
     if not path.is_file():
         raise ValueError(f"{shards.source} holds no signals: name a folder that `cpc data shard` made from signals")
-    packed = PackedSignals(shards.folder, shards)
+    packed = PackedRecordings(shards.folder, shards)
     try:
         table = json.loads(path.read_bytes())
         if table["missing"] not in ("refuse", "mask"):
             raise ValueError(f"missing is {table['missing']!r}")
-        recordings = ArrayRecordings(
+        recordings = Recordings(
             channels=packed.channels,
             sample_rate_hz=packed.sample_rate_hz,
             splits=_strings(table["splits"], len(packed)),

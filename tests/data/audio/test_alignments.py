@@ -150,7 +150,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
         data = Audio(**source)
         corpus = data.open(encoder, to_train=command == "pretrain")
         if command == "pretrain":
-            return set(corpus.labels)
+            return set(corpus.classes)
         return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
 
     with pytest.raises(

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.signals.listing import Reader
-from cpc.data.signals.pack import PackedSignals, pack_signals
+from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.signals.statistics import signal_statistics
 
 RNG = np.random.default_rng(0)
 
@@ -289,7 +290,7 @@ def test_bad_recordings_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
-    def packed(name: str, values: np.ndarray, block: int) -> PackedSignals:
+    def packed(name: str, values: np.ndarray, block: int) -> PackedRecordings:
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "a.npy", values)
         recordings = read_recordings(tmp_path / name, sample_rate_hz=1)

@@ -10,7 +10,7 @@ import torch
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.pack import pack
-from cpc.data.audio.windows import WindowDataset, initialisation_windows, window_draws
+from cpc.data.recordings.windows import WindowDataset, initialisation_windows
 from cpc.data.streams.uniform import UniformBatches
 
 LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
@@ -41,7 +41,7 @@ def audio(manifest: Manifest) -> object:
 
 def test_no_window_crosses_files_and_all_are_of_exact_length(audio: object) -> None:
     dataset = WindowDataset(audio, WINDOW)
-    batches = UniformBatches(**window_draws(audio.num_samples, WINDOW), batch_size=8, seed=0)
+    batches = UniformBatches(**dataset.draws, batch_size=8, seed=0)
     drawn = set()
     for windows in map(batches.batch, range(40)):
         batch = dataset.__getitems__(windows)
@@ -107,7 +107,7 @@ def test_initialisation_windows_are_all_signal_and_come_from_every_file_long_eno
 
 
 def test_initialisation_windows_are_drawn_as_training_draws_them_where_every_file_is_long_enough(audio: object) -> None:
-    windows = UniformBatches(**window_draws(audio.num_samples, 250), batch_size=32, seed=5).batch(0)
+    windows = UniformBatches(**WindowDataset(audio, 250).draws, batch_size=32, seed=5).batch(0)
     assert torch.equal(
         initialisation_windows(audio, 250, 32, seed=5), WindowDataset(audio, 250).__getitems__(windows).x
     )
@@ -118,12 +118,12 @@ def test_initialisation_windows_of_short_files_are_as_long_as_the_median_file(au
     assert x.shape == (16, int(np.median(LENGTHS)))
     assert (x > 0.05).all()
     silent = SimpleNamespace(num_samples=np.zeros(3, np.int64), sample_rate_hz=16000, read=print)
-    with pytest.raises(ValueError, match="none of the 3 audio files holds a sample"):
+    with pytest.raises(ValueError, match="none of the 3 recordings holds a sample"):
         initialisation_windows(silent, 1000, 16, seed=0)
 
 
 def test_arguments_that_do_not_fit(audio: object) -> None:
-    with pytest.raises(ValueError, match="group_ids has 2 entries for 6 audio files"):
+    with pytest.raises(ValueError, match="group_ids has 2 entries for 6 recordings"):
         WindowDataset(audio, WINDOW, group_ids=np.array([0, 1]))
     with pytest.raises(ValueError, match="sequence_ids has 7 entries"):
         WindowDataset(audio, WINDOW, sequence_ids=np.arange(7))
@@ -140,7 +140,7 @@ def test_windows_come_ten_thousand_times_faster_than_real_time(tmp_path: Path) -
         soundfile.write(tmp_path / f"{number}.wav", 0.1 * rng.standard_normal(160000), 16000)
     audio = pack(index_folder(tmp_path, progress=False), 16000, progress=False)
     dataset = WindowDataset(audio, 20480)
-    draws = window_draws(audio.num_samples, 20480)
+    draws = dataset.draws
     batches = list(map(UniformBatches(**draws, batch_size=8, seed=0).batch, range(500)))
     best = np.inf
     for _ in range(5):
