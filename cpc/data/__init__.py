@@ -22,7 +22,7 @@ _MODULES = {
     "PackedImages": "images.pack",
     "PatchAugmentation": "images.patch_augmentation",
     "SameGroupBatches": "streams.same_group",
-    "Segment": "audio.alignments",
+    "Segment": "recordings.labels",
     "Sentences": "sentences.modality",
     "Signals": "signals.modality",
     "Text": "text.modality",

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from cpc.data.audio.alignment_formats import (
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
+from cpc.data.recordings.labels import Segment
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.label_times import check_label_ends
 
@@ -27,14 +28,6 @@ ALIGNMENTS_NAME = "alignments.csv"
 
 _UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)
 _FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
-
-
-class Segment(NamedTuple):
-    """A label with its start and end, in seconds from the start of the file."""
-
-    start_seconds: float
-    end_seconds: float
-    label: str
 
 
 class Alignments:

@@ -13,8 +13,7 @@ from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
 from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
-from cpc.data.signals.folder import OPENERS, find_recordings
-from cpc.data.signals.index import header_errors
+from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
 from cpc.data.signals.listing import GROUP_NAMES
 from cpc.data.store.folders import find_files, name_a_few, refuse, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders

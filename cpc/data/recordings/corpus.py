@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.recordings.labels import RecordingLabels
 from cpc.data.recordings.starts import Starts, known_samples, ranges_of, usable_starts
 from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.recordings.windows import FrameLabels, WindowDataset, unpadded_samples
@@ -111,16 +112,14 @@ class RecordingCorpus(MapStyleCorpus):
         """Return the lengths and sums of the samples of these recordings."""
         return self.samples.content(rows)
 
-    def labels(self, task: str) -> Any:
+    def labels(self, task: str) -> RecordingLabels:
         """Return the labels of a task of signals.
 
         Raises:
             ValueError: if labels end after their recording.
         """
-        labels = self.table.labels[task]
-        if not labels.is_checked:
-            labels.check(f"{self.table.source}, labels {task!r}", self.table.names, self.samples.num_samples)
-            labels.is_checked = True
+        labels: RecordingLabels = self.table.labels[task]
+        labels.check(f"{self.table.source}, labels {task!r}", self.table.names, self.samples.num_samples)
         return labels
 
     def latent_codes(self, task: str, row: int, first_sample: int, num_latents: int) -> Int[np.ndarray, " T"]:

@@ -14,7 +14,6 @@ from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.probe_data import RecordingProbeData, VaryingLabels
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatures, WindowFeatures
 from cpc.data.signals.folder import find_recordings
-from cpc.data.signals.labels import RecordingLabels
 
 
 class SignalProbeData(RecordingProbeData):
@@ -82,7 +81,7 @@ class SignalProbeData(RecordingProbeData):
             row: np.unique(labels.codes(int(self.recording[row]), int(self.start[row]), length)).tolist()
             for row, length in zip(rows.tolist(), lengths, strict=True)
         }
-        if isinstance(labels, RecordingLabels) or self.is_windowed:
+        if self.is_windowed or not labels.vary_within:
             only = {row: codes[0] for row, codes in found.items() if len(codes) == 1 and codes[0] >= 0}
             return Labels({row: labels.classes[code] for row, code in only.items()}, order=labels.classes)
 
@@ -118,7 +117,7 @@ class SignalProbeData(RecordingProbeData):
     def default_pool(self, task: str) -> str:
         """Return `frames` for labels that vary within recordings, otherwise `mean_std`."""
         table = self.corpus.table
-        varies = task in table.labels and not isinstance(table.labels[task], RecordingLabels)
+        varies = task in table.labels and table.labels[task].vary_within
         return "frames" if varies and not self.is_windowed else "mean_std"
 
     def num_samples(self, rows: np.ndarray) -> np.ndarray:  # noqa: D102

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
 

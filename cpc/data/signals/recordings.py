@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from cpc.data.recordings.labels import RecordingLabels, labels_of_segments
 from cpc.data.signals.archives import is_ts, list_ts, ts_files
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
-from cpc.data.signals.labels import IntervalLabels, Labels
 from cpc.data.signals.listing import Listing, Reader, ReadOptions
 from cpc.data.signals.rates import RATE_TOLERANCE
 from cpc.data.signals.units import convert_units
@@ -54,7 +54,7 @@ class Recordings:
     sample_rate_hz: float
     splits: Sequence[str]
     groups: Sequence[str]
-    labels: Mapping[str, Labels] = field(default_factory=dict)
+    labels: Mapping[str, RecordingLabels] = field(default_factory=dict)
     missing: str = "refuse"
     units: Sequence[str] = ()
     num_samples: Sequence[int] = ()
@@ -201,7 +201,7 @@ def read_recordings(
     splits = [split or "train" for split in listing.splits]
     splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
     own_rates = [own or rate for own in listing.own_rates_hz]
-    labels = listing.labels | {task: IntervalLabels(rows, own_rates) for task, rows in listing.intervals.items()}
+    labels = listing.labels | {task: labels_of_segments(rows, own_rates) for task, rows in listing.segments.items()}
     return Recordings(
         source=path,
         names=listing.names,

@@ -4,17 +4,16 @@ n recordings.
 """
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpc.data.images.arrays import open_npz
+from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings
 from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES
 from cpc.data.signals.folder import OPENERS
-from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.packed import check_skipped
@@ -35,12 +34,13 @@ def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
     """Return names, splits, groups and labels of recordings as JSON; labels per sample are runs of one code."""
     labels = {}
     for task, each in recordings.labels.items():
-        if isinstance(each, RecordingLabels):
-            labels[task] = {"classes": each.classes, "codes": each.recording_codes.tolist()}
+        if not each.vary_within:
+            codes = [int(each.codes(row, 0, 1)[0]) for row in range(len(recordings))]
+            labels[task] = {"classes": each.classes, "codes": codes}
         else:
             each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
-            codes = (each.codes(row, 0, length) for row, length in enumerate(packed.lengths.tolist()))
-            labels[task] = {"classes": each.classes, "runs": list(map(_runs, codes))}
+            runs = [_runs(each.codes(row, 0, length)) for row, length in enumerate(packed.lengths.tolist())]
+            labels[task] = {"classes": each.classes, "runs": runs}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups
     columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
     return json_text({"format": 1, **columns, "units": recordings.units}).encode()
@@ -94,21 +94,18 @@ def _runs(codes: np.ndarray) -> list[int]:
     return np.stack([codes[firsts], np.diff(firsts, append=len(codes))], axis=1).ravel().tolist()
 
 
-def _labels(entry: dict[str, Any], lengths: np.ndarray) -> Labels:
+def _labels(entry: dict[str, Any], lengths: np.ndarray) -> RecordingLabels:
     classes = _strings(entry["classes"], len(entry["classes"]))
     if "codes" in entry:
-        names = [*classes, ""]  # -1 is the last one
-        return RecordingLabels([names[code] for code in _integers(entry["codes"], len(lengths), len(classes))], classes)
+        names, codes = [*classes, ""], _integers(entry["codes"], len(lengths), len(classes))  # -1 is the last name
+        return labels_of_recordings([names[code] for code in codes], classes)
     rows = zip(entry["runs"], lengths.tolist(), strict=True)
     runs = [_integers(row, len(row), max(length, len(classes)) + 1).reshape(-1, 2).T for row, length in rows]
     is_sound = all(codes.max(initial=-1) < len(classes) and counts.min(initial=1) > 0 for codes, counts in runs)
     if [int(counts.sum()) for _, counts in runs] != lengths.tolist() or not is_sound:
         raise ValueError("runs of labels do not fit the recordings")
-    return SampleLabels(partial(_load, runs, classes))
-
-
-def _load(runs: list[np.ndarray], classes: list[str]) -> tuple[list[np.ndarray], list[str]]:
-    return [np.repeat(codes.astype(np.int32), counts) for codes, counts in runs], classes
+    firsts = [(np.cumsum(np.append(0, counts)), np.append(codes, -1)) for codes, counts in runs]
+    return RecordingLabels((classes, firsts))
 
 
 def _strings(values: Any, num: int) -> list[str]:

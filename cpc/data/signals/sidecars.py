@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpc.data.signals.labels import Interval
+from cpc.data.recordings.labels import Segment
 from cpc.data.signals.polysomnograms import read_annotations
 from cpc.data.store.tables import number_or_nan, read_table
 
@@ -24,7 +24,7 @@ def split_sidecars(names: Sequence[str]) -> tuple[list[str], list[str]]:
     return [name for name in names if not name.lower().endswith(suffixes)], sidecars
 
 
-def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
+def sidecar_segments(path: Path) -> dict[str, list[Segment]]:
     """Return the labels in the files beside a recording, by task.
 
     `NAME_events.tsv` beside `NAME_eeg.edf` (or another word than `eeg`) is the task `trial_type`, its column.
@@ -34,7 +34,7 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
     Raises:
         ValueError: naming the file, if it cannot be read, a time is illegal, or several hypnograms fit.
     """
-    found: dict[str, list[Interval]] = {}
+    found: dict[str, list[Segment]] = {}
     start, _, _ = path.stem.rpartition("_")
     events = path.with_name(f"{start}_events.tsv")
     if start and path.suffix.lower() in RECORDING_SUFFIXES and events.is_file():
@@ -54,7 +54,7 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
     return {task: rows for task, rows in known.items() if rows}
 
 
-def _read_events(path: Path) -> list[Interval]:
+def _read_events(path: Path) -> list[Segment]:
     names, rows = read_table(path)
     if not {"onset", "duration", "trial_type"} <= set(names):
         return []  # events without types, which BIDS allows
@@ -70,5 +70,5 @@ def _read_events(path: Path) -> list[Interval]:
                 f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; an onset is seconds, a "
                 "duration seconds >= 0; n/a if unknown"
             )
-        intervals.append(Interval(start, start + length, label))
+        intervals.append(Segment(start, start + length, label))
     return intervals

@@ -3,7 +3,7 @@
 t samples of a block, C channels.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.data.signals.labels import Interval
-from cpc.data.signals.listing import ReadOptions
+from cpc.data.signals.listing import ReadOptions, SignalFile
 from cpc.data.signals.times import NUM_HEAD, Clock, is_counter, is_time
 
 
@@ -39,7 +38,7 @@ def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
         table.leave_out(counters)
 
 
-class SignalTable(ABC):
+class SignalTable(SignalFile):
     """A table that is a recording.
 
     Args:
@@ -60,9 +59,8 @@ class SignalTable(ABC):
     """
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
-        self.path, self._expected_hz = path, options.sample_rate_hz
-        self.parts = [path]
-        self.intervals: dict[str, list[Interval]] = {}
+        super().__init__(path, options)
+        self._expected_hz = options.sample_rate_hz
         self.names, self.num_samples = self._open()
         self.sample_labels = [name for name in self.names if name in options.label_columns]
         kept = {*self.sample_labels, *map(str, options.channels or ()), *(options.model_channels or ())}
@@ -96,12 +94,7 @@ class SignalTable(ABC):
             )
 
     @property
-    def units(self) -> list[str]:
-        """The units of the channels, which a table does not say."""
-        return [""] * len(self.channels)
-
-    @property
-    def sample_rate_hz(self) -> float | None:
+    def rate_hz(self) -> float | None:  # type: ignore[override]
         """The rate by the column of time; None without it."""
         return self._clock.sample_rate_hz if self._clock else None
 
@@ -118,10 +111,6 @@ class SignalTable(ABC):
                 previous = float(rows.times[-1])
             first += len(rows.numbers)
             yield rows.numbers
-
-    @abstractmethod
-    def texts(self, name: str) -> list[str]:
-        """Return the cells of one column as text, one per sample."""
 
     @abstractmethod
     def _open(self) -> tuple[list[str], int]:

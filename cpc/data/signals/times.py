@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from cpc.data.signals.rates import RATE_ROUNDING, RATE_TOLERANCE
+from cpc.data.recordings.labels import RATE_ROUNDING
+from cpc.data.signals.rates import RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 NUM_COUNTED = 1024  # rows by which counters are known

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignments, read_alignments, window_labels
+from cpc.data.audio.alignments import Alignments, Track, check_alignments, read_alignments, window_labels
 from cpc.data.audio.items import write_items
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.modality import Audio
+from cpc.data.recordings.labels import Segment
 from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder
 

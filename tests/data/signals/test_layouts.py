@@ -3,7 +3,6 @@
 import dataclasses
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -310,18 +309,15 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
         first.statistics_over(1)
 
 
-class InBlocks:
+class InBlocks(Reader):
     """A reader whose blocks have another size."""
 
     def __init__(self, reader: Reader, size: int) -> None:
-        self._reader, self._size = reader, size
+        def read(_: None, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+            whole = np.concatenate(list(reader.blocks(row, columns)))
+            return (whole[start : start + size] for start in range(0, len(whole), size))
 
-    def loaded(self) -> AbstractContextManager[None]:
-        return self._reader.loaded()
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        whole = np.concatenate(list(self._reader.blocks(row, columns)))
-        return (whole[start : start + self._size] for start in range(0, len(whole), self._size))
+        super().__init__(read)
 
 
 def test_a_pack_is_reused_until_source_or_options_change(tmp_path: Path) -> None:
