@@ -18,6 +18,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
+from cpc.data.streams.resumable_index import is_of_files
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -158,6 +159,7 @@ class MapStyleModality(Modality):
         num_initialisation: largest number of observations for the data-dependent initialisation.
     """
 
+    are_rows_known: ClassVar[bool] = True
     sampler: ClassVar[str] = "uniform"
     speakers_per_batch: ClassVar[int] = 1
     size_option: ClassVar[str] = "batch_size"
@@ -224,8 +226,11 @@ class MapStyleModality(Modality):
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
 
-    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
-        """Return a warning if no batch depends on `speakers_per_batch`, else ""."""
+    def held_out_files(self, held_out: "HeldOut") -> dict[str, Any]:  # type: ignore[override]
+        """Return the digests of the names and the content of the files."""
+        return {name: each for name, each in held_out.windows.draws["made_from"].items() if is_of_files(name)}
+
+    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:  # noqa: D102
         if self.speakers_per_batch == 1 or any(self.sampler_for(name, own) != "uniform" for name in strategies):
             return ""
         advice = "set `sampler` to same_speaker, or " if own in strategies else ""
