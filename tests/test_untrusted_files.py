@@ -29,8 +29,8 @@ from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
+from cpc.data.audio.index import join_labels
 from cpc.data.audio.item_files import read_items
-from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.images.pack import PackedImages
 from cpc.data.images.sharded import TABLE_NAME, read_sharded_images

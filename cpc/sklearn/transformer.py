@@ -22,8 +22,8 @@ from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.pack import ArraySignals
 from cpc.data.signals.arrays import transposed
-from cpc.data.signals.in_memory import ArraySignals
 from cpc.data.signals.modality import Signals
 from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.units import conversion

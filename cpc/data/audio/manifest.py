@@ -119,18 +119,6 @@ class Manifest:
             )
         return self.columns[name]
 
-    def codes(self, name: str) -> tuple[np.ndarray, list[str]]:
-        """Return a column as class indices.
-
-        Returns:
-            `[num_rows]` int64, the index of each cell in the sorted values, or -1 if the cell is empty; and the sorted
-            values.
-        """
-        values = self.column(name)
-        classes = sorted(set(values) - {""})
-        code_of = {value: code for code, value in enumerate(classes)} | {"": -1}
-        return np.array([code_of[value] for value in values], dtype=np.int64), classes
-
     def take(self, rows: Sequence[int] | np.ndarray) -> "Manifest":
         """Return the manifest of only these rows, in this order."""
         return Manifest(self.root, {name: [values[row] for row in rows] for name, values in self.columns.items()})
@@ -230,7 +218,7 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
         absent = [str(file) for file in manifest.files if not file.is_file()]
         refuse(f"of the {len(manifest)} files in {path} are absent", absent)
         refuse_doubles(manifest.root, manifest.paths)
-    speakers = {"speakers": manifest.codes("speaker")[1]} if "speaker" in columns else {}
+    speakers = {"speakers": set(manifest.groups) - {""}} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
 

@@ -48,7 +48,7 @@ def list_npy(path: Path) -> Listing:
         names=[path.name] if array.ndim < 3 else _names(num),
         channels=[str(channel) for channel in range(num_channels)],
         num_samples=[num_samples] * num,
-        reader=Reader(partial(_read_array, spans), partial(open_npy, path)),
+        reader=Reader(partial(read_array, spans), partial(open_npy, path)),
         version=[status.st_size, status.st_mtime_ns],
         layout_problem=transposed(path, num_samples, num_channels),
     )
@@ -92,7 +92,7 @@ def list_npz(path: Path) -> Listing:
         channels=channels,
         sample_rate_hz=_rate(path, arrays["sample_rate_hz"]) if "sample_rate_hz" in arrays else None,
         num_samples=np.diff(spans).ravel().tolist(),
-        reader=Reader(partial(_read_array, spans), partial(load_array, path, signals)),
+        reader=Reader(partial(read_array, spans), partial(load_array, path, signals)),
         version=version,
         splits=[split_called(split) or split for split in splits],
         groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
@@ -114,7 +114,7 @@ def transposed(
     )
 
 
-def _read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+def read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
     """Yield columns of a slice of an array, `[n, T, C]` or one after the other in `[total, C]`."""
     samples = array[row] if array.ndim == 3 else array
     samples = samples[:, None] if samples.ndim == 1 else samples

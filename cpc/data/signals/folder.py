@@ -17,7 +17,7 @@ from cpc.data.recordings.labels import (
     runs_of_samples,
     sort_names,
 )
-from cpc.data.signals.arrays import list_npy, transposed
+from cpc.data.signals.arrays import list_npy, open_npy, read_array, transposed
 from cpc.data.signals.comma_tables import CommaTable
 from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader, ReadOptions, SignalFile
 from cpc.data.signals.parquet import ParquetTable
@@ -50,7 +50,7 @@ class ArrayFile(SignalFile):
         self.channels, self.num_samples = listing.channels, listing.num_samples[0]
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:  # noqa: D102
-        return list_npy(self.path).reader.blocks(0, columns)
+        return read_array(np.array([[0, self.num_samples]]), open_npy(self.path), 0, columns)
 
 
 OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {

@@ -132,7 +132,7 @@ class Listing:
         sample_rate_hz: rate of all recordings; None if the source does not say.
         own_rates_hz: rate of each recording by its own clock, if there are segments; None: that of all.
         num_samples: upper bound of each recording's number of samples.
-        reader: decodes the recordings.
+        reader: decodes the recordings; None if they are decoded.
         version: numbers and strings that change if the content of the source does.
         splits: "" where the source names none, as for all unless given.
         groups: "" where unknown.
@@ -145,8 +145,8 @@ class Listing:
     names: list[str]
     channels: list[str]
     num_samples: list[int]
-    reader: Reader
-    version: Sequence[Any]
+    reader: Reader | None = None
+    version: Sequence[Any] = ()
     sample_rate_hz: float | None = None
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)

@@ -14,7 +14,8 @@ from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings
 from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES
 from cpc.data.signals.folder import OPENERS
-from cpc.data.signals.recordings import Recordings
+from cpc.data.signals.listing import Listing
+from cpc.data.signals.recordings import Missing, Recordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.packed import check_skipped
 from cpc.data.store.shards import Shards
@@ -46,8 +47,10 @@ def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
     return json_text({"format": 1, **columns, "units": recordings.units}).encode()
 
 
-def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[Recordings, PackedRecordings]:
-    """Return the recordings of shards, and their samples.
+def open_sharded_signals(
+    shards: Shards, *, missing: Missing, skip_bad: bool
+) -> tuple[Listing, PackedRecordings, Missing]:
+    """Return the recordings of shards, their samples, and whether samples may be missing.
 
     Args:
         shards: the shards.
@@ -62,30 +65,30 @@ def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tup
     if not path.is_file():
         raise ValueError(f"{shards.source} holds no signals: name a folder that `cpc data shard` made from signals")
     packed = PackedRecordings(shards.folder, shards)
+    num_channels = len(packed.channels)
     try:
         table = json.loads(path.read_bytes())
         if table["missing"] not in ("refuse", "mask"):
             raise ValueError(f"missing is {table['missing']!r}")
-        recordings = Recordings(
+        listing = Listing(
+            names=_strings(table["names"], len(packed)),
             channels=packed.channels,
-            sample_rate_hz=packed.sample_rate_hz,
+            sample_rate_hz=float(packed.sample_rate_hz),
+            num_samples=packed.lengths.tolist(),
             splits=_strings(table["splits"], len(packed)),
             groups=_strings(table["groups"], len(packed)),
-            names=_strings(table["names"], len(packed)),
             labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
-            missing=table["missing"],
-            source=shards.source,
-            units=_strings(table.get("units", [""] * len(packed.channels)), len(packed.channels)),
+            units=[_strings(table.get("units", [""] * num_channels), num_channels)] * len(packed),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} is not a table of signals; is it damaged? {error!r}") from error
-    if missing == "refuse" and recordings.missing == "mask":
+    if missing == "refuse" and table["missing"] == "mask":
         raise ValueError(
             f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
             "mask, or shard the recordings again without it"
         )
     check_skipped(packed, "recording", skip_bad)
-    return recordings, packed
+    return listing, packed, table["missing"]
 
 
 def _runs(codes: np.ndarray) -> list[int]:
