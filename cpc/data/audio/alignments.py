@@ -73,10 +73,8 @@ class Alignments:
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none.
 
-        Names are compared in this order: the same path, the same path without suffix, the same stem.
-
-        Raises:
-            ValueError: if several names match; the message lists them.
+        Names are compared in this order: the same path, the same path without suffix, the same stem. If several match, a
+        ValueError lists them.
         """
         names = self._candidates(path)
         if len(names) > 1:
@@ -136,9 +134,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         tier: name of the tier of a TextGrid; None: `phones`, or the only interval tier.
 
     Raises:
-        ValueError: if `path` does not exist or holds no alignments, a folder holds several formats, a name occurs
-            twice, a table is malformed, or `tier` is given for a format without tiers. A file of one utterance is read
-            and checked when its segments are first used.
+        ValueError: if `path` does not exist or holds no alignments or several formats, a name occurs twice, a table is
+            malformed, or `tier` is given for a format without tiers. A file of one utterance is checked on first use.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -225,8 +222,7 @@ def window_labels(
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
     """Raise an error if alignments do not fit the files; frames of files without an alignment stay unlabelled.
 
-    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the counts in the manifest;
-    without counts, from the headers of the files.
+    Only the alignments of `rows` are read. Lengths come from the manifest; without counts, from the files' headers.
 
     Raises:
         ValueError: if no file has an alignment, no alignment has a label, or a file has several alignments; as

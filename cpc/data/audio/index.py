@@ -155,12 +155,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
 def find_media(root: Path, tables: Sequence[Path] = ()) -> tuple[list[str], bool]:
     """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
 
-    Args:
-        root: the folder.
-        tables: tables of labels, which are no recordings.
-
-    Raises:
-        ValueError: if there are neither.
+    `tables` of labels are no recordings. If there are neither, a ValueError is raised.
     """
     try:
         return find_files(root, AUDIO_SUFFIXES, "audio"), True

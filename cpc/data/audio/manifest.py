@@ -106,11 +106,7 @@ class Manifest:
         return [name for name in self.columns if name not in KNOWN_COLUMNS]
 
     def column(self, name: str) -> list[str]:
-        """Return the values of one column.
-
-        Raises:
-            ValueError: if there is no such column; the message lists the columns.
-        """
+        """Return the values of one column; raise a ValueError that lists the columns if there is none."""
         if name not in self.columns:
             raise ValueError(
                 f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
@@ -124,11 +120,7 @@ class Manifest:
         return Manifest(self.root, {name: [values[row] for row in rows] for name, values in self.columns.items()})
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Return the rows of one split, `[n]` int64; None: all.
-
-        Raises:
-            ValueError: if there is no split column, or the split has no row; the message lists the splits.
-        """
+        """Return the rows of one split, `[n]` int64; None: all. A split without rows is an error that lists the splits."""
         if split is None:
             return np.arange(len(self))
         splits = self.column("split")
@@ -191,8 +183,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether to reject absent files, and files that two rows name in different ways. The check takes
-            about a second per 100 000 files on a local disk.
+        check_files: whether to reject absent files, and files that two rows name in different ways, about a second per
+            100 000 files on a local disk.
 
     Raises:
         ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if

@@ -33,8 +33,7 @@ def pack(
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
     File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. Warnings name clipped files,
-    and files so quiet that 16 bits round them to few levels. An interrupted call leaves no pack behind; the next call
-    starts again.
+    and files so quiet that 16 bits round them to few levels.
 
     Args:
         manifest: the files.
@@ -46,8 +45,7 @@ def pack(
 
     Raises:
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
-            message names the first few. Good files are packed before the error, so a second call with `skip_bad` has
-            nothing to decode.
+            message names the first few. Good files are packed before the error.
         OSError: if the disk is full; no partial pack remains.
     """
     check_rate(sample_rate_hz, "`sample_rate_hz` is")

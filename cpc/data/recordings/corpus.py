@@ -113,11 +113,7 @@ class RecordingCorpus(MapStyleCorpus):
         return self.samples.content(rows)
 
     def labels(self, task: str) -> RecordingLabels:
-        """Return the labels of a task of signals.
-
-        Raises:
-            ValueError: if labels end after their recording.
-        """
+        """Return the labels of a task of signals; raise a ValueError if they end after their recording."""
         labels: RecordingLabels = self.table.labels[task]
         labels.check(f"{self.table.source}, labels {task!r}", self.table.names, self.samples.num_samples)
         return labels

@@ -61,13 +61,7 @@ class RecordingLabels:
         return np.append(-1, codes).astype(np.int64)[run]
 
     def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:
-        """Raise an error on times that do not fit the recordings (see `cpc.data.store.label_times`), once.
-
-        Args:
-            title: name of the labels, for messages.
-            names: names of the recordings.
-            num_samples: length of each recording; 0 if it was left out.
-        """
+        """Raise an error, once, on times that do not fit the lengths of recordings (see `check_label_ends`)."""
         if self.is_checked:
             return
         rows = [row for row, segments in enumerate(self._segments) if segments and num_samples[row]]

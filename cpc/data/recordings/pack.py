@@ -32,11 +32,7 @@ class PackedRecordings(PackedRows):
 
     @property
     def statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation over all samples of audio, exact.
-
-        Raises:
-            ValueError: if no recording holds a sample.
-        """
+        """Mean and standard deviation over all samples of audio, exact; an error if no recording holds a sample."""
         if not self.lengths.any():
             raise ValueError(f"none of the {len(self)} recordings holds a sample, so they have no statistics")
         mean, std = self.statistics_over(LOUDEST)

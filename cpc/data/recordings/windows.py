@@ -57,11 +57,10 @@ class WindowDataset(Dataset[Batch]):
         rows: `[n]` the recordings that windows are cut from; None: all.
         sequence_ids: `[n]` id of each recording's sequence; None: its row.
         group_ids: `[n]` speaker or subject of each recording, or -1 if unknown; None: all unknown.
-        labels: frame labels of a window: called with (row, start, num_latents), returns int64 `[num_latents]`.
+        labels: labels of the latents of a window; None: none.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: split of the corpus, for messages.
-        starts: the samples at which windows begin; None: at every sample from which a whole window follows, or at the
-            first sample of a shorter recording.
+        starts: the samples at which windows begin; None: wherever a whole window follows, and sample 0 of short recordings.
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
         has_missing: whether samples may be missing (NaN).
@@ -115,13 +114,9 @@ class WindowDataset(Dataset[Batch]):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """The arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream`.
+        """The arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream`; an error if no recording holds a sample.
 
-        A recording of L samples has max(1, L // S) windows in a pass, each at a uniformly random start; fewer if starts
-        are excluded.
-
-        Raises:
-            ValueError: if no recording holds a sample.
+        A recording of L samples has max(1, L // S) windows in a pass, at uniformly random starts; fewer if some are excluded.
         """
         num_starts = self.starts.num
         if not num_starts.any():
@@ -187,10 +182,7 @@ class WindowDataset(Dataset[Batch]):
 
 
 def unpadded_samples(lengths: Int[np.ndarray, " n"], window_samples: int) -> int:
-    """Return the length of windows for the initialisation: at most that of the median recording that holds a sample.
-
-    So at least half of the recordings take part.
-    """
+    """Return the length of windows for the initialisation, so short that at least half of the recordings fill one."""
     return min(window_samples, int(np.median(lengths[lengths > 0]))) if lengths.any() else window_samples
 
 
@@ -199,8 +191,7 @@ def initialisation_windows(
 ) -> Float[Tensor, "B S ..."]:
     """Return windows for the data-dependent initialisation, without padding (see `WindowDataset.initialisation`).
 
-    Raises:
-        ValueError: if no recording holds a sample.
+    They are at most as long as the median recording that holds a sample; if none does, a ValueError is raised.
     """
     window_samples = unpadded_samples(np.asarray(samples.num_samples), window_samples)
     return WindowDataset(samples, window_samples).initialisation(num_windows, seed)

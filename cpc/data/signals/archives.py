@@ -29,10 +29,7 @@ def is_ts(path: Path) -> bool:
 def ts_files(path: Path) -> list[Path]:
     """Return the `.ts` files of a folder, or the file together with the one of its name for the other split.
 
-    `NAME_TRAIN.ts` and `NAME_TEST.ts` are the splits of one archive.
-
-    Raises:
-        ValueError: if a folder holds several archives.
+    `NAME_TRAIN.ts` and `NAME_TEST.ts` are the splits of one archive; a folder that holds several is an error.
     """
     folder = path if path.is_dir() else path.parent
     files = sorted(file for file in folder.iterdir() if is_ts(file) and not file.name.startswith("."))
@@ -50,7 +47,7 @@ def list_ts(paths: Sequence[Path]) -> Listing:
     """List the recordings of `.ts` files; the name of a file (`_TRAIN`, `_TEST`) is the split of its recordings.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has timestamps, or differs from the others in channels.
+        ValueError: if a file is damaged, has timestamps, or other channels than the others; the message names it.
     """
     cases = [_read(path) for path in paths]
     names, splits, classes = [], [], []

@@ -38,7 +38,7 @@ def list_npy(path: Path) -> Listing:
     """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or the array has another shape or type.
+        ValueError: if it is damaged, or has another shape or type; the message names the file.
     """
     array = open_npy(path)
     num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
@@ -65,7 +65,7 @@ def list_npz(path: Path) -> Listing:
     their units ("" if unknown); `sample_rate_hz` is a number.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or an array has another type or shape.
+        ValueError: if the file is damaged, or an array has another type or shape; the message names the file.
     """
     with open_npz(path) as archive:
         members = [member.removesuffix(".npy") for member in archive.namelist()]

@@ -93,11 +93,9 @@ class HandMadeFeatures(FeatureExtractor):
 
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
-            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791).
+            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791). Whole recordings
+            have only `hand`.
         probe_data: the rows.
-
-    Raises:
-        ValueError: for features other than `hand` of whole recordings.
     """
 
     def __init__(self, name: str, probe_data: Any) -> None:

@@ -65,15 +65,10 @@ OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
 
 
 def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
-    """List the files of a folder as recordings.
-
-    Args:
-        root: the folder.
-        names: paths relative to it.
-        options: all files must have the chosen channels, and may differ in others.
+    """List files as recordings, by their paths relative to `root`. All have the chosen channels, perhaps among others.
 
     Raises:
-        ValueError: naming a file that cannot be read, or two files of different channels or rates.
+        ValueError: if a file cannot be read, or two have different channels or rates; the message names them.
     """
     files: list[SignalFile] = []
     for name in names:
@@ -131,7 +126,7 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     start, end (seconds from the recording's first sample) and label, and perhaps task.
 
     Raises:
-        ValueError: naming the table or the file, if it is not legal.
+        ValueError: if a table or a file is not legal; the message names it.
     """
     manifest = root / MANIFEST_NAME
     columns: dict[str, list[str]] = {}
@@ -158,10 +153,7 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 
 
 def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
-    """Return the recordings below a folder, relative to it.
-
-    `manifest.csv` and `labels.csv` are left out, and so are files about recordings (see `split_sidecars`), whose number
-    is printed.
+    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out.
 
     Args:
         root: the folder.
@@ -186,13 +178,10 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
 
 
 def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segment]]]:
-    """Read a table of intervals: path, start, end (seconds), label, and perhaps task (`interval` without it).
-
-    The table names recordings by path, file name or stem.
+    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task.
 
     Raises:
-        ValueError: naming the table and the line, if a path is unknown, names several recordings, or a time is not
-            legal.
+        ValueError: if a path is unknown, names several recordings, or a time is not legal; the message names the row.
     """
     columns = _read_columns(path, ("path", "start", "end", "label"))
     keys = list(map(composed, columns["path"]))

@@ -32,7 +32,7 @@ def pack_signals(
 
     Values are in the recordings' `units`; missing samples are NaN. Labels, groups and splits are not in the pack, and
     can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
-    hundred times that of others. An interrupted call leaves no pack behind.
+    hundred times that of others.
 
     Args:
         recordings: the recordings, as `read_recordings` returns them.
@@ -42,8 +42,7 @@ def pack_signals(
         progress: show a progress bar.
 
     Raises:
-        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`), of
-            which the first few are named; the good ones are packed before.
+        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`), as `pack`.
         OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     beside = recordings.source if recordings.source.is_dir() else recordings.source.parent

@@ -29,8 +29,8 @@ class EdfFile(SignalFile):
     """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), the chosen channels have
-            different rates, or the minimum or maximum of a chosen channel is no number, or both are equal.
+        ValueError: if the file is damaged, has no signals or gaps (EDF+D), or a chosen channel has another rate or no
+            range of values; the message names the file.
     """
 
     units: Sequence[str] = ()
@@ -69,11 +69,7 @@ class EdfFile(SignalFile):
 
 
 def read_annotations(path: Path) -> list[Segment]:
-    """Return the annotations of an EDF file, which may hold no signals.
-
-    Raises:
-        ValueError: naming the file, if it is damaged.
-    """
+    """Return the annotations of an EDF file, which may hold no signals; raise a ValueError if it is damaged."""
     with reading(path, _DAMAGE):
         return _segments(_open(path))
 

@@ -68,11 +68,7 @@ class Recordings:
         return len(self.names)
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Return the rows of a split; None: of all.
-
-        Raises:
-            ValueError: if there are none.
-        """
+        """Return the rows of a split (None: of all); raise a ValueError if there are none."""
         rows = np.flatnonzero([split in (None, each) for each in self.splits])
         if not len(rows):
             raise ValueError(
@@ -85,8 +81,8 @@ class Recordings:
         """Yield a recording in blocks, in `units`; NaN where a sample is missing.
 
         Raises:
-            ValueError: naming the recording, if it cannot be decoded or has no samples; naming channel and time too, if
-                a sample is missing or infinite and `missing` is `refuse`. Blocks may have been yielded before.
+            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and `missing`
+                is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
         """
         assert self.reader is not None
         num_read, num_known = 0, 0
@@ -120,7 +116,7 @@ class Recordings:
     def key(self) -> str:
         """Return a hash of all that the samples depend on: content, channels, rate, units, treatment of missing ones.
 
-        The content of files is represented by their paths, sizes and times; that of an npz by its checksums.
+        Paths, sizes and times stand for the content of files, checksums for that of an npz.
         """
         parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
         if self.factors is not None:

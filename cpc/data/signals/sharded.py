@@ -52,11 +52,6 @@ def open_sharded_signals(
 ) -> tuple[Listing, PackedRecordings, Missing]:
     """Return the recordings of shards, their samples, and whether samples may be missing.
 
-    Args:
-        shards: the shards.
-        missing: `refuse` or `mask` missing samples.
-        skip_bad: accept recordings that were left out of the shards.
-
     Raises:
         ValueError: if the shards hold no signals, are damaged, or were made with `missing: mask` and `missing` is
             `refuse`; as `check_skipped`.

@@ -14,10 +14,7 @@ _UNKNOWN = ("", "n/a", "Sleep stage ?")
 
 
 def split_sidecars(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the recordings among files, and the tables and hypnograms about them.
-
-    Tables (csv, tsv) are about recordings if there are EDF, BDF or WFDB files.
-    """
+    """Return the recordings among files, and the hypnograms; also the tables, if there are EDF, BDF or WFDB files."""
     are_tables = any(name.lower().endswith(RECORDING_SUFFIXES) for name in names)
     suffixes = (_HYPNOGRAM, ".csv", ".tsv") if are_tables else (_HYPNOGRAM,)
     sidecars = [name for name in names if name.lower().endswith(suffixes)]
@@ -32,7 +29,7 @@ def sidecar_segments(path: Path) -> dict[str, list[Segment]]:
     without a type or an onset, and unscored stages, have no label.
 
     Raises:
-        ValueError: naming the file, if it cannot be read, a time is illegal, or several hypnograms fit.
+        ValueError: if a file cannot be read, a time is illegal, or several hypnograms fit; the message names the file.
     """
     found: dict[str, list[Segment]] = {}
     start, _, _ = path.stem.rpartition("_")

@@ -24,11 +24,7 @@ class Rows(NamedTuple):
 
 
 def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
-    """Take columns out of the channels of all tables that are counters in each table that is long enough to judge.
-
-    Raises:
-        ValueError: naming a table that has no other channels.
-    """
+    """Take out of the channels what is a counter in each table that is long enough to judge."""
     verdicts: dict[str, set[bool]] = {}
     for table in tables:
         for name, verdict in table.verdicts.items():
@@ -41,21 +37,16 @@ def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
 class SignalTable(SignalFile):
     """A table that is a recording.
 
-    Args:
-        path: the file.
-        options: the rate, the columns of labels, and the chosen channels. A column that is named there is a channel,
-            even if it looks like a time.
+    A column that the options name is a channel, even if it looks like a time.
 
     Attributes:
         names: names of all columns.
-        num_samples: upper bound of the number of rows.
         time_column: the column that gives the rate; None without it.
-        channels: names of the channels; `leave_out_counters` takes the counters out.
         counters: further columns of times, indices and counters, which are no channels.
         verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
 
     Raises:
-        ValueError: naming the file, if its header cannot be read, or no column is a channel.
+        ValueError: if the header cannot be read, or no column is a channel; the message names the file.
     """
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
@@ -77,11 +68,7 @@ class SignalTable(SignalFile):
         self.verdicts = {name: found for name, found in zip(others, verdicts, strict=True) if found is not None}
 
     def leave_out(self, counters: Collection[str]) -> None:
-        """Take counters out of the channels.
-
-        Raises:
-            ValueError: naming the file, if no channel is left.
-        """
+        """Take counters out of the channels; raise a ValueError if no channel is left."""
         self.counters = [name for name in self.channels if name in counters]
         self.channels = [name for name in self.channels if name not in counters]
         self._require_channels()
