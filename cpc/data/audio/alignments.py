@@ -73,8 +73,8 @@ class Alignments:
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none.
 
-        Names are compared in this order: the same path, the same path without suffix, the same stem. If several match, a
-        ValueError lists them.
+        Names are compared in this order: the same path, the same path without suffix, the same stem. A ValueError
+        lists several that match.
         """
         names = self._candidates(path)
         if len(names) > 1:

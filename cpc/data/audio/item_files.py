@@ -23,8 +23,8 @@ HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 class Items:
     """The items of an ABX test, column by column.
 
-    Columns are the audio file (as named in the item file), onset and offset `[n]` in seconds, the phone, the phones before
-    and after it, and the speaker.
+    Columns are the audio file (as named in the item file), onset and offset `[n]` in seconds, the phone, the phones
+    before and after it, and the speaker.
     """
 
     files: Sequence[str]
@@ -56,8 +56,8 @@ class Items:
         """Write the item file, atomically.
 
         Raises:
-            ValueError: if a name is empty, is not UTF-8, or holds a blank (which would shift the columns), or an item is
-                shorter than a microsecond.
+            ValueError: if a name is empty, is not UTF-8, or holds a blank (which would shift the columns), or an item
+                is shorter than a microsecond.
         """
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])

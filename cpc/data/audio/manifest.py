@@ -120,7 +120,7 @@ class Manifest:
         return Manifest(self.root, {name: [values[row] for row in rows] for name, values in self.columns.items()})
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Return the rows of one split, `[n]` int64; None: all. A split without rows is an error that lists the splits."""
+        """Return the rows of one split, `[n]` int64; None: all. A split without rows is an error that lists all."""
         if split is None:
             return np.arange(len(self))
         splits = self.column("split")

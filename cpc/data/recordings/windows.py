@@ -60,7 +60,7 @@ class WindowDataset(Dataset[Batch]):
         labels: labels of the latents of a window; None: none.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
         split: split of the corpus, for messages.
-        starts: the samples at which windows begin; None: wherever a whole window follows, and sample 0 of short recordings.
+        starts: the samples at which windows begin; None: all from which a whole window follows, or 0.
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
         has_missing: whether samples may be missing (NaN).
@@ -114,9 +114,9 @@ class WindowDataset(Dataset[Batch]):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """The arguments `num_slots`, `num_starts` and `made_from` of a `BatchStream`; an error if no recording holds a sample.
+        """The arguments of a `BatchStream`; an error if no recording holds a sample.
 
-        A recording of L samples has max(1, L // S) windows in a pass, at uniformly random starts; fewer if some are excluded.
+        A recording of L samples has max(1, L // S) windows in a pass, at random starts; fewer if some are excluded.
         """
         num_starts = self.starts.num
         if not num_starts.any():

@@ -42,7 +42,7 @@ def pack_signals(
         progress: show a progress bar.
 
     Raises:
-        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`), as `pack`.
+        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
         OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     beside = recordings.source if recordings.source.is_dir() else recordings.source.parent
