@@ -29,8 +29,8 @@ class WfdbRecord(SignalFile):
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
 
     Raises:
-        ValueError: if the header is damaged or has several segments, a file of signals is absent, or the chosen channels
-            have different rates; the message names the file.
+        ValueError: if the header is damaged or has several segments, a file of signals is absent, or the chosen
+            channels have different rates; the message names the file.
     """
 
     units: Sequence[str] = ()

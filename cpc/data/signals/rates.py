@@ -33,7 +33,7 @@ def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Seque
 
 
 def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], source: object) -> list[str]:
-    """Return the channels of all files; raise a ValueError that names two files of other channels, in whatever order."""
+    """Return the channels of all files; raise a ValueError that names two files of other channels, in any order."""
     for other, name in zip(channels[1:], names[1:], strict=True):
         if sorted(other) != sorted(channels[0]):
             raise ValueError(

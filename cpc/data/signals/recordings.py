@@ -81,8 +81,8 @@ class Recordings:
         """Yield a recording in blocks, in `units`; NaN where a sample is missing.
 
         Raises:
-            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and `missing`
-                is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
+            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and
+                `missing` is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
         """
         assert self.reader is not None
         num_read, num_known = 0, 0

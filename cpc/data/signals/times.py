@@ -32,7 +32,7 @@ def is_time(name: str) -> bool:
 def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
     """Return whether a column is a time, an index or a counter, by its first values; None if it is too short to judge.
 
-    A column that is named so is one if its values rise, or none is a number. Any other is one if they rise by a constant.
+    A column that is named so is one if its values rise, or none is a number; any other, if they rise by a constant.
     """
     is_named = is_time(name) or _INDEX_NAME.fullmatch(name.lower()) is not None
     if len(head) < (2 if is_named else _LEAST_COUNTED):
