@@ -8,10 +8,12 @@ import torch
 from opened import open_audio
 
 import cpc.data.audio.modality
-from cpc.data import Audio
+import cpc.data.signals.modality
+from cpc.data import Audio, Signals
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.encoders import SignalEncoder
 
 WINDOW = 800
 LEVELS = {"train": 0.1, "valid": 0.3, "test": 0.5}
@@ -64,6 +66,7 @@ def _no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("audio must not be touched before everything else is checked")
 
     monkeypatch.setattr(cpc.data.audio.modality, "pack", fail)
+    monkeypatch.setattr(cpc.data.signals.modality, "pack_signals", fail)
 
 
 def test_statistics_are_those_of_the_split_that_is_trained_on(folder: Path) -> None:
@@ -89,6 +92,23 @@ def test_what_needs_no_audio_is_found_before_any_is_decoded(folder: Path) -> Non
         corpus.check("train", "valid")
     with pytest.raises(ValueError, match="no alignments at"):
         open_only(folder, alignments=str(folder / "nowhere"))
+
+
+@pytest.mark.usefixtures("_no_decoding")
+def test_only_prepare_decodes(folder: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((4, 50, 1)), split=["train"] * 3 + ["valid"], sample_rate_hz=20.0)
+    audio = Audio(manifest=str(folder), window_samples=WINDOW)
+    signals = Signals(source=str(tmp_path / "x.npz"), window_seconds=1.0)
+    for data, encoder, num in ((audio, Hop160(), 4), (signals, SignalEncoder(1, 4, 20.0), 1)):
+        corpus = data.open(encoder)
+        strategies = ("mixed", "mixed_excluding")
+        assert data.measurable(corpus, "valid", strategies) == strategies[: 1 + (num > 1)]
+        data.check_split(corpus, "train", strategies, "mixed")
+        assert corpus.num_sequences("valid") == len(corpus.rows("valid")) == num
+        with pytest.raises(AssertionError, match=r"call prepare\(\) first"):
+            corpus.windows("train")
+        with pytest.raises(AssertionError, match="must not be touched before"):
+            data.prepare(corpus)
 
 
 @pytest.mark.usefixtures("_no_decoding")

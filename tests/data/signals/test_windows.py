@@ -42,28 +42,6 @@ def data(source: Path, **options: object) -> Signals:
     return Signals(**{"source": str(source), "sample_rate_hz": RATE_HZ, "window_seconds": 5.0, **options})
 
 
-def test_windows_are_parts_of_one_recording_and_nan_after_its_end(source: Path, arrays: list[np.ndarray]) -> None:
-    corpus = opened(data(source), encoder())
-    windows = corpus.windows(None)
-    indices = [(0, 17), (1, 150), (2, 0), (4, 0)]
-    batch = windows.__getitems__(indices)
-    assert batch.num_valid.tolist() == windows.num_valid(indices).tolist() == [100, 100, 90, 1]
-    for x, num_valid, (row, start) in zip(batch.x, batch.num_valid, indices, strict=True):
-        np.testing.assert_array_equal(x[:num_valid], arrays[row][start : start + 100])
-        assert x[num_valid:].isnan().all()
-    assert batch.sequence_id.tolist() == [0, 1, 2, 4]
-    assert [corpus.speakers[group] for group in batch.group_id.tolist()] == ["a", "a", "b", "c"]
-
-
-def test_no_drawn_window_crosses_the_end_of_a_recording(source: Path) -> None:
-    corpus = opened(data(source), encoder())
-    windows = corpus.windows("train")
-    stream = corpus.batches(windows, "uniform", 64, seed=0)
-    seen = {(int(windows.sequence_ids[row]), start) for step in range(40) for row, start in stream.batch(step)}
-    assert {row for row, _ in seen} == {0, 1, 3, 4}
-    assert all(start + 100 <= LENGTHS[row] or start == 0 for row, start in seen)
-
-
 def test_no_window_is_drawn_from_recordings_without_a_prediction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,3 +212,4 @@ def test_refusals_of_encoders_and_splits(source: Path) -> None:
         corpus.check("dev")
     corpus.check("train", needs_speakers=True)
     assert torch.isfinite(corpus.initialisation_windows("train", 8, 0)).all()
+    assert [corpus.speakers[group] for group in corpus.group_ids] == GROUPS
