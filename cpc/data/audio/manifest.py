@@ -147,6 +147,16 @@ class Manifest:
         """Return the content of the CSV with these paths."""
         return format_table(self.columns | {"path": list(paths)})
 
+    def require_files(self, source: Path) -> None:
+        """Raise an error on files that are absent or have two names; take the file system's normal form of Unicode."""
+        for row, (path, file) in enumerate(zip(self.paths, self.files, strict=True)):
+            if not path.isascii() and not file.is_file():
+                forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+                self.paths[row] = next((form for form in forms if (self.root / form).is_file()), path)
+        absent = [str(file) for file in self.files if not file.is_file()]
+        refuse(f"of the {len(self)} files in {source} are absent", absent)
+        refuse_doubles(self.root, self.paths)
+
     def _refuse_parts(self) -> None:
         """Raise an error on an `offset` or a `duration` of a part of a file, since cpc reads whole files."""
         whole = "cpc reads whole files: cut the files, or rename the column if it means something else"
@@ -206,21 +216,10 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:
-        _take_normal_forms(manifest)
-        absent = [str(file) for file in manifest.files if not file.is_file()]
-        refuse(f"of the {len(manifest)} files in {path} are absent", absent)
-        refuse_doubles(manifest.root, manifest.paths)
+        manifest.require_files(path)
     speakers = {"speakers": set(manifest.groups) - {""}} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
-
-
-def _take_normal_forms(manifest: Manifest) -> None:
-    """Replace paths by the file system's names if the two differ only in the normal form of Unicode."""
-    for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
-        if not path.isascii() and not file.is_file():
-            forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
-            manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
 def _relative_to(folder: Path, file: Path) -> str:

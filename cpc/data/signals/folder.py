@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
 from cpc.data.recordings.labels import (
     RecordingLabels,
     Runs,
@@ -32,7 +33,7 @@ from cpc.data.store.parallel import map_in_order
 from cpc.data.store.splits import split_called
 from cpc.data.store.tables import number_or_nan, read_table
 
-MANIFEST_NAME, INTERVALS_NAME = "manifest.csv", "labels.csv"
+INTERVALS_NAME = "labels.csv"
 LABEL_COLUMNS = ("label",)
 
 
@@ -128,17 +129,19 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     Raises:
         ValueError: if a table or a file is not legal; the message names it.
     """
-    manifest = root / MANIFEST_NAME
-    columns: dict[str, list[str]] = {}
-    if manifest.is_file():
-        columns = _read_columns(manifest, ("path",))
+    table, columns = root / MANIFEST_NAME, {}
+    if table.is_file():
+        columns = _read_columns(table, ("path",))
+        try:
+            Manifest(root, columns).require_files(table)
+        except ValueError as error:
+            raise ValueError(f"{table}: {error}") from error
         names = columns.pop("path")
-        absent = [name for name in names if not (root / name).is_file()]
-        if absent or not names:
-            raise ValueError(f"{manifest} names {len(names)} files, of which are absent:\n{name_a_few(absent)}")
+        if not names:
+            raise ValueError(f"{table} has a header and no rows")
     else:
         names = find_recordings(root)
-    refuse_doubles(root, names)
+        refuse_doubles(root, names)
     listing = list_files(root, names, options)
     if "split" in columns:
         listing.splits = [split_called(split) or split for split in columns.pop("split")]

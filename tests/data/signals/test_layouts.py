@@ -160,7 +160,22 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
             r"the column 'time' steps by 0 before sample 6001",
         ),
         ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv, line 2 on: the column 'time' holds no times"),
-        ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"names 1 files, of which are absent:\n  b.csv"),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"},
+            {},
+            r"1 of the 1 files in .* are absent:\n  .*b.csv",
+        ),
+        ({"a.csv": "x\n1\n", "manifest.csv": "path\n"}, {}, r"manifest.csv has a header and no rows"),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path,split\na.csv,train\na.csv,valid\n"},
+            {},
+            r"manifest.csv: 1 paths occur more than once in the manifest:\n  a.csv",
+        ),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path,offset\na.csv,3.5\n"},
+            {},
+            r"manifest.csv: a.csv: offset is '3.5', but must be 0 or empty",
+        ),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
         (
@@ -179,6 +194,12 @@ def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str,
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read(tmp_path, **options)
+
+
+def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> None:
+    (tmp_path / "a\u0308.csv").write_text("x\n1\n2\n")
+    (tmp_path / "manifest.csv").write_text("path,mood\n\u00e4.csv,good\n", encoding="utf-8")
+    assert [own.tolist() for own in read(tmp_path)] == [[[1], [2]]]
 
 
 @pytest.mark.parametrize(
