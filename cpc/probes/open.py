@@ -25,6 +25,8 @@ def open_probe_data(
 ) -> ProbeData:
     """Open the data that a model was trained on, or another source of such data, for probes.
 
+    Call `prepare` of the result before features are computed.
+
     Args:
         config: the model's config.json.
         model: the model.

@@ -123,8 +123,7 @@ class RecordingCorpus(MapStyleCorpus):
         encoder = self.encoder
         centres = np.round(encoder.first_centre_samples + encoder.hop_samples * np.arange(num_latents)).astype(int)
         centres = np.clip(first_sample + centres, 0, max(int(self.samples.num_samples[row]) - 1, 0))
-        codes = self.labels(task).codes(row, int(centres[0]), int(centres[-1] - centres[0]) + 1)
-        return codes[centres - centres[0]]
+        return self.labels(task).codes_at(row, centres)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
         """Return the windows of a split (None: of all recordings), with augmentation in training."""

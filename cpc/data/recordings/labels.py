@@ -14,7 +14,7 @@ from cpc.data.store.label_times import check_label_ends
 RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 _SLACK = 1e-6  # in samples: a time that is rounded this much still lies on its sample
 
-# The first sample of each run, `[m]`, and its code, `[m]`; a run lasts until the next.
+# The first sample of each run, `[m]`, and the codes before the first run and of each run, `[m + 1]`.
 Runs = tuple[np.ndarray, np.ndarray]
 Content = tuple[Sequence[str], Sequence[Runs]]  # classes, and the runs of each recording
 
@@ -56,9 +56,12 @@ class RecordingLabels:
 
     def codes(self, row: int, start_sample: int, num_samples: int) -> Int64[np.ndarray, " num_samples"]:
         """Return the code of each of `num_samples` samples of a recording; -1 where there is no label."""
+        return self.codes_at(row, np.arange(start_sample, start_sample + num_samples))
+
+    def codes_at(self, row: int, samples: Int64[np.ndarray, " t"]) -> Int64[np.ndarray, " t"]:
+        """Return the codes of these samples of a recording; -1 where there is no label."""
         firsts, codes = self._loaded[1][row]
-        run = np.searchsorted(firsts, np.arange(start_sample, start_sample + num_samples), side="right")
-        return np.append(-1, codes).astype(np.int64)[run]
+        return codes[np.searchsorted(firsts, samples, side="right")].astype(np.int64, copy=False)
 
     def check(self, title: str, names: Sequence[str], num_samples: np.ndarray) -> None:
         """Raise an error, once, on times that do not fit the lengths of recordings (see `check_label_ends`)."""
@@ -89,7 +92,7 @@ class RecordingLabels:
 def labels_of_recordings(names: Sequence[str], classes: Sequence[str] | None = None) -> RecordingLabels:
     """Return one label for each recording, "" if it has none; without `classes` these are the sorted names."""
     classes = sort_names(names) if classes is None else classes
-    runs = [(np.zeros(1, np.int64), code) for code in encode_names(names, classes)[:, None]]
+    runs = [(np.zeros(1, np.int64), np.array([-1, code])) for code in encode_names(names, classes).tolist()]
     return RecordingLabels((classes, runs), vary_within=False)
 
 
@@ -104,7 +107,7 @@ def labels_of_segments(segments: Sequence[Sequence[Segment]], sample_rates_hz: S
 def runs_of_samples(codes: Int[np.ndarray, " t"]) -> Runs:
     """Return the runs of the codes of samples, negative where there is no label."""
     firsts = np.flatnonzero(np.diff(codes, prepend=codes[:1] - 1))
-    return np.append(firsts, len(codes)), np.append(np.maximum(codes[firsts], -1), -1)
+    return np.append(firsts, len(codes)), np.concatenate([[-1], np.maximum(codes[firsts], -1), [-1]])
 
 
 def sort_names(names: Iterable[str]) -> list[str]:
@@ -128,8 +131,8 @@ def _runs_of_segments(segments: Sequence[Segment], sample_rate_hz: float, classe
     first = np.where(is_mark, np.rint(times[:, 0] * sample_rate_hz), first).astype(np.int64)
     end = np.where(is_mark, first + 1, end)
     edges = np.unique(np.concatenate([first, end]))
-    codes = np.full(len(edges), -1)
-    spans = zip(np.searchsorted(edges, first), np.searchsorted(edges, end), strict=True)
+    codes = np.full(len(edges) + 1, -1)
+    spans = zip(np.searchsorted(edges, first) + 1, np.searchsorted(edges, end) + 1, strict=True)
     for span, code in zip(spans, encode_names([segment.label for segment in segments], classes), strict=True):
         codes[slice(*span)] = code
     return edges, codes

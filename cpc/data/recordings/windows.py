@@ -140,7 +140,7 @@ class WindowDataset(Dataset[Batch]):
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """Return the batch of these windows; the loader calls this instead of `__getitem__`."""
         size = (len(windows), self.window_samples, *self.shape)
-        x = np.full(size, np.nan if self.shape else 0.0, np.float32)
+        x = np.full(size, np.nan, np.float32) if self.shape else np.zeros(size, np.float32)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
         target = np.zeros_like(x) if self._is_past_changed else None

@@ -102,8 +102,8 @@ def _labels(entry: dict[str, Any], lengths: np.ndarray) -> RecordingLabels:
     is_sound = all(codes.max(initial=-1) < len(classes) and counts.min(initial=1) > 0 for codes, counts in runs)
     if [int(counts.sum()) for _, counts in runs] != lengths.tolist() or not is_sound:
         raise ValueError("runs of labels do not fit the recordings")
-    firsts = [(np.cumsum(np.append(0, counts)), np.append(codes, -1)) for codes, counts in runs]
-    return RecordingLabels((classes, firsts))
+    content = [(np.cumsum([0, *counts]), np.array([-1, *codes, -1])) for codes, counts in runs]
+    return RecordingLabels((classes, content))
 
 
 def _strings(values: Any, num: int) -> list[str]:

@@ -190,7 +190,7 @@ def pack_rows(
         except ValueError:
             return False
         index = read_json(candidate / "index.json")
-        return all(index[name] == value for name, value in about.items())
+        return all(index.get(name) == value for name, value in about.items())
 
     about = json.loads(json_text(source.about))
     threads = num_workers or os.cpu_count() or 1
