@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.signals.times import NUM_HEAD, Clock, is_counter, is_time
+from cpc.data.signals.times import NUM_HEAD, TimeColumn, is_counter, is_time
 
 
 class Rows(NamedTuple):
@@ -112,10 +112,10 @@ class SignalTable(SignalFile):
         """Yield rows with at least one sample."""
 
     @cached_property
-    def _clock(self) -> Clock | None:
+    def _clock(self) -> TimeColumn | None:
         if self.time_column is None:
             return None
         head = next(self._rows([], self.time_column), None)
         if head is None or head.times is None:
             return None
-        return Clock(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)
+        return TimeColumn(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)

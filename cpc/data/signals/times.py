@@ -67,7 +67,7 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
     return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
 
 
-class Clock:
+class TimeColumn:
     """The rate of a column of time, and a check that the column has no gaps.
 
     Args:
