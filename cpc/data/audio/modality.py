@@ -99,13 +99,13 @@ class Audio(MapStyleModality):
             partial(self._decode, manifest, shards, encoder.sample_rate_hz),
             nouns=("speaker", "file"),
             files="audio files",
-            names_matter=True,
+            names_matter=True,  # checkpoints of earlier releases have a digest of them
             check_labels=None if alignments is None else partial(check_alignments, alignments, manifest),
             frame_labels=None if alignments is None else partial(_frame_labels, alignments, classes),
             classes=classes,
             augmenter=None if self.augmentation is None else partial(self._augmenter, encoder.sample_rate_hz),
             windows_at_once=self._windows_at_once(encoder.sample_rate_hz),
-            caps_held_out=False,
+            caps_held_out=False,  # bounds of earlier releases come from such batches
         )
 
     def _decode(self, manifest: Manifest, shards: Shards | None, sample_rate_hz: int) -> PackedRecordings:
