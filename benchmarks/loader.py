@@ -66,6 +66,7 @@ CORPORA = {"audio": audio_corpora, "signals": signal_corpora}
 
 
 def windows_per_second(corpus: MapStyleCorpus, sampler: str, seconds: float) -> float:
+    corpus.prepare()
     windows = corpus.windows("train")
     batches = corpus.batches(windows, sampler, BATCH_SIZE, seed=0, speakers_per_batch=2)
     loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=lambda whole: whole, num_workers=0))
@@ -79,6 +80,7 @@ def windows_per_second(corpus: MapStyleCorpus, sampler: str, seconds: float) -> 
 
 def first_pass(corpus: MapStyleCorpus, window_seconds: float) -> float:
     """Times real time of as many windows as fill the corpus, the first that a process reads."""
+    corpus.prepare()
     windows = corpus.windows("train")
     batches = corpus.batches(windows, "uniform", BATCH_SIZE, seed=0)
     seconds = NUM_FILES * FILE_SECONDS

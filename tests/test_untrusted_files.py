@@ -29,12 +29,12 @@ from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
+from cpc.data.audio.index import join_labels
 from cpc.data.audio.item_files import read_items
-from cpc.data.audio.label_files import join_labels
 from cpc.data.audio.manifest import read_manifest
-from cpc.data.audio.pack import PackedAudio
 from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
 from cpc.data.images.sources import read_image_source
+from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.sentences.books import read_sentences
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.sharding import shard_corpus
@@ -489,7 +489,7 @@ def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
 
 
 PACKS = {
-    PackedAudio: (np.arange(10, dtype="<i2"), {"shape": [], "dtype": "<i2", "sample_rate_hz": 16000}),
+    PackedRecordings: (np.arange(10, dtype="<i2"), {"shape": [], "dtype": "<i2", "sample_rate_hz": 16000}),
     PackedImages: (np.arange(40, dtype="u1").reshape(10, 2, 2, 1), {"shape": [2, 2, 1], "dtype": "|u1"}),
 }
 
@@ -514,7 +514,7 @@ def test_pack(
         pack = kind(tmp_path)
         for row in range(len(pack)):
             if row not in pack.skipped:
-                found = pack.read(row, 0, 100) if kind is PackedAudio else pack.read([row])
+                found = pack.read(row, 0, 100) if kind is PackedRecordings else pack.read([row])
                 assert found.nbytes <= 1000
         assert pack.subset([]).lengths.shape == (0,)
         pack.statistics_over(255)

@@ -18,6 +18,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
+from cpc.data.streams.resumable_index import is_of_files
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.stream import BatchStream, Draw, naming
 from cpc.data.streams.uniform import UniformBatches
@@ -77,6 +78,9 @@ class MapStyleCorpus(ABC):
             ValueError: if a split cannot be used; the message names it.
         """
 
+    def prepare(self, *, to_train: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
+        """Decode the observations, before any other method but `check`; see `Modality.prepare`."""
+
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
         """Return the `Observations` of a split (None: of all splits), augmented if `is_training`."""
@@ -88,6 +92,10 @@ class MapStyleCorpus(ABC):
             ValueError: if the split has no row.
         """
         return np.unique(self.windows(split).sequence_ids)
+
+    def num_sequences(self, split: str) -> int:
+        """Return the number of sequences in the windows of a split."""
+        return len(np.unique(self.windows(split).sequence_ids))
 
     def content(self, rows: np.ndarray) -> Content | None:
         """Return numbers that depend on the values of each row and on no path; None if they are not at hand."""
@@ -151,6 +159,7 @@ class MapStyleModality(Modality):
         num_initialisation: largest number of observations for the data-dependent initialisation.
     """
 
+    are_rows_known: ClassVar[bool] = True
     sampler: ClassVar[str] = "uniform"
     speakers_per_batch: ClassVar[int] = 1
     size_option: ClassVar[str] = "batch_size"
@@ -159,6 +168,9 @@ class MapStyleModality(Modality):
     eval_batches: Count = 16
     num_workers: Natural = 0
     seed: Seed = 0
+
+    def prepare(self, corpus: MapStyleCorpus, *, to_train: bool = False) -> None:  # noqa: D102
+        corpus.prepare(to_train=to_train)
 
     def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set the encoder's mean and standard deviation to those of the training split."""
@@ -177,7 +189,7 @@ class MapStyleModality(Modality):
         )
         corpus.check(split, needs_speakers=needs_speakers)
         needs_others = [name for name in strategies if name.endswith("_excluding")]
-        if needs_others and _is_one_sequence(corpus, split):
+        if needs_others and corpus.num_sequences(split) == 1:
             raise ValueError(
                 f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
                 "negatives from other sequences: add sequences to this split; or choose other negatives, with "
@@ -197,7 +209,7 @@ class MapStyleModality(Modality):
         """
         corpus.check(split)
         extra = [name for name in strategies[1:] if name.endswith("_excluding")]
-        if not extra or not _is_one_sequence(corpus, split):
+        if not extra or corpus.num_sequences(split) > 1:
             return tuple(strategies)
         say(
             f"held-out log N - L: without {', '.join(extra)}, whose negatives come from other sequences, since split "
@@ -214,8 +226,11 @@ class MapStyleModality(Modality):
             return self.sampler
         return "same_speaker" if strategy.startswith("same_speaker") else "uniform"
 
-    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
-        """Return a warning if no batch depends on `speakers_per_batch`, else ""."""
+    def held_out_files(self, held_out: "HeldOut") -> dict[str, Any]:  # type: ignore[override]
+        """Return the digests of the names and the content of the files."""
+        return {name: each for name, each in held_out.windows.draws["made_from"].items() if is_of_files(name)}
+
+    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:  # noqa: D102
         if self.speakers_per_batch == 1 or any(self.sampler_for(name, own) != "uniform" for name in strategies):
             return ""
         advice = "set `sampler` to same_speaker, or " if own in strategies else ""
@@ -337,10 +352,6 @@ class HeldOut:
                 )
             self._indices[key] = [stream.batch(index) for index in range(min(pass_batches, self.num_batches))]
         return self._indices[key]
-
-
-def _is_one_sequence(corpus: MapStyleCorpus, split: str) -> bool:
-    return len(np.unique(corpus.windows(split).sequence_ids)) == 1
 
 
 def identities(

@@ -40,6 +40,7 @@ class Modality(ABC):
         probe_options: fields that `cpc probe` offers as options, besides the source.
         local_options: fields that depend on the machine; they are not saved with a model.
         predicts: target of the loss: `latents`, or `classes` of the following symbols.
+        are_rows_known: True if the sequences and lengths of batches are known without reading observations.
         is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
 
@@ -54,6 +55,7 @@ class Modality(ABC):
     probe_options: ClassVar[tuple[str, ...]] = ()
     local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
+    are_rows_known: ClassVar[bool] = False
     is_continuous: ClassVar[bool] = False
     num_workers: ClassVar[int] = 0
 
@@ -146,6 +148,14 @@ class Modality(ABC):
             "--trainer.callbacks null"
         )
 
+    def prepare(self, corpus: Any, *, to_train: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
+        """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done.
+
+        Args:
+            corpus: the opened corpus.
+            to_train: whether training batches will be read, besides others.
+        """
+
     def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics
         """Set the encoder's input statistics to those of the training split; by default nothing is set."""
 
@@ -207,6 +217,18 @@ class Modality(ABC):
         Raises:
             ValueError: if the split cannot be used; the message names it.
         """
+
+    def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
+        """Return a warning if no batch for these strategies depends on `speakers_per_batch`, else ""."""
+        return ""
+
+    def measurable(self, corpus: Any, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
+        """Return the strategies without the extra ones that the split has no negatives for; by default all."""
+        return tuple(strategies)
+
+    def held_out_files(self, held_out: "HeldOutBatches") -> dict[str, Any]:
+        """Return properties of the held-out files that a resumed run compares; by default none."""
+        return {}
 
     @abstractmethod
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> "Training":

@@ -162,6 +162,9 @@ class ProbeData(ABC):
         self.device = device
         self.precision = precision
 
+    def prepare(self) -> None:  # noqa: B027 - most corpora are read when they are opened
+        """Decode the corpus, after tasks are checked and before features are computed."""
+
     @property
     @abstractmethod
     def splits(self) -> Sequence[str]:

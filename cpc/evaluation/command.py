@@ -12,7 +12,6 @@ from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, Device, OutFile, Seed, checked
 from cpc.data.device import find_device
-from cpc.data.map_style import MapStyleModality
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.data.store.fingerprints import describe_copies
@@ -116,14 +115,15 @@ def evaluate(
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
     if bank is None and bank_latents is not None:
         raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split of the bank")
-    if isinstance(modality, MapStyleModality) and data_options.get("speakers_per_batch") is not None:
+    if data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, training_strategy):
             raise ValueError(error_message)
     check_estimators(others, strategies)
     corpus = modality.open(model.encoder)
-    if isinstance(modality, MapStyleModality) and not negatives:
+    if not negatives:
         strategies = modality.measurable(corpus, modality.eval_split, strategies)
     modality.check_split(corpus, modality.eval_split, strategies, training_strategy)
+    modality.prepare(corpus)
     held_out = modality.held_out(
         corpus,
         model,

@@ -15,7 +15,7 @@ NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a 
 
 
 def check_batches(
-    modality: MapStyleModality,
+    modality: Any,
     model: CPC,
     training: Training,
     held_out: Any,

@@ -33,6 +33,7 @@ from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer
 from cpc.pretraining.transfer import start_from
+from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker
 
 _KNOWN_WARNINGS = (
@@ -161,7 +162,8 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     former_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with _known_warnings_ignored():
-            data = PretrainingData(command.datamodule, folder.ranks)
+            tasks = [probe.task for probe in trainer.callbacks if isinstance(probe, OnlineProbe)]
+            data = PretrainingData(command.datamodule, folder.ranks, tasks)
             trainer.fit(command.model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into SystemExit

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,15 +11,14 @@ from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.batch import Batch
-from cpc.data.map_style import HeldOut, MapStyleCorpus, MapStyleModality
+from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
-from cpc.data.streams.resumable_index import check_same_batches, is_of_files
+from cpc.data.streams.resumable_index import check_same_batches
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
 from cpc.pretraining.ranks import Ranks
-from cpc.probes.online import OnlineProbe
 
 
 class PretrainingData(pl.LightningDataModule):
@@ -27,6 +27,7 @@ class PretrainingData(pl.LightningDataModule):
     Args:
         modality: the source and its options, the `data` section of a config.
         ranks: connections between the ranks, opened before the corpus.
+        tasks: tasks of online probes.
 
     Raises:
         ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
@@ -40,7 +41,7 @@ class PretrainingData(pl.LightningDataModule):
     training: Training
     held_out: HeldOutBatches
 
-    def __init__(self, modality: Modality, ranks: Ranks) -> None:
+    def __init__(self, modality: Modality, ranks: Ranks, tasks: Sequence[str] = ()) -> None:
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
@@ -53,11 +54,12 @@ class PretrainingData(pl.LightningDataModule):
             raise ValueError(f"an option of data cannot be saved with the model as JSON: {error}") from error
         self.modality = modality
         self.ranks = ranks
+        self.tasks = tasks
         self.corpus: Any = None
-        self._held_out_files: dict[str, Any] = {}  # empty for text: the fingerprint of training covers all files
+        self._held_out_files: dict[str, Any] = {}
 
     def setup(self, stage: str) -> None:
-        """Open the corpus, check that data, model and strategies fit together, and standardise the encoder's input.
+        """Open the corpus, check that data, model and strategies fit together, decode, and standardise the encoder.
 
         Raises:
             ValueError: if they do not fit. The message names the option.
@@ -70,28 +72,24 @@ class PretrainingData(pl.LightningDataModule):
         model: CPC = module.model
         modality.check(model)
         strategies = model.loss_part.training_strategies
-        if isinstance(modality, MapStyleModality):
-            message = modality.unread_speakers([*strategies, *module.strategies], strategies[0])
-            if message:  # only a warning, since an option may have replaced the sampler of a config
-                say(re.sub(r"`(\w+)`", r"data.\1", message))
+        if message := modality.unread_speakers([*strategies, *module.strategies], strategies[0]):
+            # only a warning, since an option may have replaced the sampler of a config
+            say(re.sub(r"`(\w+)`", r"data.\1", message))
         corpus = modality.open(model.encoder, to_train=True)
         modality.check_split(corpus, modality.train_split, strategies, strategies[0])
-        if isinstance(modality, MapStyleModality):
-            module.strategies = modality.measurable(corpus, modality.eval_split, module.strategies)
+        module.strategies = modality.measurable(corpus, modality.eval_split, module.strategies)
         modality.check_split(corpus, modality.eval_split, module.strategies, strategies[0])
         self.corpus = corpus
-        for probe in trainer.callbacks:
-            if isinstance(probe, OnlineProbe):
-                self.class_names(probe.task)
+        for task in self.tasks:
+            self.class_names(task)
+        modality.prepare(corpus, to_train=True)
         if not model.is_initialised:
             modality.standardise(model.encoder, corpus)
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
         self.training = modality.training(corpus, model, **ranks)
         self.held_out = modality.held_out(corpus, model, **ranks)
-        if isinstance(self.held_out, HeldOut):
-            made_from = self.held_out.windows.draws["made_from"]
-            self._held_out_files = {name: each for name, each in made_from.items() if is_of_files(name)}
-        if isinstance(modality, MapStyleModality) and modality.predicts == "latents":
+        self._held_out_files = modality.held_out_files(self.held_out)
+        if modality.are_rows_known and modality.predicts == "latents":
             check_batches(modality, model, self.training, self.held_out, module.strategies, module.device)
 
     def train_dataloader(self) -> StatefulDataLoader:

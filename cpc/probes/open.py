@@ -26,6 +26,7 @@ def open_probe_data(
     """Open another source of the data that a model was trained on, for probes; None to read only single files.
 
     `config` is the model's config.json, and `data_options` are fields of the data that differ from the run's.
+    Call `prepare` of the result before features are computed.
 
     Raises:
         ValueError: if config.json does not describe the data, the data cannot be probed, or the source cannot be read.

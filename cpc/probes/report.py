@@ -132,6 +132,7 @@ def probe(
     tasks = [Task(name, probe_data, **splits) for name in names]
     for each in tasks:
         comparison.check(each)
+    probe_data.prepare()
     probed = tasks if train_minutes is None else _trained_on_minutes(tasks, probe_data, train_minutes)
     provenance = config["provenance"]
     trained_on = provenance.get("trained_on") if probe_data.is_content_of_training else None

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,10 +22,11 @@ from cpc.contexts import GRU
 from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.data.pooling import check_pool, pool_vectors
+from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.pack import ArraySignals
 from cpc.data.signals.arrays import transposed
-from cpc.data.signals.corpus import SignalCorpus
-from cpc.data.signals.in_memory import ArrayRecordings, ArraySignals
 from cpc.data.signals.modality import Signals
+from cpc.data.signals.recordings import Recordings
 from cpc.data.signals.units import conversion
 from cpc.data.store.contents import quiet
 from cpc.data.store.fingerprints import merged
@@ -201,20 +203,18 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             )
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
-        corpus = SignalCorpus(
-            ArrayRecordings(
-                channels,
-                encoder.sample_rate_hz,
-                splits,
-                subjects,
-                [f"recording {row}" for row in range(len(recordings))],
-            ),
-            encoder,
-            window_samples,
-            signals=ArraySignals(recordings),
+        table = Recordings(
+            source="arrays",
+            names=[f"recording {row}" for row in range(len(recordings))],
+            channels=channels,
+            sample_rate_hz=encoder.sample_rate_hz,
+            splits=splits,
+            groups=subjects,
         )
+        corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
+        data.prepare(corpus, to_train=True)
         windows = data.initialisation_batch(corpus)
         if model.is_initialised:
             check_scale(encoder, windows)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from opened import open_audio
 from oracles import contrast_rows
 
 import cpc
@@ -15,7 +16,6 @@ from cpc.candidates import LatentBank
 from cpc.checkpoint import save_pretrained
 from cpc.cli import main
 from cpc.data import Audio
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.evaluation.bank import bank_contrast, bank_of_split
 from cpc.losses import Contrastive, ContrastiveOutput
@@ -71,11 +71,11 @@ def test_a_bank_of_the_batch_itself_is_mixed_excluding() -> None:
 
 
 def test_a_bank_holds_the_latents_of_one_pass(model: cpc.CPC, manifest: Path) -> None:
-    corpus = Corpus(manifest, model.encoder, 1600)
+    corpus = open_audio(manifest, model.encoder, 1600)
     bank = bank_of_split(model, corpus, "valid", 10**6, batch_size=1, seed=0)
-    lengths = {corpus.manifest.paths[row]: 0 for row in corpus.manifest.rows("valid")}
+    lengths = {corpus.table.paths[row]: 0 for row in corpus.rows("valid")}
     for row, count in Counter(bank.sequence_id.tolist()).items():
-        lengths[corpus.manifest.paths[row]] = count
+        lengths[corpus.table.paths[row]] = count
     short = int(model.encoder.num_latents(torch.tensor(1280)))  # 0.08 s: one window, the rest of it padding
     assert sorted(lengths.values()) == [short] * 3 + [20] * 4
     assert len(bank_of_split(model, corpus, "valid", 33, batch_size=4, seed=0)) == 33

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opened import open_audio, opened
 
 import cpc
 from cpc.checkpoint import save_pretrained
 from cpc.data import Audio, Images
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.map_style import HeldOut
+from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.store.contents import _say_once
 from cpc.evaluation import HeldOutEstimates, evaluate, held_out_bounds
 from cpc.losses import EvalProtocol
@@ -27,8 +28,8 @@ DATA = Audio(manifest="not there any more", window_samples=1600, batch_size=4)
 
 
 @pytest.fixture(scope="module")
-def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
-    return Corpus(manifest, model.encoder, DATA.window_samples)
+def corpus(manifest: Path, model: cpc.CPC) -> RecordingCorpus:
+    return open_audio(manifest, model.encoder, DATA.window_samples)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def corpus(manifest: Path, model: cpc.CPC) -> Corpus:
     ],
 )
 def test_a_strategy_has_the_batches_it_means(
-    corpus: Corpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
+    corpus: RecordingCorpus, trained_with: str, sampler: str, strategy: str, expected: tuple[str, bool]
 ) -> None:
     held_out = HeldOut(corpus, replace(DATA, sampler=sampler), trained_with, num_batches=5)
     assert held_out.sampler_for(strategy) == expected
@@ -66,7 +67,7 @@ def test_a_loss_that_is_not_finite_is_not_written(
     assert not (tmp_path / "bound.json").exists()
 
 
-def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_pass_at_most(corpus: RecordingCorpus, capsys: pytest.CaptureFixture[str]) -> None:
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=100)
     batches = held_out.draws("mixed")
     assert len(batches) == 30 // 4
@@ -76,7 +77,7 @@ def test_one_pass_at_most(corpus: Corpus, capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == ""
 
 
-def test_ranks_share_one_pass(corpus: Corpus) -> None:
+def test_ranks_share_one_pass(corpus: RecordingCorpus) -> None:
     ranks = [HeldOut(corpus, DATA, "mixed", 100, rank=rank, world_size=2).draws("mixed") for rank in (0, 1)]
     assert [len(batches) for batches in ranks] == [3, 3]
     together = Counter(window for batches in ranks for batch in batches for window in batch)
@@ -90,7 +91,7 @@ def test_ranks_share_one_pass(corpus: Corpus) -> None:
 
 
 def test_shared_batches_are_encoded_once_and_training_mode_returns(
-    corpus: Corpus, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch
+    corpus: RecordingCorpus, model: cpc.CPC, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes, seen = [], []
     handle = model.encoder.register_forward_hook(lambda module, *_: modes.append(module.training))
@@ -209,7 +210,7 @@ def test_any_strategy_estimator_and_number_of_candidates(
     assert json.loads((tmp_path / "bound.json").read_text()) == report
 
 
-def test_readings_go_through_the_losss_rows(corpus: Corpus, model: cpc.CPC) -> None:
+def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.CPC) -> None:
     """InfoNCE, read from the scores, is the tally's, batch by batch pooled, with its standard error."""
     held_out = HeldOut(corpus, DATA, "mixed", num_batches=4)
     strategies = ("mixed", "mixed_excluding", "same_speaker")
@@ -272,7 +273,7 @@ def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out
     index_folder(folder, progress=False)
     assert read_manifest(folder).columns["split"].count("valid") == 2
     data = replace(DATA, manifest=str(folder))
-    provenance = {"data": data.saved_settings, "trained_on": data.trained_on(data.open(model.encoder))}
+    provenance = {"data": data.saved_settings, "trained_on": data.trained_on(opened(data, model.encoder))}
     save_pretrained(model, tmp_path / "model", provenance=provenance)
 
     def measured(**options: Any) -> set[str]:

@@ -768,7 +768,7 @@ BROKEN_WORKER = """
 import os, sys
 from torch.utils.data import get_worker_info
 from cpc.cli import main
-from cpc.data.audio.windows import WindowDataset
+from cpc.data.recordings.windows import WindowDataset
 read = WindowDataset.__getitems__
 def break_off(self, windows):
     if get_worker_info() is not None and windows[0][1] > 100:

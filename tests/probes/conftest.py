@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from opened import open_audio
 
 import cpc
 from cpc.contexts import GRU
 from cpc.data import Audio
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.encoders import AudioEncoder
@@ -98,9 +99,9 @@ def audio(model: cpc.CPC, manifest: Manifest, cache_dir: Path) -> Callable[..., 
     """Readouts of the tones, perhaps with other columns."""
 
     def probe_data(columns: dict[str, list[str]] | None = None, **where: Any) -> AudioProbeData:
-        corpus = Corpus(manifest.root, model.encoder, 4_000, cache_dir=cache_dir)
-        corpus.manifest = Manifest(manifest.root, manifest.columns | (columns or {}))
-        corpus.group_ids, corpus.speakers = corpus.manifest.codes("speaker")
+        corpus = open_audio(manifest.root, model.encoder, 4_000, cache_dir=cache_dir)
+        corpus = replace(corpus, table=Manifest(manifest.root, manifest.columns | (columns or {})))
+        corpus.prepare()
         return AudioProbeData(corpus, **where)
 
     return probe_data

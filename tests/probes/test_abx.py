@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cpc.data.audio.item_files import Items
-from cpc.data.audio.probe_data import AudioFeatureExtractor
 from cpc.data.features import Features
+from cpc.data.recordings.features import RecordingFeatures
 from cpc.probes.abx import ABXProtocol, abx_errors
 from cpc.probes.abx.alignment import alignment_distances, angles, mean_along_alignment
 from cpc.probes.abx.errors import abx_error
@@ -277,7 +277,7 @@ def test_frames_of_an_item_have_their_centres_in_it() -> None:
     times = Features("mfcc", sample_rate_hz=16000)
     times.first_centre_samples = 80.0
     vectors = {"c": np.zeros((305, 1), np.float32)}
-    store = FeatureStore(AudioFeatureExtractor([], times, None), np.arange(3), np.array([10, 90, 5]), vectors)
+    store = FeatureStore(RecordingFeatures([], times, None), np.arange(3), np.array([10, 90, 5]), vectors)
     onsets = np.array([0.0, 0.005, 0.006, 0.0149, 0.03, 0.03])
     offsets = np.array([0.025, 0.015, 0.015, 0.0151, 9.0, 9.0])
     items = Items(["f"] * 6, onsets, offsets, *[["x"] * 6] * 4)

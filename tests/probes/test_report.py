@@ -11,17 +11,17 @@ import pytest
 import scipy
 import soundfile
 import torch
+from opened import open_audio, opened
 from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
 import cpc
 from cpc.data import Audio
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
-from cpc.data.audio.windows import initialisation_windows
 from cpc.data.modality import Modality
+from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
 from cpc.probes.report import _draw_curves, probe
 from cpc.probes.tables import plot_label_efficiency
@@ -174,11 +174,13 @@ def test_untrained_models_are_initialised_as_the_models_own_training_began(
     cpc.save_pretrained(model, tmp_path, provenance={"data": data})
     calls = []
 
-    def windows(audio: Any, window_samples: int, num_windows: int, seed: int) -> torch.Tensor:
-        calls.append((len(audio.num_samples), window_samples, num_windows, seed))
-        return initialisation_windows(audio, window_samples, num_windows, seed)
+    initialisation_windows = RecordingCorpus.initialisation_windows
 
-    monkeypatch.setattr("cpc.data.audio.probe_data.initialisation_windows", windows)
+    def windows(corpus: RecordingCorpus, split: str, num_windows: int, seed: int) -> torch.Tensor:
+        calls.append((len(corpus.rows(split)), corpus.window_samples, num_windows, seed))
+        return initialisation_windows(corpus, split, num_windows, seed)
+
+    monkeypatch.setattr(RecordingCorpus, "initialisation_windows", windows)
     options = {"features": ("c",), "baselines": ("random", "supervised"), "supervised": BRIEF, "num_random_models": 2}
     out = tmp_path / "deeper" / "probe.json"
     report = probe(tmp_path, manifest.root, "first", extraction=extraction, out=out, **options)
@@ -218,7 +220,7 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
         shutil.copyfile(file, copies / file.name)
     index_folder(copies.parent, split_level=0, progress=False)
     data = Audio(manifest=str(copies.parent), window_samples=4000, cache_dir=str(extraction.cache_dir))
-    trained_on = data.trained_on(data.open(model.encoder))
+    trained_on = data.trained_on(opened(data, model.encoder))
     settings: dict[str, Any] = {"features": ("z",), "baselines": (), "extraction": extraction}
     settings["out"] = tmp_path / "probe.json"
     for known, counts, line in (
@@ -285,7 +287,7 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
 def test_mistakes_show_before_anything_is_computed(
     model_folder: Path, manifest: Manifest, arguments: dict, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cpc.data.audio.corpus.pack", lambda *_, **__: pytest.fail("packed"))
+    monkeypatch.setattr("cpc.data.audio.modality.pack", lambda *_, **__: pytest.fail("packed"))
     with pytest.raises(ValueError, match=message):
         probe(model_folder, manifest.root, **arguments)
 
@@ -359,7 +361,7 @@ def test_no_stage_is_silent_where_progress_is_shown(
     cache_dir: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Corpus(corpus_folder, model.encoder, 4_000, cache_dir=cache_dir).audio  # noqa: B018 - packed before
+    open_audio(corpus_folder, model.encoder, 4_000, cache_dir=cache_dir)  # packed before
     capsys.readouterr()
     probe(
         model_folder,

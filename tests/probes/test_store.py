@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import cpc
-from cpc.data.audio import probe_data as audio_probe_data
-from cpc.data.audio.probe_data import AudioFeatureExtractor, AudioProbeData
+from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.features import Features
+from cpc.data.recordings import features as recording_features
+from cpc.data.recordings.features import RecordingFeatures
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
 from cpc.probes import store as store_module
 
@@ -37,7 +38,7 @@ def waves(*lengths: int) -> Waves:
 def extract(features: Features, audio: Waves, rows: np.ndarray | None = None, **options: Any) -> FeatureStore:
     names = ["z", "c"] if features.kind == "zc" else [features.kind]
     rows = np.arange(len(audio.waves)) if rows is None else rows
-    extractor = AudioFeatureExtractor(names, features, audio)
+    extractor = RecordingFeatures(names, features, audio)
     return FeatureStore.extract(extractor, rows, "{}.wav".format, Extraction(**options))
 
 
@@ -60,11 +61,11 @@ def test_a_store_holds_every_file_at_its_place(model: cpc.CPC, num_threads: int)
 
 
 def test_groups_are_of_like_length_and_bounded(model: cpc.CPC, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audio_probe_data, "MOST_FILES_TOGETHER", 3)
-    monkeypatch.setattr(audio_probe_data, "MOST_FRAMES_TOGETHER", 100)
+    monkeypatch.setattr(recording_features, "MOST_FILES_TOGETHER", 3)
+    monkeypatch.setattr(recording_features, "MOST_FRAMES_TOGETHER", 100)
     rows, num_frames = np.arange(10, 17), np.array([5, 60, 7, 40, 101, 6, 4])
     audio = waves(*[0] * 10, *(160 * num_frames + 100))
-    groups = {kind: AudioFeatureExtractor([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
+    groups = {kind: RecordingFeatures([kind], Features(kind, model), audio).groups(rows) for kind in ("c", "z")}
     assert [group.tolist() for group in groups["c"]] == [[14], [11], [13, 12], [15, 10, 16]]
     assert all(len(group) == 1 for group in groups["z"])
 

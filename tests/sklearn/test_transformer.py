@@ -385,7 +385,7 @@ def test_errors_of_the_library_name_arguments_of_the_estimator(recordings: np.nd
             recordings[:1],
             "only one sequence .*choose other negatives, with `negatives`",
         ),
-        ({"negatives": "same_speaker"}, recordings, "fill in `groups`, or choose other negatives .`negatives`."),
+        ({"negatives": "same_speaker"}, recordings, "fill in `groups`, .* or choose other negatives .`negatives`."),
         ({"init_from": tmp_path, "window_samples": 20}, recordings, "raise `window_samples`, use longer recordings"),
     ]
     for options, X, message in cases:

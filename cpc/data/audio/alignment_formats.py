@@ -33,12 +33,9 @@ _WORD = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 class Track(NamedTuple):
-    """The segments of one audio file, in compact form.
+    """The segments of one audio file: starts and ends `[num_segments]` in seconds, ascending, and labels.
 
-    Attributes:
-        starts: `[num_segments]` float64, seconds, ascending.
-        ends: `[num_segments]` float64, seconds.
-        labels: label of each segment; equal labels share one string object.
+    Equal labels share one string object.
     """
 
     starts: np.ndarray
@@ -122,8 +119,7 @@ def read_csv(file: Path) -> dict[str, Track]:
 def index_aligned_phones(file: Path) -> dict[str, tuple[int, int]]:
     """Return, by stem, the offset in bytes and the line number of each utterance in a `converted_aligned_phones.txt`.
 
-    `read_aligned_phones` later parses the labels of single utterances, because LibriSpeech has a hundred million
-    labels.
+    LibriSpeech has a hundred million labels, so `read_aligned_phones` parses single utterances later.
     """
     positions: dict[str, tuple[int, int]] = {}
     offset = 0
@@ -183,8 +179,7 @@ def _tracks(file: Path, rows: Iterable[Row], overlap_seconds: float = OVERLAP_TO
 def _track(file: Path, overlap_seconds: float, *columns: Any) -> Track:
     """Return the segments sorted by start, and check them; `columns` are lines, starts, ends and labels.
 
-    Segments without duration are left out, since no frame lies in them. If two neighbours overlap by rounding, the
-    earlier segment is cut at the start of the later segment.
+    Segments without duration are left out. If two neighbours overlap by rounding, the earlier one is cut.
     """
     lines, starts, ends = map(np.array, columns[:3])
     kept = np.flatnonzero((starts != ends) | ~(starts >= 0) | np.isinf(starts))

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.batch import UNLABELLED
+from cpc.data.recordings.labels import Segment
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.label_times import check_label_ends
 
@@ -27,14 +28,6 @@ ALIGNMENTS_NAME = "alignments.csv"
 
 _UTTERANCE_FORMATS = (".phn", ".textgrid", ".ctm")  # one file per utterance (CTM: per utterance or corpus)
 _FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
-
-
-class Segment(NamedTuple):
-    """A label with its start and end, in seconds from the start of the file."""
-
-    start_seconds: float
-    end_seconds: float
-    label: str
 
 
 class Alignments:
@@ -80,10 +73,8 @@ class Alignments:
     def name_of(self, path: str) -> str | None:
         """Return the name in the source that matches a path of a manifest; None if there is none.
 
-        Names are compared in this order: the same path, the same path without suffix, the same stem.
-
-        Raises:
-            ValueError: if several names match; the message lists them.
+        Names are compared in this order: the same path, the same path without suffix, the same stem. A ValueError
+        lists several that match.
         """
         names = self._candidates(path)
         if len(names) > 1:
@@ -143,9 +134,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         tier: name of the tier of a TextGrid; None: `phones`, or the only interval tier.
 
     Raises:
-        ValueError: if `path` does not exist or holds no alignments, a folder holds several formats, a name occurs
-            twice, a table is malformed, or `tier` is given for a format without tiers. A file of one utterance is read
-            and checked when its segments are first used.
+        ValueError: if `path` does not exist or holds no alignments or several formats, a name occurs twice, a table is
+            malformed, or `tier` is given for a format without tiers. A file of one utterance is checked on first use.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -232,8 +222,7 @@ def window_labels(
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
     """Raise an error if alignments do not fit the files; frames of files without an alignment stay unlabelled.
 
-    Only the alignments of the files in `rows` of the manifest are read. Lengths come from the counts in the manifest;
-    without counts, from the headers of the files.
+    Only the alignments of `rows` are read. Lengths come from the manifest; without counts, from the files' headers.
 
     Raises:
         ValueError: if no file has an alignment, no alignment has a label, or a file has several alignments; as

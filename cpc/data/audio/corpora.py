@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 
-from cpc.data.audio.file_names import named_groups, refuse
+from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
-from cpc.data.store.folders import require_file
+from cpc.data.store.folders import refuse, require_file
 from cpc.data.store.text_files import read_text
 
 

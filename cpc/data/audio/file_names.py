@@ -1,11 +1,11 @@
 """Names of audio files in tables: their paths, their paths without suffix, or their stems."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.store.folders import composed, name_a_few
+from cpc.data.store.folders import composed, refuse
 
 
 def bare_path(path: str) -> str:
@@ -29,20 +29,6 @@ def shortest_names(paths: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return list(paths)
-
-
-def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
-    """Raise a ValueError with the number of names, the problem, the first few names and the advice, if there are names.
-
-    >>> refuse("of 9 files are empty", ["a.wav"], "remove them")
-    Traceback (most recent call last):
-    ValueError: 1 of 9 files are empty:
-      a.wav
-    remove them
-    """
-    names = list(names)
-    if names:
-        raise ValueError("\n".join(filter(None, [f"{len(names)} {problem}:", name_a_few(names), advice])))
 
 
 def named_groups(paths: Sequence[str], pattern: re.Pattern[str], problem: str) -> dict[str, list[str]]:

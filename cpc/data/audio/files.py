@@ -64,11 +64,7 @@ def resampled_length(num_samples: int, old_rate_hz: int, new_rate_hz: int) -> in
 
 
 def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
-    """Raise an error if a rate is out of range, or two rates lie too far apart or have no small common pattern.
-
-    Raises:
-        ValueError: if there are such rates. The message names the file.
-    """
+    """Raise a ValueError if a rate is out of range, or two lie too far apart or have no small common pattern."""
     for rate in (old_rate_hz, new_rate_hz):
         check_rate(rate, f"{path}: cannot be resampled from {old_rate_hz} Hz to {new_rate_hz} Hz: a rate is")
     divisor = math.gcd(old_rate_hz, new_rate_hz)

@@ -104,11 +104,7 @@ def _refuse_compression(path: Path, reason: str) -> None:
 
 
 def check_rate(sample_rate_hz: int, subject: str) -> None:
-    """Raise an error on a rate out of range.
-
-    Raises:
-        ValueError: a message that begins with `subject`.
-    """
+    """Raise a ValueError, which begins with `subject`, if a rate is out of range."""
     lowest, highest = COUNT_LIMITS["sample_rate_hz"]
     if not lowest <= sample_rate_hz <= highest:
         raise ValueError(f"{subject} {sample_rate_hz} Hz, but must be from {lowest} to {highest} Hz")

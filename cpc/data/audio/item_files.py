@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.audio.file_names import refuse
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.folders import require_utf8
+from cpc.data.store.folders import refuse, require_utf8
 from cpc.data.store.tables import number_or_nan
 from cpc.data.store.text_files import read_text
 
@@ -24,14 +23,8 @@ HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 class Items:
     """The items of an ABX test, column by column.
 
-    Attributes:
-        files: name of each item's audio file in the item file.
-        onset_seconds: `[n]` start of each item in its file.
-        offset_seconds: `[n]` end of each item.
-        phones: phone of each item.
-        previous: phone before each item.
-        following: phone after each item.
-        speakers: speaker of each item.
+    Columns are the audio file (as named in the item file), onset and offset `[n]` in seconds, the phone, the phones
+    before and after it, and the speaker.
     """
 
     files: Sequence[str]

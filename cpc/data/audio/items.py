@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cpc.config.argument_rules import OutFile, checked
-from cpc.data.audio.alignments import Segment, read_matching_alignments
+from cpc.data.audio.alignments import read_matching_alignments
 from cpc.data.audio.file_names import shortest_names
 from cpc.data.audio.item_files import Items, items_of_rows
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.recordings.labels import Segment
 
 Span = Literal["phone", "triphone"]
 

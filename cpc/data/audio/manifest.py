@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cpc.data.audio.file_names import refuse
 from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import refuse_doubles
+from cpc.data.store.folders import refuse, refuse_doubles
 from cpc.data.store.tables import format_table, number_or_nan, read_table
 
 MANIFEST_NAME = "manifest.csv"
@@ -61,6 +60,21 @@ class Manifest:
         return self.columns["path"]
 
     @property
+    def names(self) -> list[str]:
+        """The names of the recordings, which are their paths."""
+        return self.paths
+
+    @property
+    def splits(self) -> list[str]:
+        """The split column, or "" for every file without it."""
+        return self.columns.get("split", [""] * len(self))
+
+    @property
+    def groups(self) -> list[str]:
+        """The speaker column, or "" for every file without it."""
+        return self.columns.get("speaker", [""] * len(self))
+
+    @property
     def files(self) -> list[Path]:
         """The absolute path of every row's file."""
         root = self.root.absolute()
@@ -92,11 +106,7 @@ class Manifest:
         return [name for name in self.columns if name not in KNOWN_COLUMNS]
 
     def column(self, name: str) -> list[str]:
-        """Return the values of one column.
-
-        Raises:
-            ValueError: if there is no such column; the message lists the columns.
-        """
+        """Return the values of one column; raise a ValueError that lists the columns if there is none."""
         if name not in self.columns:
             raise ValueError(
                 f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
@@ -105,28 +115,12 @@ class Manifest:
             )
         return self.columns[name]
 
-    def codes(self, name: str) -> tuple[np.ndarray, list[str]]:
-        """Return a column as class indices.
-
-        Returns:
-            `[num_rows]` int64, the index of each cell in the sorted values, or -1 if the cell is empty; and the sorted
-            values.
-        """
-        values = self.column(name)
-        classes = sorted(set(values) - {""})
-        code_of = {value: code for code, value in enumerate(classes)} | {"": -1}
-        return np.array([code_of[value] for value in values], dtype=np.int64), classes
-
     def take(self, rows: Sequence[int] | np.ndarray) -> "Manifest":
         """Return the manifest of only these rows, in this order."""
         return Manifest(self.root, {name: [values[row] for row in rows] for name, values in self.columns.items()})
 
     def rows(self, split: str | None) -> np.ndarray:
-        """Return the rows of one split, `[n]` int64; None: all.
-
-        Raises:
-            ValueError: if there is no split column, or the split has no row; the message lists the splits.
-        """
+        """Return the rows of one split, `[n]` int64; None: all. A split without rows is an error that lists all."""
         if split is None:
             return np.arange(len(self))
         splits = self.column("split")
@@ -152,6 +146,16 @@ class Manifest:
     def csv(self, paths: Sequence[str]) -> bytes:
         """Return the content of the CSV with these paths."""
         return format_table(self.columns | {"path": list(paths)})
+
+    def require_files(self, source: Path) -> None:
+        """Raise an error on files that are absent or have two names; take the file system's normal form of Unicode."""
+        for row, (path, file) in enumerate(zip(self.paths, self.files, strict=True)):
+            if not path.isascii() and not file.is_file():
+                forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+                self.paths[row] = next((form for form in forms if (self.root / form).is_file()), path)
+        absent = [str(file) for file in self.files if not file.is_file()]
+        refuse(f"of the {len(self)} files in {source} are absent", absent)
+        refuse_doubles(self.root, self.paths)
 
     def _refuse_parts(self) -> None:
         """Raise an error on an `offset` or a `duration` of a part of a file, since cpc reads whole files."""
@@ -189,8 +193,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
     Args:
         path: the CSV, or a folder that holds `manifest.csv`.
-        check_files: whether to reject absent files, and files that two rows name in different ways. The check takes
-            about a second per 100 000 files on a local disk.
+        check_files: whether to reject absent files, and files that two rows name in different ways, about a second per
+            100 000 files on a local disk.
 
     Raises:
         ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if
@@ -212,21 +216,10 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
     if not len(manifest):
         raise ValueError(f"{path} has a header and no rows")
     if check_files:
-        _take_normal_forms(manifest)
-        absent = [str(file) for file in manifest.files if not file.is_file()]
-        refuse(f"of the {len(manifest)} files in {path} are absent", absent)
-        refuse_doubles(manifest.root, manifest.paths)
-    speakers = {"speakers": manifest.codes("speaker")[1]} if "speaker" in columns else {}
+        manifest.require_files(path)
+    speakers = {"speakers": set(manifest.groups) - {""}} if "speaker" in columns else {}
     say_contents(path, "files", columns.get("split", [""] * len(manifest)), **speakers)
     return manifest
-
-
-def _take_normal_forms(manifest: Manifest) -> None:
-    """Replace paths by the file system's names if the two differ only in the normal form of Unicode."""
-    for row, (path, file) in enumerate(zip(manifest.paths, manifest.files, strict=True)):
-        if not path.isascii() and not file.is_file():
-            forms = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
-            manifest.paths[row] = next((form for form in forms if (manifest.root / form).is_file()), path)
 
 
 def _relative_to(folder: Path, file: Path) -> str:

@@ -1,17 +1,25 @@
 """Audio as a modality: manifest -> packed cache -> windows."""
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive
-from cpc.data.audio.augmentation import WaveformAugmentation
-from cpc.data.audio.corpus import Corpus, Sampler
+from cpc.data.audio.alignments import Alignments, check_alignments, read_alignments, window_labels
+from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
+from cpc.data.audio.manifest import Manifest, read_manifest
+from cpc.data.audio.pack import open_sharded, pack
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.data.audio.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
 from cpc.data.map_style import MapStyleModality
+from cpc.data.recordings.corpus import RecordingCorpus, check_window
+from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.store.shards import Shards, is_sharded
 
 
 @dataclass(kw_only=True)
@@ -53,7 +61,7 @@ class Audio(MapStyleModality):
 
     manifest: str
     window_samples: Count = 20480
-    sampler: Sampler = "uniform"
+    sampler: Literal["uniform", "same_speaker"] = "uniform"
     speakers_per_batch: Count = 1
     alignments: str | None = None
     tier: str | None = None
@@ -72,32 +80,69 @@ class Audio(MapStyleModality):
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
-        num_latents, furthest = model.encoder.num_latents(self.window_samples), model.steps[-1].k
-        if num_latents <= furthest:
-            raise ValueError(
-                f"a window of `window_samples`={self.window_samples} gives {num_latents} latents, but the model "
-                f"predicts {furthest} steps ahead: lengthen the window or lower `predictor.num_steps` "
-                "(or the last of `predictor.steps`) or `loss.skip_steps`"
-            )
+        check_window(model, self.window_samples, f"`window_samples`={self.window_samples}")
         if self.augmentation is not None:
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> Corpus:
+    def open(self, encoder: Any, *, to_train: bool = False) -> RecordingCorpus:
         """Return the corpus at the encoder's sample rate."""
         if to_train and self.tier is not None and self.alignments is None:
             raise ValueError(f"`tier`={self.tier} needs the TextGrids of `alignments`: name these too")
-        options = {field.name: getattr(self, field.name) for field in fields(Corpus) if hasattr(self, field.name)}
-        return Corpus(self.manifest, encoder, **options)
+        shards = Shards(self.manifest, self.cache_dir, self.cache_gb) if is_sharded(self.manifest) else None
+        manifest = read_manifest(self.manifest if shards is None else shards.folder, check_files=shards is None)
+        alignments = None if self.alignments is None else read_alignments(self.alignments, tier=self.tier)
+        classes = [] if alignments is None else alignments.labels
+        return RecordingCorpus(
+            manifest,
+            encoder,
+            self.window_samples,
+            partial(self._decode, manifest, shards, encoder.sample_rate_hz),
+            nouns=("speaker", "file"),
+            files="audio files",
+            names_matter=True,  # checkpoints of earlier releases have a digest of them
+            check_labels=None if alignments is None else partial(check_alignments, alignments, manifest),
+            frame_labels=None if alignments is None else partial(_frame_labels, alignments, classes),
+            classes=classes,
+            augmenter=None if self.augmentation is None else partial(self._augmenter, encoder.sample_rate_hz),
+            windows_at_once=self._windows_at_once(encoder.sample_rate_hz),
+            caps_held_out=False,  # bounds of earlier releases come from such batches
+        )
 
-    def class_names(self, corpus: Corpus, task: str) -> list[str]:
+    def _decode(self, manifest: Manifest, shards: Shards | None, sample_rate_hz: int) -> PackedRecordings:
+        if shards is not None:
+            return open_sharded(shards, manifest, sample_rate_hz, self.skip_bad)
+        return pack(manifest, sample_rate_hz, self.cache_dir, skip_bad=self.skip_bad)
+
+    def _augmenter(self, sample_rate_hz: int) -> Augmenter:
+        options = self.augmentation
+        assert options is not None
+        if options.recordings is None:
+            return Augmenter(options, sample_rate_hz)
+        try:
+            noise = self._decode(read_manifest(options.recordings), None, sample_rate_hz)
+        except ValueError as error:
+            raise ValueError(f"`augmentation.noise`={options.noise!r}: {error}") from error
+        return Augmenter(options, sample_rate_hz, noise)
+
+    def _windows_at_once(self, sample_rate_hz: int) -> int | None:
+        if self.shuffle_hours is None:
+            return None
+        windows_at_once = round(self.shuffle_hours * 3600 * sample_rate_hz / self.window_samples)
+        if windows_at_once < 16:
+            raise ValueError(
+                f"`shuffle_hours`={self.shuffle_hours} holds {windows_at_once} windows, but must hold at least 16"
+            )
+        return windows_at_once
+
+    def class_names(self, corpus: RecordingCorpus, task: str) -> list[str]:
         """Return the classes of `phones` from the alignments, or of `speaker` from the manifest."""
         if task == "phones":
-            if not corpus.labels:
+            if not corpus.classes:
                 raise ValueError(
                     "an online probe of phones needs frame labels: give `alignments`, or leave the probe out with "
                     "--trainer.callbacks null"
                 )
-            return corpus.labels
+            return list(corpus.classes)
         if task != "speaker":
             raise ValueError(f"an online probe of audio has the task 'speaker' or 'phones', not {task!r}")
         if not corpus.speakers:
@@ -109,8 +154,18 @@ class Audio(MapStyleModality):
 
     def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
         """Return windows of the training split without padding."""
-        audio = corpus.windows(self.train_split).audio
-        return initialisation_windows(audio, self.window_samples, NUM_INITIALISATION_WINDOWS, self.seed)
+        return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> AudioProbeData:  # noqa: D102
         return AudioProbeData(corpus, self.alignments, self.tier, **where)
+
+
+def _frame_labels(alignments: Alignments, classes: Sequence[str], corpus: RecordingCorpus) -> FrameLabels:
+    class_of = {label: i for i, label in enumerate(classes)}
+    names, encoder = corpus.table.names, corpus.encoder
+
+    def labels(row: int, start: int, num_latents: int) -> np.ndarray:
+        segments = alignments.segments(names[row]) if names[row] in alignments else []
+        return window_labels(segments, encoder, start, num_latents, class_of)
+
+    return labels

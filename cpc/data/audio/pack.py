@@ -2,70 +2,23 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from cpc.data.audio.files import check_rates, read_blocks, resampled_length
 from cpc.data.audio.headers import Header, check_rate, read_headers
 from cpc.data.audio.manifest import Manifest
+from cpc.data.recordings.pack import LOUDEST, PackedRecordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, RowSource, check_skipped, pack_rows
+from cpc.data.store.packed import FORMAT, RowSource, check_skipped, pack_rows
 from cpc.data.store.shards import Shards
 
-_LOUDEST = 32768
-_SCALE = np.float32(1 / _LOUDEST)
 _QUIET = 128  # a file with a smaller largest amplitude (of 32768) is quiet; a louder file keeps 8 bits and a sign
 _COARSE = ("PCM_16", "PCM_U8", "PCM_S8", "ULAW", "ALAW")  # formats of at most 16 bits
-
-
-class PackedAudio(PackedRows):
-    """Audio files in one int16 memory map, which `pack` writes.
-
-    Attributes:
-        sample_rate_hz: rate of every sample.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
-    """
-
-    @property
-    def num_samples(self) -> np.ndarray:
-        """`[num_files]` int64, length of each file; 0 for a skipped file."""
-        return self.lengths
-
-    @property
-    def statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation over all samples of these files, exact.
-
-        Raises:
-            ValueError: if none of the files holds a sample.
-        """
-        if not self.lengths.any():
-            raise ValueError(f"none of the {len(self)} audio files holds a sample, so they have no statistics")
-        mean, std = self.statistics_over(_LOUDEST)
-        return mean.item(), std.item()
-
-    def read(self, file_index: int, start: int, num_samples: int) -> np.ndarray:
-        """Return `num_samples` mono samples of one file from `start` on; fewer only at the end of the file.
-
-        Returns:
-            `[<= num_samples]` float32 in [-1, 1].
-        """
-        if start < 0:
-            raise ValueError(f"start={start}, but the first sample of a file has index 0")
-        offset = self._offsets[file_index]
-        stop = min(start + num_samples, self.lengths[file_index])
-        return np.multiply(self.elements[offset + start : offset + stop], _SCALE, dtype=np.float32)
-
-    def _open(self, index: Mapping[str, Any]) -> None:
-        super()._open(index)
-        self.sample_rate_hz: int = index["sample_rate_hz"]
-        check_rate(self.sample_rate_hz, "its samples are of")
 
 
 def pack(
@@ -76,12 +29,11 @@ def pack(
     skip_bad: bool = False,
     num_workers: int | None = None,
     progress: bool = True,
-) -> PackedAudio:
+) -> PackedRecordings:
     """Decode every file of a manifest to mono int16 at one rate, or reuse what an earlier call decoded.
 
     File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. Warnings name clipped files,
-    and files so quiet that 16 bits round them to few levels. An interrupted call leaves no pack behind; the next call
-    starts again.
+    and files so quiet that 16 bits round them to few levels.
 
     Args:
         manifest: the files.
@@ -93,25 +45,24 @@ def pack(
 
     Raises:
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
-            message names the first few. Good files are packed before the error, so a second call with `skip_bad` has
-            nothing to decode.
+            message names the first few. Good files are packed before the error.
         OSError: if the disk is full; no partial pack remains.
     """
     check_rate(sample_rate_hz, "`sample_rate_hz` is")
     packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     source = _Waveforms(manifest, sample_rate_hz)
     folder = packs / source.key()
-    return pack_rows(source, folder, PackedAudio, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
+    return pack_rows(source, folder, PackedRecordings, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
-def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_bad: bool = False) -> PackedAudio:
+def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_bad: bool = False) -> PackedRecordings:
     """Open the audio of a sharded corpus.
 
     Raises:
         ValueError: if the shards have another sample rate, or another number of files than the manifest; also on
             skipped files, as in `pack`.
     """
-    packed = PackedAudio(shards.folder, shards)
+    packed = PackedRecordings(shards.folder, shards)
     if packed.sample_rate_hz != sample_rate_hz:
         raise ValueError(
             f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
@@ -162,7 +113,7 @@ class _Waveforms(RowSource):
         yield
         clipped = "of floating-point samples go beyond [-1, 1] and were clipped; scale them down"
         quiet = (
-            f"stay below {_QUIET / _LOUDEST:.3f} of full scale; a pack of 16 bits rounds them to fewer than "
+            f"stay below {_QUIET / LOUDEST:.3f} of full scale; a pack of 16 bits rounds them to fewer than "
             f"{2 * _QUIET} levels (`cpc embed` does not); scale them up, and index the folder again,"
         )
         for rows, problem in ((self._clipped, clipped), (self._quiet, quiet)):
@@ -176,17 +127,17 @@ class _Waveforms(RowSource):
         assert isinstance(header, Header)
         num_samples, lowest, highest = 0, np.inf, -np.inf
         for block in read_blocks(self._files[row], self._rate_hz):
-            scaled = np.rint(block * np.float32(_LOUDEST))
+            scaled = np.rint(block * np.float32(LOUDEST))
             # Lossy codecs and resampling exceed [-1, 1] slightly. A floating-point file that exceeds it has a wrong
             # scale.
-            if header.subtype in ("FLOAT", "DOUBLE") and np.abs(scaled).max(initial=0) > _LOUDEST:
+            if header.subtype in ("FLOAT", "DOUBLE") and np.abs(scaled).max(initial=0) > LOUDEST:
                 self._clipped.add(row)
-            samples = scaled.clip(-_LOUDEST, _LOUDEST - 1).astype("<i2")
+            samples = scaled.clip(-LOUDEST, LOUDEST - 1).astype("<i2")
             num_samples += len(samples)
             lowest, highest = min(lowest, samples.min()), max(highest, samples.max())
             yield samples
         if lowest == highest:
-            level = f"each of its {num_samples} samples is {lowest / _LOUDEST:g}"
+            level = f"each of its {num_samples} samples is {lowest / LOUDEST:g}"
             raise ValueError(f"{self._files[row]}: is constant, {level}")
         if max(int(highest), -int(lowest)) < _QUIET and header.subtype not in _COARSE:
             self._quiet.add(row)

@@ -64,8 +64,8 @@ def room_response(
 ) -> Float[np.ndarray, " n"]:
     """Return a room's impulse response: the direct sound, then noise that has decayed by 60 dB after `rt60_ms`.
 
-    This is the statistical model of late reverberation (Polack 1988). The energy of the response is 1, so that sounds
-    keep their level; `direct_db` is the ratio of the direct sound's energy to the rest.
+    This is the statistical model of late reverberation (Polack 1988). Its energy is 1, so that sounds keep their level;
+    `direct_db` is the ratio of the direct sound's energy to the rest.
     """
     num_samples = max(2, round(rt60_ms / 1000 * sample_rate_hz))
     response = rng.standard_normal(num_samples, np.float32)
@@ -98,8 +98,7 @@ def _filtered(x: Waveform, gain: Callable[[np.ndarray], np.ndarray], sample_rate
 def _stretched(x: Waveform, num_samples: int, sample_rate_hz: int) -> Float[np.ndarray, " {num_samples}"]:
     """Change the duration but not the pitch: WSOLA (Verhelst and Roelands 1993).
 
-    Segments last 40 ms, and each overlaps the end of the previous segment. A segment is shifted by at most 7.5 ms, to
-    the place where it correlates best with that end.
+    Segments last 40 ms. Each overlaps the previous one, and is shifted by at most 7.5 ms to where it correlates best.
     """
     hop, overlap, reach = (max(1, round(each * sample_rate_hz)) for each in (_SEGMENT, _OVERLAP, _REACH))
     speed, size = len(x) / num_samples, hop + overlap

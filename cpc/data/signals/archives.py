@@ -8,15 +8,13 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
-from cpc.data.signals.labels import RecordingLabels
-from cpc.data.signals.listing import Listing
+from cpc.data.recordings.labels import labels_of_recordings
+from cpc.data.signals.listing import Listing, Reader
 from cpc.data.store.splits import SPLIT_OF
 from cpc.data.store.untrusted import reading
 
@@ -31,10 +29,7 @@ def is_ts(path: Path) -> bool:
 def ts_files(path: Path) -> list[Path]:
     """Return the `.ts` files of a folder, or the file together with the one of its name for the other split.
 
-    `NAME_TRAIN.ts` and `NAME_TEST.ts` are the splits of one archive.
-
-    Raises:
-        ValueError: if a folder holds several archives.
+    `NAME_TRAIN.ts` and `NAME_TEST.ts` are the splits of one archive; a folder that holds several is an error.
     """
     folder = path if path.is_dir() else path.parent
     files = sorted(file for file in folder.iterdir() if is_ts(file) and not file.name.startswith("."))
@@ -52,11 +47,9 @@ def list_ts(paths: Sequence[Path]) -> Listing:
     """List the recordings of `.ts` files; the name of a file (`_TRAIN`, `_TEST`) is the split of its recordings.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has timestamps, or differs from the others in channels.
+        ValueError: if a file is damaged, has timestamps, or other channels than the others; the message names it.
     """
-    reader = TsRecordings(paths)
-    with reader.loaded():
-        cases = reader.cases
+    cases = [_read(path) for path in paths]
     names, splits, classes = [], [], []
     for path, (recordings, labels) in zip(paths, cases, strict=True):
         split = _archive(path)[1]
@@ -77,55 +70,20 @@ def list_ts(paths: Sequence[Path]) -> Listing:
     return Listing(
         names=names,
         channels=[str(channel) for channel in range(len(everything[0][0]))],
-        sample_rate_hz=None,
         num_samples=[recording.shape[1] for recording, _ in everything],
-        reader=reader,
+        reader=Reader(_read_case, partial(_read_all, paths)),
         version=[(path.name, each.st_size, each.st_mtime_ns) for path, each in zip(paths, status, strict=True)],
         splits=splits,
-        groups=[""] * len(names),
-        labels={"label": RecordingLabels(classes)} if any(classes) else {},
+        labels={"label": labels_of_recordings(classes)} if any(classes) else {},
     )
 
 
-class TsRecordings:
-    """The recordings of `.ts` files, one file after the other.
+def _read_all(paths: Sequence[Path]) -> list[np.ndarray]:
+    return [recording for path in paths for recording in _read(path)[0]]
 
-    Attributes:
-        cases: of each file, its recordings, `[C, T]` float64, and their labels ("" without).
-    """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = list(paths)
-        self._cases: list[tuple[list[np.ndarray], list[str]]] | None = None
-        self._lock = Lock()
-
-    @property
-    def cases(self) -> list[tuple[list[np.ndarray], list[str]]]:
-        """The content of the files; it is kept until the end of `loaded`."""
-        with self._lock:
-            if self._cases is None:
-                self._cases = [_read(path) for path in self._paths]
-            return self._cases
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen channels of one recording."""
-        for recordings, _ in self.cases:
-            if row < len(recordings):
-                yield recordings[row][list(columns)].T
-                return
-            row -= len(recordings)
-
-    @contextmanager
-    def loaded(self) -> Iterator[None]:
-        """Hold the files in memory while the block runs."""
-        yield
-        self._cases = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_cases": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": Lock()}
+def _read_case(recordings: Sequence[np.ndarray], row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+    yield recordings[row][list(columns)].T
 
 
 def _archive(path: Path) -> tuple[str, str]:
@@ -136,6 +94,7 @@ def _archive(path: Path) -> tuple[str, str]:
 
 
 def _read(path: Path) -> tuple[list[np.ndarray], list[str]]:
+    """Return the recordings of a file, `[C, T]` float64, and their labels ("" without)."""
     try:
         from aeon.datasets import load_from_ts_file
     except ImportError as error:

@@ -5,67 +5,26 @@ n recordings, T samples, C channels.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from cpc.data.images.arrays import array_header, load_array, open_npz
-from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels, encode_names, sort_names
-from cpc.data.signals.listing import GROUP_NAMES, Listing
+from cpc.data.recordings.labels import (
+    RecordingLabels,
+    encode_names,
+    labels_of_recordings,
+    runs_of_samples,
+    sort_names,
+)
+from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
 SIGNAL_NAMES = ("x", "X", "data")  # names of the signals, if the file has other arrays too
 _KNOWN = ("length", "split", "channels", "units", "classes", "sample_rate_hz")
-
-
-class ArrayRecordings:
-    """Recordings that are slices of one array, `[n, T, C]` or one after the other in `[total, C]`.
-
-    Args:
-        path: an npz or npy file.
-        member: name of the array in an npz.
-        spans: `[n, 2]` start and end of each recording in its axis of time.
-    """
-
-    def __init__(self, path: Path, member: str, spans: np.ndarray) -> None:
-        self._path, self._member, self._spans = path, member, spans
-        self._array: np.ndarray | None = None
-        self._lock = Lock()
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the columns of one recording."""
-        array = self._open()
-        samples = array[row] if array.ndim == 3 else array
-        samples = samples[:, None] if samples.ndim == 1 else samples
-        first, end = self._spans[row].tolist()
-        for start in range(first, end, BLOCK_SAMPLES):
-            yield np.asarray(samples[start : min(start + BLOCK_SAMPLES, end), list(columns)])
-
-    @contextmanager
-    def loaded(self) -> Iterator[None]:
-        """Hold the array in memory while the block runs."""
-        self._open()
-        try:
-            yield
-        finally:
-            self._array = None
-
-    def _open(self) -> np.ndarray:
-        with self._lock:
-            if self._array is None:
-                self._array = load_array(self._path, self._member) if self._member else open_npy(self._path)
-            return self._array
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_array": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": Lock()}
 
 
 def open_npy(path: Path) -> np.ndarray:
@@ -79,7 +38,7 @@ def list_npy(path: Path) -> Listing:
     """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or the array has another shape or type.
+        ValueError: if it is damaged, or has another shape or type; the message names the file.
     """
     array = open_npy(path)
     num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
@@ -88,12 +47,9 @@ def list_npy(path: Path) -> Listing:
     return Listing(
         names=[path.name] if array.ndim < 3 else _names(num),
         channels=[str(channel) for channel in range(num_channels)],
-        sample_rate_hz=None,
         num_samples=[num_samples] * num,
-        reader=ArrayRecordings(path, "", spans),
+        reader=Reader(partial(read_array, spans), partial(open_npy, path)),
         version=[status.st_size, status.st_mtime_ns],
-        splits=[""] * num,
-        groups=[""] * num,
         layout_problem=transposed(path, num_samples, num_channels),
     )
 
@@ -109,7 +65,7 @@ def list_npz(path: Path) -> Listing:
     their units ("" if unknown); `sample_rate_hz` is a number.
 
     Raises:
-        ValueError: naming the file, if it is damaged, or an array has another type or shape.
+        ValueError: if the file is damaged, or an array has another type or shape; the message names the file.
     """
     with open_npz(path) as archive:
         members = [member.removesuffix(".npy") for member in archive.namelist()]
@@ -136,7 +92,7 @@ def list_npz(path: Path) -> Listing:
         channels=channels,
         sample_rate_hz=_rate(path, arrays["sample_rate_hz"]) if "sample_rate_hz" in arrays else None,
         num_samples=np.diff(spans).ravel().tolist(),
-        reader=ArrayRecordings(path, signals, spans),
+        reader=Reader(partial(read_array, spans), partial(load_array, path, signals)),
         version=version,
         splits=[split_called(split) or split for split in splits],
         groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
@@ -156,6 +112,15 @@ def transposed(
         f"{file}: {num_channels} channels of {num_samples} samples each look transposed; time comes first, [T, C] or "
         f"[n, T, C]: transpose it; if the layout is right, {option}"
     )
+
+
+def read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield columns of a slice of an array, `[n, T, C]` or one after the other in `[total, C]`."""
+    samples = array[row] if array.ndim == 3 else array
+    samples = samples[:, None] if samples.ndim == 1 else samples
+    first, end = spans[row].tolist()
+    for start in range(first, end, BLOCK_SAMPLES):
+        yield np.asarray(samples[start : min(start + BLOCK_SAMPLES, end), list(columns)])
 
 
 def _names(num: int) -> list[str]:
@@ -219,9 +184,9 @@ def _rate(path: Path, array: np.ndarray) -> float:
 
 def _labels(
     path: Path, arrays: dict[str, np.ndarray], spans: np.ndarray, shape: tuple[int, ...], group_name: str | None
-) -> dict[str, Labels]:
+) -> dict[str, RecordingLabels]:
     """Return the labels of all further arrays with one entry per recording or per sample; warn of other arrays."""
-    labels: dict[str, Labels] = {}
+    labels: dict[str, RecordingLabels] = {}
     ignored = []
     for name, array in arrays.items():
         if name in _KNOWN or name == group_name:
@@ -246,20 +211,20 @@ def _labels(
 def _recording_labels(path: Path, name: str, array: np.ndarray, classes: np.ndarray | None) -> RecordingLabels:
     if name == "label" and classes is not None and array.dtype.kind in "iu":
         names = _class_names(path, array, classes)
-        return RecordingLabels([names[code] if code >= 0 else "" for code in array.tolist()], names)
-    return RecordingLabels(_column(path, name, array, len(array)))
+        return labels_of_recordings([names[code] if code >= 0 else "" for code in array.tolist()], names)
+    return labels_of_recordings(_column(path, name, array, len(array)))
 
 
-def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.ndarray | None) -> SampleLabels:
+def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.ndarray | None) -> RecordingLabels:
     values = np.concatenate(parts)
     if name == "label" and classes is not None and values.dtype.kind in "iu":
-        return SampleLabels(_Loaded(parts, _class_names(path, values, classes)))
+        return RecordingLabels((_class_names(path, values, classes), list(map(runs_of_samples, parts))))
     distinct, inverse = np.unique(values, return_inverse=True)
     names = _column(path, name, distinct, len(distinct))
     sorted_names = sort_names(names)
     codes = encode_names(names, sorted_names)[inverse]
     ends = np.cumsum([len(part) for part in parts])
-    return SampleLabels(_Loaded(np.split(codes, ends[:-1]), sorted_names))
+    return RecordingLabels((sorted_names, list(map(runs_of_samples, np.split(codes, ends[:-1])))))
 
 
 def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str]:
@@ -270,13 +235,3 @@ def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str
             "the labels 0, 1, ... once"
         )
     return names
-
-
-class _Loaded:
-    """Labels that are in memory already."""
-
-    def __init__(self, codes: list[np.ndarray], classes: list[str]) -> None:
-        self._codes, self._classes = codes, classes
-
-    def __call__(self) -> tuple[list[np.ndarray], list[str]]:
-        return self._codes, self._classes

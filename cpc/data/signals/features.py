@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor
+from cpc.data.recordings.features import RecordingFeatures
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.minirocket import fit_minirocket
 from cpc.data.signals.recordings import read_recordings
@@ -16,84 +16,73 @@ from cpc.data.signals.recordings import read_recordings
 _WINDOWS_AT_ONCE = 256
 
 
-class SignalFeatureExtractor(FeatureExtractor):
-    """Latents and contexts of the rows of probe data.
+class SignalFeatures(RecordingFeatures):
+    """Latents and contexts of whole recordings.
 
     Args:
-        features: `c`, `z`, `c_stream`, `z_stream`.
+        features: `c`, `z`.
         model: the model in eval mode.
         probe_data: the rows; `file_features` needs no corpus.
     """
 
     def __init__(self, features: Sequence[str], model: Any, probe_data: Any) -> None:
-        self.model, self._probe_data = model, probe_data
-        self._reader = Features("zc", model, device=probe_data.device, precision=probe_data.precision)
-        self._parts = {"z": slice(None, model.encoder.dim), "c": slice(model.encoder.dim, None)}
-        self.dims = {name: {"z": model.encoder.dim, "c": model.context.dim}[name[0]] for name in features}
-        self._has_stream = any(name.endswith("_stream") for name in features)
+        self.data, self._encoder = probe_data, model.encoder
+        kinds: Any = "".join(sorted({name[0] for name in features}, reverse=True))
+        times = Features(kinds, model, device=probe_data.device, precision=probe_data.precision)
+        samples = None if probe_data._corpus is None else probe_data.corpus.samples
+        super().__init__(features, times, samples, self._read_channels, together=False)
 
-    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the number of latents of each row."""
-        data = self._probe_data
-        lengths = data.corpus.signals.lengths[data.recording[rows]]
-        return self.model.encoder.num_latents(
-            torch.from_numpy(np.minimum(lengths, data.window_samples) if data.is_windowed else lengths)
-        ).numpy()
+    def _read_channels(self, path: Path) -> Iterator[np.ndarray]:
+        """Return a file's samples of the channels that the model was trained on, in its units, at its rate.
 
-    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the windows of each recording together; a whole recording by itself."""
-        recordings = self._probe_data.recording[rows]
-        return [rows[recordings == recording] for recording in np.unique(recordings)]
-
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield each row and its features; a whole recording comes in pieces."""
-        data = self._probe_data
-        if not data.is_windowed:
-            (row,) = rows.tolist()
-            for piece in self._reader.stream([data.corpus.signals.read(int(data.recording[row]))]):
-                yield row, {name: piece[:, self._parts[name[0]]] for name in self.dims}
-            return
-        stream = None
-        if self._has_stream:
-            stream = self._reader(data.corpus.signals.read(int(data.recording[rows[0]])))
-        for first in range(0, len(rows), _WINDOWS_AT_ONCE):
-            chosen = rows[first : first + _WINDOWS_AT_ONCE]
-            windows = np.stack([data.read_window(row) for row in chosen.tolist()])
-            for row, alone in zip(chosen.tolist(), self._reader.encode_windows(windows), strict=True):
-                sources = {"": alone}
-                if stream is not None:
-                    # The last latent of the stream that ends within the window is the last of the window.
-                    end = (data.start[row] + len(windows[0])) // self.model.encoder.hop_samples
-                    latent = max(min(int(end), len(stream)) - len(alone), 0)
-                    sources["_stream"] = stream[latent : latent + len(alone)]
-                yield row, {name: sources[name[1:]][:, self._parts[name[0]]] for name in self.dims}
-
-    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
-        return self._reader.geometry() | super().geometry(feature)
-
-    def file_features(self, path: Path) -> np.ndarray:
-        """Return the features `[T, D]` of a whole file, of the channels that the model was trained on, in its units.
-
-        Missing samples are zero after standardisation. The rate must be that of the encoder.
+        Missing samples are zero after standardisation.
         """
-        (name,) = self.dims
-        encoder, channels = self.model.encoder, self._probe_data.channels
-        names, units = (getattr(encoder, name, None) for name in ("channel_names", "units"))
+        names, units = (getattr(self._encoder, name, None) for name in ("channel_names", "units"))
         recordings = read_recordings(
             path,
-            sample_rate_hz=encoder.sample_rate_hz,
-            channels=channels,
+            sample_rate_hz=self._encoder.sample_rate_hz,
+            channels=self.data.channels,
             missing="mask",
             model_channels=names,
             model_units=units,
         )
-        if len(recordings.names) != 1 or len(recordings.channels) != encoder.channels:
+        if len(recordings.names) != 1 or len(recordings.channels) != self._encoder.channels:
             raise ValueError(
                 f"{path} holds {len(recordings.names)} recordings of {len(recordings.channels)} channels "
-                f"({', '.join(recordings.channels)}), but the model reads {encoder.channels} channels: write one file "
-                "per recording, with the channels of the training data"
+                f"({', '.join(recordings.channels)}), but the model reads {self._encoder.channels} channels: write "
+                "one file per recording, with the channels of the training data"
             )
-        return np.concatenate(list(self._reader.stream(recordings.read(0))))[:, self._parts[name[0]]]
+        return recordings.read(0)
+
+
+class WindowFeatures(SignalFeatures):
+    """Latents and contexts of windows: `c` and `z` of each alone, `c_stream` and `z_stream` within its recording."""
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of latents of each window."""
+        return self.times.num_frames(self.data.num_samples(rows))
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the windows of each recording together."""
+        recordings = self.data.recording[rows]
+        return [rows[recordings == recording] for recording in np.unique(recordings)]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield each window and its features."""
+        data, stream = self.data, None
+        if any(name.endswith("_stream") for name in self.dims):
+            stream = self.times(data.corpus.samples.read(int(data.recording[rows[0]])))
+        for first in range(0, len(rows), _WINDOWS_AT_ONCE):
+            chosen = rows[first : first + _WINDOWS_AT_ONCE]
+            windows = np.stack([data.read_window(row) for row in chosen.tolist()])
+            for row, alone in zip(chosen.tolist(), self.times.encode_windows(windows), strict=True):
+                sources = {"": alone}
+                if stream is not None:
+                    # The last latent of the stream that ends within the window is the last of the window.
+                    end = (data.start[row] + len(windows[0])) // self.times.hop_samples
+                    latent = max(min(int(end), len(stream)) - len(alone), 0)
+                    sources["_stream"] = stream[latent : latent + len(alone)]
+                yield row, {name: sources[name[1:]][:, part] for name, part in self._parts.items()}
 
 
 class HandMadeFeatures(FeatureExtractor):
@@ -104,11 +93,9 @@ class HandMadeFeatures(FeatureExtractor):
 
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
-            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791).
+            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791). Whole recordings
+            have only `hand`.
         probe_data: the rows.
-
-    Raises:
-        ValueError: for features other than `hand` of whole recordings.
     """
 
     def __init__(self, name: str, probe_data: Any) -> None:
@@ -159,7 +146,7 @@ class HandMadeFeatures(FeatureExtractor):
 
     def _starts(self, row: int) -> range:
         """Return the first sample of each window of a whole recording."""
-        length = self._data.corpus.num_samples(row)
+        length = int(self._data.corpus.samples.num_samples[row])
         last = max(length - self._data.window_samples, 0)
         return range(0, last + 1 if length else 0, max(1, self._data.window_samples // 2))
 
@@ -174,8 +161,8 @@ class HandMadeFeatures(FeatureExtractor):
             windows = [data.read_window(row) for row in rows.tolist()]
         else:
             (row,) = rows.tolist()
-            num_samples = min(num_samples, max(1, data.corpus.num_samples(row)))
-            windows = [data.corpus.signals.read(row, start, num_samples) for start in self._starts(row)]
+            num_samples = min(num_samples, max(1, int(data.corpus.samples.num_samples[row])))
+            windows = [data.corpus.samples.read(row, start, num_samples) for start in self._starts(row)]
         x = np.empty((len(windows), num_samples, len(mean)), np.float32)
         x[:] = mean
         for number, window in enumerate(windows):

@@ -2,103 +2,56 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from cpc.data.signals.arrays import ArrayRecordings, list_npy, transposed
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
+from cpc.data.recordings.labels import (
+    RecordingLabels,
+    Runs,
+    Segment,
+    encode_names,
+    labels_of_recordings,
+    runs_of_samples,
+    sort_names,
+)
+from cpc.data.signals.arrays import list_npy, open_npy, read_array, transposed
 from cpc.data.signals.comma_tables import CommaTable
-from cpc.data.signals.labels import Interval, Labels, RecordingLabels, SampleLabels, encode_names, sort_names
-from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions
+from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader, ReadOptions, SignalFile
 from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile
 from cpc.data.signals.rates import common_channels, common_rate, find_channel
-from cpc.data.signals.sidecars import sidecar_intervals, split_sidecars
+from cpc.data.signals.sidecars import sidecar_segments, split_sidecars
 from cpc.data.signals.tables import SignalTable, leave_out_counters
 from cpc.data.store.contents import say
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
+from cpc.data.store.parallel import map_in_order
 from cpc.data.store.splits import split_called
 from cpc.data.store.tables import number_or_nan, read_table
 
-MANIFEST_NAME, INTERVALS_NAME = "manifest.csv", "labels.csv"
+INTERVALS_NAME = "labels.csv"
 LABEL_COLUMNS = ("label",)
 
 
-@runtime_checkable
-class SignalFile(Protocol):
-    """A file that is one recording; only its header has been read.
-
-    Attributes:
-        path: the file.
-        channels: names of its channels.
-        units: unit of each channel; "" if the file does not say.
-        sample_rate_hz: None if the file does not say.
-        num_samples: upper bound.
-        parts: all files that the samples depend on.
-        sample_labels: names of its columns of labels per sample.
-        intervals: task -> intervals that the file itself holds.
-    """
-
-    path: Path
-    parts: list[Path]
-    channels: list[str]
-    num_samples: int
-    intervals: dict[str, list[Interval]]
-
-    @property
-    def units(self) -> Sequence[str]:
-        """Units of the channels."""
-        ...
-
-    @property
-    def sample_labels(self) -> Sequence[str]:
-        """Names of the columns of labels."""
-        ...
-
-    @property
-    def sample_rate_hz(self) -> float | None:
-        """Rate of the samples."""
-        ...
-
-    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen channels, `[t, C]`."""
-        ...
-
-    def texts(self, name: str) -> list[str]:
-        """Return the label of each sample."""
-        ...
-
-
-class ArrayFile:
+class ArrayFile(SignalFile):
     """An npy file of one recording."""
 
-    sample_rate_hz: float | None = None
-    sample_labels: Sequence[str] = ()
-
     def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
         listing = list_npy(path)
         if len(listing.names) > 1:
             raise ValueError(
                 f"{path} holds {len(listing.names)} recordings; in a folder each file is one, [T, C]: name the file as "
                 "the source, or write one file per recording"
             )
-        self.path, self.channels, self.num_samples = path, listing.channels, listing.num_samples[0]
-        self.units = [""] * len(self.channels)
-        self.parts = [path]
-        self.intervals: dict[str, list[Interval]] = {}
-        self._recording = ArrayRecordings(path, "", np.array([[0, self.num_samples]]))
+        self.channels, self.num_samples = listing.channels, listing.num_samples[0]
 
-    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen columns."""
-        return self._recording.blocks(0, columns)
-
-    def texts(self, name: str) -> list[str]:
-        """Raise, since an npy file holds no labels."""
-        raise ValueError(f"{self.path} holds no labels {name!r}")
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:  # noqa: D102
+        return read_array(np.array([[0, self.num_samples]]), open_npy(self.path), 0, columns)
 
 
 OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
@@ -112,51 +65,11 @@ OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
 }
 
 
-class FileRecordings:
-    """The recordings of a folder.
-
-    Args:
-        files: one per recording.
-        channels: names of the channels of the listing; the columns of a file are found by their names.
-    """
-
-    def __init__(self, files: Sequence[SignalFile], channels: Sequence[str]) -> None:
-        self._files = files
-        self._columns = [
-            [
-                column if file.channels == list(channels) else find_channel(name, file.channels)
-                for column, name in enumerate(channels)
-            ]
-            for file in files
-        ]
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the columns of one file."""
-        file, places = self._files[row], [self._columns[row][column] for column in columns]
-        if -1 in places:
-            raise ValueError(f"{file.path} has several channels of one name: {', '.join(file.channels)}; rename them")
-        return file.blocks(places)
-
-    def loaded(self) -> AbstractContextManager[None]:
-        """Files share nothing."""
-        return nullcontext()
-
-    def units(self) -> list[list[str]]:
-        """Return the unit of each channel of the listing in each file; "" for a channel that a file lacks."""
-        rows = zip(self._files, self._columns, strict=True)
-        return [["" if column < 0 else file.units[column] for column in columns] for file, columns in rows]
-
-
 def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
-    """List the files of a folder as recordings.
-
-    Args:
-        root: the folder.
-        names: paths relative to it.
-        options: all files must have the chosen channels, and may differ in others.
+    """List files as recordings, by their paths relative to `root`. All have the chosen channels, perhaps among others.
 
     Raises:
-        ValueError: naming a file that cannot be read, or two files of different channels or rates.
+        ValueError: if a file cannot be read, or two have different channels or rates; the message names them.
     """
     files: list[SignalFile] = []
     for name in names:
@@ -165,7 +78,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         if opener is None:
             raise ValueError(f"{path} is of no known format; known are {' '.join(OPENERS)}")
         files.append(opener(path, options))
-        files[-1].intervals |= sidecar_intervals(path)
+        files[-1].segments |= sidecar_segments(path)
     tables = [file for file in files if isinstance(file, SignalTable)]
     leave_out_counters(tables)
     _say_counters(root, tables)
@@ -174,26 +87,33 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
     else:
         chosen = [options.choose(file.channels, file.path)[0] for file in files]
         common_channels(chosen, names, root)
-        shared = files[0].channels
+        shared = list(files[0].channels)
     problems = [transposed(file.path, file.num_samples, len(file.channels)) for file in files]
-    tasks = sorted({task for file in files for task in file.intervals})
+    tasks = sorted({task for file in files for task in file.segments})
     labelled = sorted({task for file in files for task in file.sample_labels})
     parts = [(part.name, part.stat()) for file in files for part in file.parts]
-    rate = common_rate([file.sample_rate_hz for file in files], names, root)
-    reader = FileRecordings(files, shared)
+    rate = common_rate([file.rate_hz for file in files], names, root)
+    columns = [
+        [
+            column if list(file.channels) == shared else find_channel(name, file.channels)
+            for column, name in enumerate(shared)
+        ]
+        for file in files
+    ]
+    units = [
+        ["" if column < 0 else file.units[column] for column in own] for file, own in zip(files, columns, strict=True)
+    ]
     return Listing(
         names=list(names),
         channels=shared,
         sample_rate_hz=rate,
         num_samples=[file.num_samples for file in files],
-        reader=reader,
+        reader=Reader(partial(_read_file, files, columns)),
         version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
-        splits=[""] * len(files),
-        groups=[""] * len(files),
-        labels={task: SampleLabels(_LabelColumns(files, task)) for task in labelled},
-        intervals={task: [file.intervals.get(task, []) for file in files] for task in tasks},
-        units=reader.units(),
-        own_rates_hz=[file.sample_rate_hz for file in files],
+        labels={task: RecordingLabels(partial(_labels_of_columns, files, task)) for task in labelled},
+        segments={task: [file.segments.get(task, []) for file in files] for task in tasks},
+        units=units,
+        own_rates_hz=[file.rate_hz for file in files],
         layout_problem=next(filter(None, problems), ""),
     )
 
@@ -203,23 +123,25 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 
     `manifest.csv` has a column `path`, optional columns `split` and `group` (or `user`, `subject`), and any number of
     further columns, each a task with one label per recording. Without it, `find_recordings` finds the recordings. Files
-    beside a recording may hold labels too (see `sidecar_intervals`). `labels.csv`, optional, has the columns path,
+    beside a recording may hold labels too (see `sidecar_segments`). `labels.csv`, optional, has the columns path,
     start, end (seconds from the recording's first sample) and label, and perhaps task.
 
     Raises:
-        ValueError: naming the table or the file, if it is not legal.
+        ValueError: if a table or a file is not legal; the message names it.
     """
-    manifest = root / MANIFEST_NAME
-    columns: dict[str, list[str]] = {}
-    if manifest.is_file():
-        columns = _read_columns(manifest, ("path",))
+    table, columns = root / MANIFEST_NAME, {}
+    if table.is_file():
+        columns = _read_columns(table, ("path",))
+        try:
+            Manifest(root, columns).require_files(table)
+        except ValueError as error:
+            raise ValueError(f"{table}: {error}") from error
         names = columns.pop("path")
-        absent = [name for name in names if not (root / name).is_file()]
-        if absent or not names:
-            raise ValueError(f"{manifest} names {len(names)} files, of which are absent:\n{name_a_few(absent)}")
+        if not names:
+            raise ValueError(f"{table} has a header and no rows")
     else:
         names = find_recordings(root)
-    refuse_doubles(root, names)
+        refuse_doubles(root, names)
     listing = list_files(root, names, options)
     if "split" in columns:
         listing.splits = [split_called(split) or split for split in columns.pop("split")]
@@ -227,18 +149,14 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
         if name in columns:
             listing.groups = columns.pop(name)
             break
-    tasks: Mapping[str, Labels] = {task: RecordingLabels(values) for task, values in columns.items()}
-    listing.labels |= tasks
+    listing.labels |= {task: labels_of_recordings(values) for task, values in columns.items()}
     if (root / INTERVALS_NAME).is_file():
-        listing.intervals = {**listing.intervals, **read_intervals(root / INTERVALS_NAME, names)}
+        listing.segments = {**listing.segments, **read_segments(root / INTERVALS_NAME, names)}
     return listing
 
 
 def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
-    """Return the recordings below a folder, relative to it.
-
-    `manifest.csv` and `labels.csv` are left out, and so are files about recordings (see `split_sidecars`), whose number
-    is printed.
+    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out.
 
     Args:
         root: the folder.
@@ -262,14 +180,11 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
     return names
 
 
-def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Interval]]]:
-    """Read a table of intervals: path, start, end (seconds), label, and perhaps task (`interval` without it).
-
-    The table names recordings by path, file name or stem.
+def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segment]]]:
+    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task.
 
     Raises:
-        ValueError: naming the table and the line, if a path is unknown, names several recordings, or a time is not
-            legal.
+        ValueError: if a path is unknown, names several recordings, or a time is not legal; the message names the row.
     """
     columns = _read_columns(path, ("path", "start", "end", "label"))
     keys = list(map(composed, columns["path"]))
@@ -279,7 +194,7 @@ def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Inte
         raise ValueError(f"{path} gives names that several recordings have:\n{name_a_few(shared)}\nwrite their paths")
     row_of = {name: row for row, name in enumerate(names_there)}
     tasks = columns.get("task", ["interval"] * len(columns["path"]))
-    intervals: dict[str, list[list[Interval]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}
+    segments: dict[str, list[list[Segment]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}
     cells = zip(keys, *(columns[name] for name in ("start", "end", "label")), tasks, strict=True)
     for number, (name, start, end, label, task) in enumerate(cells, start=1):
         times = [number_or_nan(time) for time in (start, end)]
@@ -288,8 +203,8 @@ def read_intervals(path: Path, names: Sequence[str]) -> dict[str, list[list[Inte
                 f"{path}, row {number}: {name} from {start!r} to {end!r}; a path is one of the recordings' ("
                 f"{names[0]}, ...), and times are seconds, 0 <= start <= end"
             )
-        intervals[task][row_of[name]].append(Interval(times[0], times[1], label))
-    return intervals
+        segments[task][row_of[name]].append(Segment(times[0], times[1], label))
+    return segments
 
 
 def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
@@ -313,13 +228,31 @@ def _say_counters(root: Path, tables: Sequence[SignalTable]) -> None:
         )
 
 
-class _LabelColumns:
-    """Reads a column of labels from every file."""
+def _read_file(
+    files: Sequence[SignalFile], columns: Sequence[Sequence[int]], _: None, row: int, chosen: Sequence[int]
+) -> Iterator[np.ndarray]:
+    file, places = files[row], [columns[row][column] for column in chosen]
+    if -1 in places:
+        raise ValueError(f"{file.path} has several channels of one name: {', '.join(file.channels)}; rename them")
+    return file.blocks(places)
 
-    def __init__(self, files: Sequence[SignalFile], task: str) -> None:
-        self._files, self._task = files, task
 
-    def __call__(self) -> tuple[list[np.ndarray], list[str]]:
-        texts = [file.texts(self._task) if self._task in file.sample_labels else [] for file in self._files]
-        classes = sort_names({name for column in texts for name in set(column)})
-        return [encode_names(column, classes).astype(np.int32) for column in texts], classes
+def _labels_of_columns(files: Sequence[SignalFile], task: str) -> tuple[list[str], list[Runs]]:
+    """Return the labels per sample in a column of every file."""
+    texts = [file.texts(task) if task in file.sample_labels else [] for file in files]
+    classes = sort_names({name for column in texts for name in set(column)})
+    return classes, [runs_of_samples(encode_names(column, classes)) for column in texts]
+
+
+def header_errors(files: Sequence[Path], num_workers: int) -> list[str | None]:
+    """Return, for each file, the message of the error if its header cannot be read; the samples are not decoded."""
+    options = ReadOptions(None, [0], LABEL_COLUMNS)  # channels of other rates are no error
+
+    def error(file: Path) -> str | None:
+        try:
+            OPENERS[file.suffix.lower()](file, options)
+        except (ValueError, OSError) as problem:
+            return str(problem)
+        return None
+
+    return list(map_in_order(error, files, num_workers))

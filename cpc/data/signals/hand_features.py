@@ -27,20 +27,15 @@ Windows = Shaped[np.ndarray, "..."]  # [n, T, C], checked by `hand_features`
 
 
 def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.ndarray, "n F"]:
-    """Return 16 features of each channel, and the correlation of each pair of channels, for each window.
+    """Return 16 features of each channel, and the correlation of each pair of channels, for each window `[n, T, C]`.
 
     The features of a channel are the mean, the standard deviation, five quantiles, the range (peak to peak), how often
     per second the signal crosses its mean, the mean absolute slope per second, and the eighth roots of the powers of
-    six bands (see `band_powers`). A root compresses as a logarithm does: standing still and walking differ a
-    hundredfold in amplitude. A root needs no floor: a constant channel has power 0, and another unit only scales the
-    feature. Standardise the features for a linear classifier.
+    six bands (see `band_powers`). A root compresses as a logarithm does, and needs no floor: a constant channel has
+    power 0, and another unit only scales the feature. Standardise the features for a linear classifier.
 
     NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
-
-    Args:
-        windows: windows of numbers.
-        sample_rate_hz: samples per second.
 
     Returns:
         F = 16 C + C (C - 1) / 2 features in the order of `hand_feature_names`.
@@ -74,18 +69,14 @@ def band_edges_hz(sample_rate_hz: int | float) -> list[float]:
 
 
 def band_powers(centred: Float64[np.ndarray, "n T C"]) -> Float64[np.ndarray, "n 6 C"]:
-    r"""Return the power of each window in each band, in squared units of the signal.
+    """Return the power of each window (with mean 0 in each channel) in each band, in squared units of the signal.
 
-    The power spectrum is the periodogram with a Hann window. A band includes its upper edge, not its lower one; the
-    frequency 0 is in none. The bands are octaves: the last one goes from a quarter to half of the sample rate, the one
-    before from an eighth to a quarter, and the first one from 0 to 1/64. A band between two frequencies of a short
-    window, which are multiples of 1 / T, has power 0.
+    The power spectrum is the periodogram with a Hann window. The bands are octaves: the last one goes from a quarter to
+    half of the sample rate, the first one from 0 to 1/64. A band includes its upper edge, not its lower one. A band
+    between two frequencies of a short window, which are multiples of 1 / T, has power 0.
 
     A sine of amplitude A whose frequency is a multiple of 1 / T has power A^2 / 2, of which the two frequencies beside
     it have a sixth each.
-
-    Args:
-        centred: windows with mean 0 in each channel.
     """
     num_samples = centred.shape[1]
     hann = np.sin(np.pi * (np.arange(num_samples) + 0.5) / num_samples) ** 2

@@ -1,16 +1,19 @@
 """The recordings that a source holds, before channels are chosen and splits are drawn.
 
-T samples, C channels.
+t samples of a block, C channels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.signals.labels import Interval, Labels
+from cpc.data.recordings.labels import RecordingLabels, Segment
 from cpc.data.signals.rates import choose_model_channels
 
 GROUP_NAMES = ("group", "user", "subject")
@@ -36,21 +39,87 @@ class ReadOptions(NamedTuple):
         return choose_model_channels(self.model_channels, self.channels, available, source)
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """Decodes the recordings of a source. It can be pickled, without the samples that it holds in memory."""
+class SignalFile(ABC):
+    """A file that is one recording. The constructor of a format reads only the header, and sets the attributes.
 
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen columns of a recording, `[t, C]` in one or several blocks, as real numbers.
+    Attributes:
+        path: the file.
+        parts: all files that the samples depend on; the file itself unless set.
+        channels: names of its channels.
+        units: unit of each channel; "" if the file does not say, as for all unless set.
+        rate_hz: rate of the samples; None if the file does not say.
+        num_samples: upper bound.
+        sample_labels: names of its columns of labels per sample.
+        segments: labels that the file itself holds, by task.
+    """
+
+    channels: Sequence[str]
+    num_samples: int
+    rate_hz: float | None = None
+    sample_labels: Sequence[str] = ()
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.path = path
+        self.parts: Sequence[Path] = [path]
+        self.segments: dict[str, list[Segment]] = {}
+
+    @property
+    def units(self) -> Sequence[str]:
+        """Units of the channels."""
+        return [""] * len(self.channels)
+
+    @abstractmethod
+    def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers.
 
         Raises:
-            ValueError: naming the recording, before or after any block, if it cannot be decoded.
+            ValueError: if the file cannot be decoded; the message names it.
         """
-        ...
 
-    def loaded(self) -> AbstractContextManager[None]:
-        """Return a context that holds in memory what several recordings share, and releases it afterwards."""
-        ...
+    def texts(self, name: str) -> list[str]:
+        """Return the label of each sample in a column of labels."""
+        raise ValueError(f"{self.path} holds no labels {name!r}")
+
+
+class Reader:
+    """Decodes the recordings of a source. A pickled reader holds no samples.
+
+    Args:
+        read: yields the chosen columns of a recording; called with the content, the recording and the columns.
+        load: returns the content that recordings share; None: they share nothing.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Any, int, Sequence[int]], Iterator[np.ndarray]],
+        load: Callable[[], Any] | None = None,
+    ) -> None:
+        self._read, self._load = read, load
+        self._content: Any = None
+        self._lock = Lock()
+
+    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        """Yield the chosen columns of a recording, as `SignalFile.blocks` does."""
+        return self._read(self.content(), row, columns)
+
+    def content(self) -> Any:
+        """Return the shared content; it stays in memory until the end of `loaded`."""
+        with self._lock:
+            if self._content is None and self._load is not None:
+                self._content = self._load()
+            return self._content
+
+    @contextmanager
+    def loaded(self) -> Iterator[None]:
+        """Release the content at the end of the block."""
+        yield
+        self._content = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_content": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_lock": Lock()}
 
 
 @dataclass(kw_only=True)
@@ -61,28 +130,32 @@ class Listing:
         names: path relative to the source, or `recording 3`.
         channels: names of all channels.
         sample_rate_hz: rate of all recordings; None if the source does not say.
-        own_rates_hz: rate of each recording by its own clock, if there are intervals; None: that of all.
+        own_rates_hz: rate of each recording by its own clock, if there are segments; None: that of all.
         num_samples: upper bound of each recording's number of samples.
-        reader: decodes the recordings.
+        reader: decodes the recordings; None if they are decoded.
         version: numbers and strings that change if the content of the source does.
-        splits: "" where the source names none.
+        splits: "" where the source names none, as for all unless given.
         groups: "" where unknown.
         labels: task -> labels per recording or per sample.
-        intervals: task -> intervals of each recording.
+        segments: task -> segments of each recording.
         units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
         layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
     """
 
     names: list[str]
     channels: list[str]
-    sample_rate_hz: float | None
     num_samples: list[int]
-    reader: Reader
-    version: Sequence[Any]
-    splits: list[str]
-    groups: list[str]
-    labels: dict[str, Labels] = field(default_factory=dict)
-    intervals: Mapping[str, list[list[Interval]]] = field(default_factory=dict)
+    reader: Reader | None = None
+    version: Sequence[Any] = ()
+    sample_rate_hz: float | None = None
+    splits: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    labels: dict[str, RecordingLabels] = field(default_factory=dict)
+    segments: Mapping[str, list[list[Segment]]] = field(default_factory=dict)
     units: Sequence[Sequence[str]] = ()
     own_rates_hz: Sequence[float | None] = ()
     layout_problem: str = ""
+
+    def __post_init__(self) -> None:
+        self.splits = self.splits or [""] * len(self.names)
+        self.groups = self.groups or [""] * len(self.names)

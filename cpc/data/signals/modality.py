@@ -2,26 +2,26 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor
 
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
-from cpc.data.signals.corpus import SignalCorpus
-from cpc.data.signals.in_memory import ArrayRecordings
-from cpc.data.signals.pack import PackedSignals
+from cpc.data.recordings.corpus import RecordingCorpus, check_window
+from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.rates import choose_model_channels, is_nameless
-from cpc.data.signals.recordings import Recordings, draw_lacking_splits, read_recordings
+from cpc.data.signals.rates import is_nameless
+from cpc.data.signals.recordings import Recordings, read_recordings
 from cpc.data.signals.sharded import open_sharded_signals
-from cpc.data.signals.units import convert_units
 from cpc.data.store.contents import say, say_contents
 from cpc.data.store.shards import Shards, is_sharded
-
-NUM_INITIALISATION_WINDOWS = 32
 
 
 @dataclass(kw_only=True)
@@ -90,14 +90,8 @@ class Signals(MapStyleModality):
         Warn if the first predicted latents share samples with the latest latent that a context has seen.
         """
         super().check(model)
-        encoder, furthest = model.encoder, model.steps[-1].k
-        num_latents = encoder.num_latents(self.window_samples(encoder))
-        if num_latents <= furthest:
-            raise ValueError(
-                f"a window of `window_seconds`={self.window_seconds} gives {num_latents} latents, but the model "
-                f"predicts {furthest} steps ahead: lengthen the window or lower `predictor.num_steps` "
-                "(or the last of `predictor.steps`) or `loss.skip_steps`"
-            )
+        encoder = model.encoder
+        check_window(model, self.window_samples(encoder), f"`window_seconds`={self.window_seconds}")
         skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
         if model.steps[0].k <= overlapping:
             warnings.warn(
@@ -125,7 +119,7 @@ class Signals(MapStyleModality):
         """Return the length of a window at the encoder's rate; at least one sample."""
         return max(1, round(self.window_seconds * encoder.sample_rate_hz))
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> SignalCorpus:
+    def open(self, encoder: Any, *, to_train: bool = False) -> RecordingCorpus:
         """Open the source, whose channels and rate must be those of the encoder.
 
         Channels are read by the names that the encoder has, and converted to its units. With `to_train` an encoder
@@ -134,10 +128,23 @@ class Signals(MapStyleModality):
         Raises:
             ValueError: if they differ, or units cannot be converted; the message names both.
         """
-        recordings, signals, conversions = self._read(
-            getattr(encoder, "channel_names", None),
-            getattr(encoder, "units", None),
-            None if to_train else encoder.sample_rate_hz,
+        options: dict[str, Any] = {"missing": self.missing}
+        packed = None
+        if is_sharded(self.source):
+            shards = Shards(self.source, self.cache_dir, self.cache_gb)
+            opened = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
+            options["listing"], packed, options["missing"] = opened
+        recordings = read_recordings(
+            self.source,
+            sample_rate_hz=self.sample_rate_hz,
+            channels=self.channels,
+            valid_share=self.valid_share,
+            test_share=self.test_share,
+            seed=self.seed,
+            model_channels=getattr(encoder, "channel_names", None),
+            model_units=getattr(encoder, "units", None),
+            model_rate_hz=None if to_train else encoder.sample_rate_hz,
+            **options,
         )
         if len(recordings.channels) != encoder.channels:
             raise ValueError(
@@ -155,16 +162,30 @@ class Signals(MapStyleModality):
             recordings.splits,
             **({"groups": sorted(set(recordings.groups) - {""})} if any(recordings.groups) else {}),
         )
-        if conversions:
-            say(f"data: {recordings.source}: {conversions}")
+        if recordings.conversions:
+            say(f"data: {recordings.source}: {recordings.conversions}")
         if to_train and hasattr(encoder, "set_channels"):
             self._name_channels(encoder, recordings)
-        if self.labels is not None:
-            self._check_task(recordings.labels, self.labels)
-        window_samples = self.window_samples(encoder)
-        return SignalCorpus(recordings, encoder, window_samples, self.labels, self.cache_dir, self.skip_bad, signals)
+        if self.labels is not None and self.labels not in recordings.labels:
+            known = ", ".join(recordings.labels) or "none"
+            raise ValueError(f"`labels`={self.labels!r} is not among the labels of the source: {known}")
+        return RecordingCorpus(
+            recordings,
+            encoder,
+            self.window_samples(encoder),
+            partial(self._decode, recordings, packed),
+            frame_labels=None if self.labels is None else partial(_latent_labels, self.labels),
+            has_missing=recordings.missing == "mask",
+        )
 
-    def _name_channels(self, encoder: Any, recordings: Recordings | ArrayRecordings) -> None:
+    def _decode(self, recordings: Recordings, packed: PackedRecordings | None) -> PackedRecordings:
+        if packed is None:
+            return pack_signals(recordings, self.cache_dir, skip_bad=self.skip_bad)
+        if recordings.factors is None and list(recordings.columns) == list(range(len(packed.channels))):
+            return packed
+        return packed.converted(recordings.columns, None if recordings.factors is None else recordings.factors[0])
+
+    def _name_channels(self, encoder: Any, recordings: Recordings) -> None:
         """Give an encoder the names and units that it lacks; `channels` by number become names, as they are saved."""
         names, units = list(recordings.channels), encoder.units or (recordings.units if any(recordings.units) else None)
         is_named = not is_nameless(names) and len(set(names)) == len(names)
@@ -172,33 +193,7 @@ class Signals(MapStyleModality):
         if is_named and self.channels is not None:
             self.channels = names
 
-    def _read(
-        self, names: Sequence[str] | None, units: Sequence[str] | None, rate_hz: float | None
-    ) -> tuple[Recordings | ArrayRecordings, PackedSignals | None, str]:
-        """Return the recordings of the source, their samples if they are in shards, and a line about conversions.
-
-        Args:
-            names: channels that the encoder reads; None: by position.
-            units: their units; None: those of the source.
-            rate_hz: rate of a source that says none; None: it must say one.
-        """
-        shares: dict[str, Any] = {"valid_share": self.valid_share, "test_share": self.test_share, "seed": self.seed}
-        if not is_sharded(self.source):
-            options = {name: getattr(self, name) for name in ("sample_rate_hz", "channels", "missing")}
-            model: dict[str, Any] = {"model_channels": names, "model_units": units, "model_rate_hz": rate_hz}
-            recordings = read_recordings(self.source, **options, **shares, **model)
-            return recordings, None, recordings.conversions
-        shards = Shards(self.source, self.cache_dir, self.cache_gb)
-        sharded, signals = open_sharded_signals(shards, missing=self.missing, skip_bad=self.skip_bad)
-        channels, columns = choose_model_channels(names, self.channels, sharded.channels, self.source)
-        own = [[sharded.units[column] for column in columns]]
-        new_units, factors, conversions = convert_units(own, channels, ["the shards"], units, self.source)
-        if factors is not None or columns != list(range(len(sharded.channels))):
-            signals = signals.converted(columns, None if factors is None else factors[0])
-        splits = draw_lacking_splits(sharded.splits, sharded.groups, sharded.names, **shares)
-        return replace(sharded, splits=splits, channels=channels, units=new_units), signals, conversions
-
-    def class_names(self, corpus: SignalCorpus, task: str) -> list[str]:
+    def class_names(self, corpus: Any, task: str) -> list[str]:
         """Return the classes of `group`, or of the labels that `data.labels` names."""
         if task == "group":
             if not corpus.speakers:
@@ -209,7 +204,7 @@ class Signals(MapStyleModality):
                 f"an online probe of signals has the task 'group' or that of `labels`={self.labels!r}, not {task!r}:"
                 f" set `labels` to {task}, or leave the probe out with --trainer.callbacks null"
             )
-        return corpus.recordings.labels[task].classes
+        return corpus.table.labels[task].classes
 
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return windows of the training split without padding."""
@@ -231,17 +226,14 @@ class Signals(MapStyleModality):
         """
         return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
-    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:  # noqa: D102
+    def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:
+        """Return the probe data of a corpus, which is prepared: windows and labels depend on exact lengths."""
+        if corpus is not None:
+            corpus.prepare()
         return SignalProbeData(corpus, self.window_seconds, self.hop_seconds, self.channels, **where)
 
     @staticmethod
-    def _check_task(labels: Any, task: str) -> None:
-        if task not in labels:
-            known = ", ".join(labels) or "none"
-            raise ValueError(f"`labels`={task!r} is not among the labels of the source: {known}")
-
-    @staticmethod
-    def _predicting(corpus: SignalCorpus, split: str, model: Any) -> SignalCorpus:
+    def _predicting(corpus: RecordingCorpus, split: str, model: Any) -> RecordingCorpus:
         """Return the corpus without windows in which nothing is predicted, of which a batch would be an error."""
         num_latents = corpus.num_latents(corpus.rows(split))
         longest, steps = int(num_latents.max()), [step.k for step in model.steps]
@@ -272,3 +264,13 @@ class Signals(MapStyleModality):
                 raise ValueError(f"{problem}: lengthen `window_seconds`, or fill or cut out missing samples")
             say(f"data: {problem}")
         return corpus
+
+
+def _latent_labels(task: str, corpus: RecordingCorpus) -> FrameLabels:
+    corpus.labels(task)  # raises an error on labels that do not fit
+
+    def labels(row: int, start: int, num_latents: int) -> np.ndarray:
+        codes = corpus.latent_codes(task, row, start, num_latents)
+        return np.where(codes < 0, -100, codes)
+
+    return labels

@@ -4,60 +4,20 @@ T samples, C channels.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Float64
+from jaxtyping import Float32
 
+from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, RowSource, pack_rows
+from cpc.data.store.packed import FORMAT, RowSource, pack_rows
 
 _VERSION = 1  # raise it whenever the same recordings are written differently
 _OTHER_SCALE = 100.0  # ratio of ranges between recordings
-
-
-class PackedSignals(PackedRows):
-    """Recordings in one float32 memory map, which `pack_signals` writes; row i is recording i.
-
-    Attributes:
-        channels: names of the channels on disk.
-        sample_rate_hz: rate of all recordings.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
-    """
-
-    def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t C"]:
-        """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
-        if start < 0:
-            raise ValueError(f"start={start}, but a recording's first sample is number 0")
-        if self._view is not None:
-            stored, columns, factors = self._view
-            return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)
-        stop = int(self.lengths[row])
-        if num_samples is not None:
-            stop = min(start + num_samples, stop)
-        offset = int(self._offsets[row])
-        return self.elements[offset + start : offset + max(start, stop)]
-
-    def converted(self, columns: Sequence[int], factors: Float64[np.ndarray, " C"] | None) -> "PackedSignals":
-        """Return a view that reads these columns, multiplied by these factors (None: as they are)."""
-        view = self.subset(np.arange(len(self)))
-        view.shape = (len(columns),)
-        view._view = (self, list(columns), np.ones(len(columns)) if factors is None else factors)
-        return view
-
-    def _open(self, index: Mapping[str, Any]) -> None:
-        super()._open(index)
-        self.channels: list[str] = [str(name) for name in index["channels"]]
-        self.sample_rate_hz = float(index["sample_rate_hz"])
-        self._view: tuple[PackedSignals, list[int], np.ndarray] | None = None
-        if self.shape != (len(self.channels),):
-            raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
 
 
 def pack_signals(
@@ -67,12 +27,12 @@ def pack_signals(
     skip_bad: bool = False,
     num_workers: int | None = None,
     progress: bool = True,
-) -> PackedSignals:
+) -> PackedRecordings:
     """Decode all recordings to float32, or reuse what an earlier call decoded.
 
     Values are in the recordings' `units`; missing samples are NaN. Labels, groups and splits are not in the pack, and
     can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
-    hundred times that of others. An interrupted call leaves no pack behind.
+    hundred times that of others.
 
     Args:
         recordings: the recordings, as `read_recordings` returns them.
@@ -82,15 +42,14 @@ def pack_signals(
         progress: show a progress bar.
 
     Raises:
-        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`), of
-            which the first few are named; the good ones are packed before.
+        ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
         OSError: if the disk is full, or the folder cannot be written; nothing stays behind.
     """
     beside = recordings.source if recordings.source.is_dir() else recordings.source.parent
     packs = beside / ".cpc_cache" if cache_dir is None else Path(cache_dir)
     source = _Samples(recordings)
     folder = packs / f"signals-{FORMAT}.{_VERSION}-{recordings.key()}"
-    return pack_rows(source, folder, PackedSignals, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
+    return pack_rows(source, folder, PackedRecordings, skip_bad=skip_bad, num_workers=num_workers, progress=progress)
 
 
 class _Samples(RowSource):

@@ -3,15 +3,14 @@
 import glob
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpc.config.extras import install_hint
-from cpc.data.signals.labels import Interval
-from cpc.data.signals.listing import ReadOptions
+from cpc.data.recordings.labels import Segment
+from cpc.data.signals.listing import ReadOptions, SignalFile
 from cpc.data.signals.rates import channels_rate
 from cpc.data.store.untrusted import reading
 
@@ -22,22 +21,22 @@ _KNOWN_ANNOTATIONS = ("atr", "ann", "ecg", "qrs", "qrsc", "rhy", "ari", "apn", "
 _OTHER_FILES = "hea dat txt csv tsv json xml xws html pdf png jpg svg edf bdf npy npz mat parquet md zip gz"
 
 
-class WfdbRecord:
+class WfdbRecord(SignalFile):
     """A WFDB record of one segment, in physical units. A channel may have several samples per frame.
 
     Annotation files have the record's name and, as suffix, the annotator's, which names the task. `(`, a symbol and `)`
-    are an interval from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
+    are a segment from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
 
     Raises:
-        ValueError: naming the file, if the header is damaged or has several segments, a file of signals is absent, or
-            the chosen channels have different rates.
+        ValueError: if the header is damaged or has several segments, a file of signals is absent, or the chosen
+            channels have different rates; the message names the file.
     """
 
-    sample_labels: Sequence[str] = ()
+    units: Sequence[str] = ()
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
-        self.path = path
+        super().__init__(path, options)
         self._record = str(path.with_suffix(""))
         wfdb = _wfdb(path)
         with reading(path, "cannot be read as a WFDB header"):
@@ -51,7 +50,7 @@ class WfdbRecord:
             self.units = [unit or "" for unit in header.units or [None] * header.n_sig]
             rates = [float(header.fs) * number for number in header.samps_per_frame]
         _, chosen = options.choose(self.channels, path)
-        self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
+        self.rate_hz = channels_rate(rates, chosen, self.channels, path)
         self._per_frame = int(header.samps_per_frame[chosen[0]])
         data = [path.parent / name for name in dict.fromkeys(header.file_name)]
         absent = [str(file) for file in data if not file.is_file()]
@@ -63,7 +62,6 @@ class WfdbRecord:
         self._num_frames = int(header.sig_len)
         self.num_samples = self._num_frames * self._per_frame
         self.parts = [path, *data]
-        self.intervals: dict[str, list[Interval]] = {}
         for file in sorted(path.parent.glob(f"{glob.escape(path.stem)}.*")):
             if file not in self.parts and file.suffix[1:].lower() not in _OTHER_FILES.split() and file.is_file():
                 self._read_annotations(wfdb, file, float(header.fs))
@@ -84,10 +82,6 @@ class WfdbRecord:
                     raise ValueError(f"frames {first} to {end} are incomplete")
             yield block
 
-    def texts(self, name: str) -> list[str]:
-        """Raise, since a record has no labels per sample."""
-        raise ValueError(f"{self.path} holds no labels {name!r}")
-
     def _read_annotations(self, wfdb: Any, file: Path, header_rate: float) -> None:
         annotator = file.suffix[1:]
         try:
@@ -99,15 +93,15 @@ class WfdbRecord:
                 if np.diff(found.sample, prepend=0).min(initial=0) < 0:
                     raise ValueError("its times are not in order")
                 rate = float(found.fs or header_rate)
-                marks, rhythms = annotation_intervals(found.sample.tolist(), found.symbol, found.aux_note, rate)
+                marks, rhythms = annotation_segments(found.sample.tolist(), found.symbol, found.aux_note, rate)
         except ValueError:
             if annotator in _KNOWN_ANNOTATIONS:
                 raise
             return  # a file of another kind beside the record
         if rhythms:
             last = rhythms[-1]
-            rhythms[-1] = replace(last, end_seconds=max(self._num_frames / header_rate, last.start_seconds))
-        self.intervals |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", rhythms)) if each}
+            rhythms[-1] = last._replace(end_seconds=max(self._num_frames / header_rate, last.start_seconds))
+        self.segments |= {task: each for task, each in ((annotator, marks), (f"{annotator}_rhythm", rhythms)) if each}
 
 
 def _check_notes(content: bytes) -> None:
@@ -118,29 +112,29 @@ def _check_notes(content: bytes) -> None:
         raise ValueError("it has a note that begins with '## ' and defines nothing")
 
 
-def annotation_intervals(
+def annotation_segments(
     samples: Sequence[int], symbols: Sequence[str], notes: Sequence[str], sample_rate_hz: float
-) -> tuple[list[Interval], list[Interval]]:
+) -> tuple[list[Segment], list[Segment]]:
     """Return the intervals and marks of annotations, and the rhythms, of which the last has no end."""
-    marks: list[Interval] = []
-    rhythms: list[Interval] = []
+    marks: list[Segment] = []
+    rhythms: list[Segment] = []
     opened, inside = None, ""
     for sample, symbol, note in zip(samples, symbols, notes, strict=True):
         seconds = sample / sample_rate_hz
         if symbol == "+" and note.startswith("("):
             if rhythms:
-                rhythms[-1] = Interval(rhythms[-1].start_seconds, seconds, rhythms[-1].label)
-            rhythms.append(Interval(seconds, np.inf, note.strip("(\0 ")))
+                rhythms[-1] = Segment(rhythms[-1].start_seconds, seconds, rhythms[-1].label)
+            rhythms.append(Segment(seconds, np.inf, note.strip("(\0 ")))
         elif symbol == "(":
             opened, inside = seconds, ""
         elif symbol == ")":
             if opened is not None and inside:
-                marks.append(Interval(opened, seconds, inside))
+                marks.append(Segment(opened, seconds, inside))
             opened = None
         elif opened is not None:
             inside = inside or symbol
         else:
-            marks.append(Interval(seconds, seconds, symbol))
+            marks.append(Segment(seconds, seconds, symbol))
     return marks, rhythms
 
 

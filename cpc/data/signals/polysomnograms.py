@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from cpc.config.extras import install_hint
-from cpc.data.signals.labels import Interval
-from cpc.data.signals.listing import ReadOptions
+from cpc.data.recordings.labels import Segment
+from cpc.data.signals.listing import ReadOptions, SignalFile
 from cpc.data.signals.rates import channels_rate
 from cpc.data.store.tables import number_or_nan
 from cpc.data.store.untrusted import reading
@@ -25,28 +25,23 @@ _SIZES = {  # first byte of each field, and the byte after it
 _RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 
 
-class EdfFile:
+class EdfFile(SignalFile):
     """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names.
 
     Raises:
-        ValueError: naming the file, if it is damaged, has no signals or gaps (EDF+D), the chosen channels have
-            different rates, or the minimum or maximum of a chosen channel is no number, or both are equal.
+        ValueError: if the file is damaged, has no signals or gaps (EDF+D), or a chosen channel has another rate or no
+            range of values; the message names the file.
     """
 
-    sample_labels: Sequence[str] = ()
+    units: Sequence[str] = ()
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
-        self.path = path
-        self.parts = [path]
+        super().__init__(path, options)
         with reading(path, _DAMAGE):
             edf = _open(path)
-            signals = edf.signals
-            is_continuous, num_records, record_seconds = (
-                edf.is_continuous,
-                edf.num_data_records,
-                edf.data_record_duration,
-            )
-            intervals = _intervals(edf)
+            signals, is_continuous = edf.signals, edf.is_continuous
+            self._num_records, self._record_seconds = edf.num_data_records, float(edf.data_record_duration)
+            annotations = _segments(edf)
         if not signals:
             raise ValueError(f"{path} holds no signals, only annotations")
         if not is_continuous:
@@ -57,11 +52,10 @@ class EdfFile:
         _, chosen = options.choose(self.channels, path)
         for column in chosen:
             _check_ranges(path, self.channels[column], signals[column])
-        self.sample_rate_hz: float | None = channels_rate(rates, chosen, self.channels, path)
+        self.rate_hz = channels_rate(rates, chosen, self.channels, path)
         self._per_record = signals[chosen[0]].samples_per_data_record
-        self._num_records, self._record_seconds = num_records, float(record_seconds)
-        self.num_samples = self._per_record * num_records
-        self.intervals = {"annotation": intervals} if intervals else {}
+        self.num_samples = self._per_record * self._num_records
+        self.segments = {"annotation": annotations} if annotations else {}
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels, in the header's units."""
@@ -73,19 +67,11 @@ class EdfFile:
                 seconds = (first * self._record_seconds, end * self._record_seconds)
                 yield np.stack([signals[column].get_data_slice(*seconds) for column in columns], axis=1)
 
-    def texts(self, name: str) -> list[str]:
-        """Raise, since an EDF file has no labels per sample."""
-        raise ValueError(f"{self.path} holds no labels {name!r}")
 
-
-def read_annotations(path: Path) -> list[Interval]:
-    """Return the annotations of an EDF file, which may hold no signals.
-
-    Raises:
-        ValueError: naming the file, if it is damaged.
-    """
+def read_annotations(path: Path) -> list[Segment]:
+    """Return the annotations of an EDF file, which may hold no signals; raise a ValueError if it is damaged."""
     with reading(path, _DAMAGE):
-        return _intervals(_open(path))
+        return _segments(_open(path))
 
 
 def _open(path: Path) -> Any:
@@ -104,9 +90,9 @@ def _open(path: Path) -> Any:
     return edf
 
 
-def _intervals(edf: Any) -> list[Interval]:
+def _segments(edf: Any) -> list[Segment]:
     return [
-        Interval(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
+        Segment(each.onset, each.onset + (each.duration or 0.0), each.text.strip())
         for each in edf.annotations
         if each.text.strip() and each.onset >= 0
     ]

@@ -3,16 +3,11 @@
 import math
 from collections.abc import Sequence
 
-RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
 
 def common_rate(rates: Sequence[float | None], names: Sequence[str], source: object) -> float | None:
-    """Return the rate of all files; None if no file has one.
-
-    Raises:
-        ValueError: if two files have different rates; the message names them.
-    """
+    """Return the rate of all files, None if no file has one; raise a ValueError that names two files of other rates."""
     known = [(rate, name) for rate, name in zip(rates, names, strict=True) if rate is not None]
     for rate, name in known[1:]:
         if abs(rate / known[0][0] - 1) > RATE_TOLERANCE:
@@ -24,17 +19,10 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
 
 
 def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Sequence[str], source: object) -> float:
-    """Return the rate of the chosen channels of one file.
-
-    Args:
-        rates: rate of each channel of the file.
-        chosen: columns of the chosen channels.
-        channels: names of the file's channels.
-        source: the file, for the message.
+    """Return the rate of the chosen columns of a file, from the rates and names of all its channels.
 
     Raises:
-        ValueError: if two chosen channels have different rates, of which the message lists all, or the rate is not
-            positive.
+        ValueError: if two chosen channels have different rates, which the message lists, or the rate is not positive.
     """
     if len({rates[column] for column in chosen}) > 1:
         listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
@@ -45,11 +33,7 @@ def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Seque
 
 
 def common_channels(channels: Sequence[Sequence[str]], names: Sequence[str], source: object) -> list[str]:
-    """Return the channels of all files.
-
-    Raises:
-        ValueError: if two files have different channels, in whatever order; the message names them.
-    """
+    """Return the channels of all files; raise a ValueError that names two files of other channels, in any order."""
     for other, name in zip(channels[1:], names[1:], strict=True):
         if sorted(other) != sorted(channels[0]):
             raise ValueError(
@@ -68,8 +52,8 @@ def choose_channels(
     An integer is a channel number. Numbers start at 0.
 
     Raises:
-        ValueError: if `chosen` is empty, or names an unknown channel or one channel twice; the message lists all
-            channels. If `chosen` is None and several channels have the same name; the message lists these names.
+        ValueError: if `chosen` is empty, or names an unknown channel or one channel twice; if it is None and several
+            channels have one name. The message lists the channels.
     """
     if chosen is None:
         twice = sorted({name for name in available if list(available).count(name) > 1})
@@ -96,8 +80,8 @@ def choose_model_channels(
     as `choose_channels` returns them.
 
     Raises:
-        ValueError: if a wanted channel is missing, or is not among the chosen ones, or channels without names are of
-            another number; the message lists both. Also the errors of `choose_channels`.
+        ValueError: if a wanted channel is missing or not chosen, or channels without names are of another number; the
+            message lists both. Also the errors of `choose_channels`.
     """
     if wanted is None:
         return choose_channels(chosen, available, source)

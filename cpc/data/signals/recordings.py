@@ -4,19 +4,19 @@ T samples, t samples of a block, C channels.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from cpc.data.recordings.labels import RecordingLabels, labels_of_segments
 from cpc.data.signals.archives import is_ts, list_ts, ts_files
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
-from cpc.data.signals.labels import IntervalLabels, Labels
 from cpc.data.signals.listing import Listing, Reader, ReadOptions
 from cpc.data.signals.rates import RATE_TOLERANCE
 from cpc.data.signals.units import convert_units
@@ -28,10 +28,10 @@ Missing = Literal["refuse", "mask"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Recordings:
-    """The recordings of a source; samples are decoded by `read`.
+    """The recordings of a source; samples of files are decoded by `read`.
 
     Attributes:
-        source: the file or folder.
+        source: the file or folder, or a name for messages.
         names: of each recording, its path relative to the source, or `recording 3`.
         channels: the chosen channels, in order; "0", "1", ... if the source names none.
         sample_rate_hz: rate of all recordings.
@@ -40,37 +40,51 @@ class Recordings:
         labels: task -> labels.
         num_samples: upper bound of each recording's number of samples.
         missing: `refuse` or `mask`, see `read_recordings`.
-        units: unit of each channel, to which all recordings are converted; "" if unknown.
+        units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
+        columns: the channels in the files.
+        version: numbers and strings that change if the content of the files does.
+        reader: decodes the files; None if samples are decoded already.
         factors: `[n, C]` factors of this conversion; None: nothing is converted.
         conversions: a line about them, for messages; "" if nothing is converted.
     """
 
-    source: Path
-    names: list[str]
-    channels: list[str]
+    source: Any
+    names: Sequence[str]
+    channels: Sequence[str]
     sample_rate_hz: float
-    splits: list[str]
-    groups: list[str]
-    labels: dict[str, Labels]
-    num_samples: list[int]
-    missing: Missing
-    columns: Sequence[int]
-    version: Sequence[Any]
-    reader: Reader
-    units: list[str]
-    factors: Float64[np.ndarray, "n C"] | None
-    conversions: str
+    splits: Sequence[str]
+    groups: Sequence[str]
+    labels: Mapping[str, RecordingLabels] = field(default_factory=dict)
+    missing: str = "refuse"
+    units: Sequence[str] = ()
+    num_samples: Sequence[int] = ()
+    columns: Sequence[int] = ()
+    version: Sequence[Any] = ()
+    reader: Reader | None = None
+    factors: Float64[np.ndarray, "n C"] | None = None
+    conversions: str = ""
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def rows(self, split: str | None) -> np.ndarray:
+        """Return the rows of a split (None: of all); raise a ValueError if there are none."""
+        rows = np.flatnonzero([split in (None, each) for each in self.splits])
+        if not len(rows):
+            raise ValueError(
+                f"there are no recordings of split {split!r}, only of {', '.join(sorted(set(self.splits)))}: name one "
+                "of these, or hold recordings out with `valid_share` and `test_share`"
+            )
+        return rows
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
         """Yield a recording in blocks, in `units`; NaN where a sample is missing.
 
         Raises:
-            ValueError: naming the recording, if it cannot be decoded or has no samples; naming channel and time too, if
-                a sample is missing or infinite and `missing` is `refuse`. Blocks may have been yielded before.
+            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and
+                `missing` is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
         """
+        assert self.reader is not None
         num_read, num_known = 0, 0
         for block in self.reader.blocks(row, self.columns):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -96,12 +110,13 @@ class Recordings:
 
     def loaded(self) -> AbstractContextManager[None]:
         """Return a context that holds in memory what several recordings share, while all are read."""
+        assert self.reader is not None
         return self.reader.loaded()
 
     def key(self) -> str:
         """Return a hash of all that the samples depend on: content, channels, rate, units, treatment of missing ones.
 
-        The content of files is represented by their paths, sizes and times; that of an npz by its checksums.
+        Paths, sizes and times stand for the content of files, checksums for that of an npz.
         """
         parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
         if self.factors is not None:
@@ -131,6 +146,7 @@ def read_recordings(
     model_channels: Sequence[str] | None = None,
     model_units: Sequence[str] | None = None,
     model_rate_hz: float | None = None,
+    listing: Listing | None = None,
 ) -> Recordings:
     """Read names, splits, groups and labels of a source of recordings, but not the samples.
 
@@ -145,52 +161,50 @@ def read_recordings(
             within a hundredth.
         channels: channels to read, by name or number, in this order; None: all.
         missing: `refuse` raises an error at a sample that is NaN or infinite; `mask` reads it as NaN.
-        valid_share: if the source has no split `valid`, this share of the groups of `train` becomes `valid`. Recordings
-            of one group stay together; a recording without a group is its own. A hash of seed and group decides (see
-            `cpc.data.store.splits.draw_splits`).
+        valid_share: if the source has no split `valid`, the share of `train` that becomes `valid`, drawn by group (see
+            `cpc.data.store.splits.draw_splits`); a recording without a group is its own.
         test_share: likewise for `test`.
-        seed: seed of the hash.
+        seed: seed of these splits.
         label_columns: names of columns that hold labels per sample.
         model_channels: names of the channels that a model reads; they are returned in its order. Channels without
             names are taken by position, and so are all if it is None.
-        model_units: units that a model reads, to which recordings are converted. If it is None, all recordings are
-            converted to the units of the first.
+        model_units: units that a model reads, to which recordings are converted; None: those of the first recording.
         model_rate_hz: rate that a model reads; the rate of a source that says none, if `sample_rate_hz` is None.
+        listing: what the source holds, if it has been listed.
 
     Raises:
         ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
             known format, a channel is unknown, files differ in rate or channels or in units that cannot be converted,
             the rate is missing or contradicts the source, or a share leaves a split empty.
     """
-    path = Path(source).expanduser()
     if sample_rate_hz is not None and not 0 < sample_rate_hz < np.inf:
         raise ValueError(f"`sample_rate_hz`={sample_rate_hz} must be positive and finite")
-    sample_rate_hz = None if sample_rate_hz is None else float(sample_rate_hz)
+    given_rate = None if sample_rate_hz is None else float(sample_rate_hz)
     channels = [channels] if isinstance(channels, str) else channels
     if missing not in ("refuse", "mask"):
         raise ValueError(f"`missing`={missing!r} is not one of 'refuse', 'mask'")
-    options = ReadOptions(sample_rate_hz, channels, label_columns, model_channels)
-    listing = _list(path, options)
+    options = ReadOptions(given_rate, channels, label_columns, model_channels)
+    path: Any = source
+    if listing is None:
+        path = Path(source).expanduser()
+        listing = _list(path, options)
     if listing.layout_problem and (channels is None or len(channels) != len(listing.channels)):
         raise ValueError(listing.layout_problem)
     names, columns = options.choose(listing.channels, path)
     units, factors, conversions = convert_units(
         [[each[column] for column in columns] for each in listing.units], names, listing.names, model_units, path
     )
-    says_rate = sample_rate_hz is not None or listing.sample_rate_hz is not None
-    rate = _agreed_rate(path, listing.sample_rate_hz, sample_rate_hz if says_rate else model_rate_hz)
-    splits = [split or "train" for split in listing.splits]
-    splits = draw_lacking_splits(splits, listing.groups, listing.names, valid_share, test_share, seed)
+    says_rate = given_rate is not None or listing.sample_rate_hz is not None
+    rate = _agreed_rate(path, listing.sample_rate_hz, given_rate if says_rate else model_rate_hz)
     own_rates = [own or rate for own in listing.own_rates_hz]
-    labels = listing.labels | {task: IntervalLabels(rows, own_rates) for task, rows in listing.intervals.items()}
     return Recordings(
         source=path,
         names=listing.names,
         channels=names,
         sample_rate_hz=rate,
-        splits=splits,
+        splits=_drawn_splits(listing, valid_share, test_share, seed),
         groups=listing.groups,
-        labels=labels,
+        labels=listing.labels | {task: labels_of_segments(rows, own_rates) for task, rows in listing.segments.items()},
         num_samples=listing.num_samples,
         missing=missing,
         columns=columns,
@@ -222,7 +236,7 @@ def _list(path: Path, options: ReadOptions) -> Listing:
     return list_files(path.parent, [path.name], options)
 
 
-def _agreed_rate(path: Path, own: float | None, given: float | None) -> float:
+def _agreed_rate(path: object, own: float | None, given: float | None) -> float:
     if own is None and given is None:
         raise ValueError(f"{path} does not say its sample rate: give it by `sample_rate_hz`")
     if own is not None and given is not None and abs(given / own - 1) > RATE_TOLERANCE:
@@ -232,25 +246,14 @@ def _agreed_rate(path: Path, own: float | None, given: float | None) -> float:
     return float(given if given is not None else own)  # type: ignore[arg-type]
 
 
-def draw_lacking_splits(
-    splits: Sequence[str],
-    groups: Sequence[str],
-    names: Sequence[str],
-    valid_share: int | float,
-    test_share: int | float,
-    seed: int,
-) -> list[str]:
-    """Return the splits of recordings; those of `valid` and `test` that the source lacks are drawn, by group.
-
-    See `read_recordings` for the arguments.
-    """
-    shares = {"valid_share": float(valid_share), "test_share": float(test_share)}
-    lacking = {name: 0.0 if name.removesuffix("_share") in splits else share for name, share in shares.items()}
+def _drawn_splits(listing: Listing, valid_share: float, test_share: float, seed: int) -> list[str]:
+    """Return the splits; those of `valid` and `test` that the source lacks are drawn from `train`, by group."""
+    splits = [split or "train" for split in listing.splits]
+    shares = {"valid": float(valid_share), "test": float(test_share)}
+    valid, test = (0.0 if name in splits else share for name, share in shares.items())
     rows = [row for row, split in enumerate(splits) if split == "train"]
-    splits = list(splits)
-    if rows and any(lacking.values()):
-        units = [groups[row] or names[row] for row in rows]
-        drawn = draw_splits(units, valid_share=lacking["valid_share"], test_share=lacking["test_share"], seed=seed)
-        for row, split in zip(rows, drawn, strict=True):
+    if rows and (valid or test):
+        units = [listing.groups[row] or listing.names[row] for row in rows]
+        for row, split in zip(rows, draw_splits(units, valid_share=valid, test_share=test, seed=seed), strict=True):
             splits[row] = split
     return splits

@@ -3,19 +3,18 @@
 n recordings.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cpc.data.images.arrays import open_npz
+from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings
+from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES
 from cpc.data.signals.folder import OPENERS
-from cpc.data.signals.in_memory import ArrayRecordings
-from cpc.data.signals.labels import Labels, RecordingLabels, SampleLabels
-from cpc.data.signals.pack import PackedSignals
-from cpc.data.signals.recordings import Recordings
+from cpc.data.signals.listing import Listing
+from cpc.data.signals.recordings import Missing, Recordings
 from cpc.data.store.atomic import json_text
 from cpc.data.store.packed import check_skipped
 from cpc.data.store.shards import Shards, list_of, open_table
@@ -31,55 +30,53 @@ def is_file_of_signals(path: Path) -> bool:
     return path.suffix.lower() in (".npy", ".ts", *OPENERS)
 
 
-def write_table(recordings: Recordings, packed: PackedSignals) -> bytes:
+def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
     """Return names, splits, groups and labels of recordings as JSON; labels per sample are runs of one code."""
     labels = {}
     for task, each in recordings.labels.items():
-        if isinstance(each, RecordingLabels):
-            labels[task] = {"classes": each.classes, "codes": each.recording_codes.tolist()}
+        if not each.vary_within:
+            codes = [int(each.codes(row, 0, 1)[0]) for row in range(len(recordings))]
+            labels[task] = {"classes": each.classes, "codes": codes}
         else:
             each.check(f"{recordings.source}, labels {task!r}", recordings.names, packed.lengths)
-            codes = (each.codes(row, 0, length) for row, length in enumerate(packed.lengths.tolist()))
-            labels[task] = {"classes": each.classes, "runs": list(map(_runs, codes))}
+            runs = [_runs(each.codes(row, 0, length)) for row, length in enumerate(packed.lengths.tolist())]
+            labels[task] = {"classes": each.classes, "runs": runs}
     names, splits, groups = recordings.names, recordings.splits, recordings.groups
     columns = {"names": names, "splits": splits, "groups": groups, "missing": recordings.missing, "labels": labels}
     return json_text({"format": 1, **columns, "units": recordings.units}).encode()
 
 
-def open_sharded_signals(shards: Shards, *, missing: str, skip_bad: bool) -> tuple[ArrayRecordings, PackedSignals]:
-    """Return the recordings of shards, and their samples.
-
-    Args:
-        shards: the shards.
-        missing: `refuse` or `mask` missing samples.
-        skip_bad: accept recordings that were left out of the shards.
+def open_sharded_signals(
+    shards: Shards, *, missing: Missing, skip_bad: bool
+) -> tuple[Listing, PackedRecordings, Missing]:
+    """Return the recordings of shards, their samples, and whether samples may be missing.
 
     Raises:
         ValueError: if the shards hold no signals, are damaged, or were made with `missing: mask` and `missing` is
             `refuse`; as `check_skipped`.
     """
     with open_table(shards, TABLE_NAME, "signals") as table:
-        packed = PackedSignals(shards.folder, shards)
+        packed = PackedRecordings(shards.folder, shards)
+        num_channels = len(packed.channels)
         if table["missing"] not in ("refuse", "mask"):
             raise ValueError(f"missing is {table['missing']!r}")
-        recordings = ArrayRecordings(
+        listing = Listing(
+            names=list_of(str, table["names"], len(packed)),
             channels=packed.channels,
-            sample_rate_hz=packed.sample_rate_hz,
+            sample_rate_hz=float(packed.sample_rate_hz),
+            num_samples=packed.lengths.tolist(),
             splits=list_of(str, table["splits"], len(packed)),
             groups=list_of(str, table["groups"], len(packed)),
-            names=list_of(str, table["names"], len(packed)),
             labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
-            missing=table["missing"],
-            source=shards.source,
-            units=list_of(str, table.get("units", [""] * len(packed.channels)), len(packed.channels)),
+            units=[list_of(str, table.get("units", [""] * num_channels), num_channels)] * len(packed),
         )
-    if missing == "refuse" and recordings.missing == "mask":
+    if missing == "refuse" and table["missing"] == "mask":
         raise ValueError(
             f"{shards.source} may lack samples, because its shards were made with missing=mask: set `missing` to "
             "mask, or shard the recordings again without it"
         )
     check_skipped(packed, "recording", skip_bad)
-    return recordings, packed
+    return listing, packed, table["missing"]
 
 
 def _runs(codes: np.ndarray) -> list[int]:
@@ -88,21 +85,18 @@ def _runs(codes: np.ndarray) -> list[int]:
     return np.stack([codes[firsts], np.diff(firsts, append=len(codes))], axis=1).ravel().tolist()
 
 
-def _labels(entry: dict[str, Any], lengths: np.ndarray) -> Labels:
+def _labels(entry: dict[str, Any], lengths: np.ndarray) -> RecordingLabels:
     classes = list_of(str, entry["classes"])
     if "codes" in entry:
-        names = [*classes, ""]  # -1 is the last one
-        return RecordingLabels([names[code] for code in _integers(entry["codes"], len(lengths), len(classes))], classes)
+        names, codes = [*classes, ""], _integers(entry["codes"], len(lengths), len(classes))  # -1 is the last name
+        return labels_of_recordings([names[code] for code in codes], classes)
     rows = zip(entry["runs"], lengths.tolist(), strict=True)
     runs = [_integers(row, len(row), max(length, len(classes)) + 1).reshape(-1, 2).T for row, length in rows]
     is_sound = all(codes.max(initial=-1) < len(classes) and counts.min(initial=1) > 0 for codes, counts in runs)
     if [int(counts.sum()) for _, counts in runs] != lengths.tolist() or not is_sound:
         raise ValueError("runs of labels do not fit the recordings")
-    return SampleLabels(partial(_load, runs, classes))
-
-
-def _load(runs: list[np.ndarray], classes: list[str]) -> tuple[list[np.ndarray], list[str]]:
-    return [np.repeat(codes.astype(np.int32), counts) for codes, counts in runs], classes
+    content = [(np.cumsum([0, *counts]), np.array([-1, *codes, -1])) for codes, counts in runs]
+    return RecordingLabels((classes, content))
 
 
 def _integers(values: Any, num: int, most: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cpc.data.signals.labels import Interval
+from cpc.data.recordings.labels import Segment
 from cpc.data.signals.polysomnograms import read_annotations
 from cpc.data.store.tables import number_or_nan, read_table
 
@@ -14,17 +14,14 @@ _UNKNOWN = ("", "n/a", "Sleep stage ?")
 
 
 def split_sidecars(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the recordings among files, and the tables and hypnograms about them.
-
-    Tables (csv, tsv) are about recordings if there are EDF, BDF or WFDB files.
-    """
+    """Return the recordings among files, and the hypnograms; also the tables, if there are EDF, BDF or WFDB files."""
     are_tables = any(name.lower().endswith(RECORDING_SUFFIXES) for name in names)
     suffixes = (_HYPNOGRAM, ".csv", ".tsv") if are_tables else (_HYPNOGRAM,)
     sidecars = [name for name in names if name.lower().endswith(suffixes)]
     return [name for name in names if not name.lower().endswith(suffixes)], sidecars
 
 
-def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
+def sidecar_segments(path: Path) -> dict[str, list[Segment]]:
     """Return the labels in the files beside a recording, by task.
 
     `NAME_events.tsv` beside `NAME_eeg.edf` (or another word than `eeg`) is the task `trial_type`, its column.
@@ -32,9 +29,9 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
     without a type or an onset, and unscored stages, have no label.
 
     Raises:
-        ValueError: naming the file, if it cannot be read, a time is illegal, or several hypnograms fit.
+        ValueError: if a file cannot be read, a time is illegal, or several hypnograms fit; the message names the file.
     """
-    found: dict[str, list[Interval]] = {}
+    found: dict[str, list[Segment]] = {}
     start, _, _ = path.stem.rpartition("_")
     events = path.with_name(f"{start}_events.tsv")
     if start and path.suffix.lower() in RECORDING_SUFFIXES and events.is_file():
@@ -54,7 +51,7 @@ def sidecar_intervals(path: Path) -> dict[str, list[Interval]]:
     return {task: rows for task, rows in known.items() if rows}
 
 
-def _read_events(path: Path) -> list[Interval]:
+def _read_events(path: Path) -> list[Segment]:
     names, rows = read_table(path)
     if not {"onset", "duration", "trial_type"} <= set(names):
         return []  # events without types, which BIDS allows
@@ -70,5 +67,5 @@ def _read_events(path: Path) -> list[Interval]:
                 f"{path}, line {line}: an event from {onset!r} of duration {duration!r}; an onset is seconds, a "
                 "duration seconds >= 0; n/a if unknown"
             )
-        intervals.append(Interval(start, start + length, label))
+        intervals.append(Segment(start, start + length, label))
     return intervals

@@ -24,11 +24,7 @@ MEMBER = "seglearn/data/watch_dataset.npy"
 
 
 def read_installed_smartwatch() -> SignalArrays:
-    """Return the recordings of the installed package seglearn, which is not imported.
-
-    Raises:
-        ValueError: if it is not installed, or its file is damaged.
-    """
+    """Return the recordings of the installed package seglearn, which is not imported; absent, it is an error."""
     spec = importlib.util.find_spec("seglearn")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(f"the smartwatch recordings are in the package seglearn: {install_hint('signals')}")

@@ -3,7 +3,7 @@
 t samples of a block, C channels.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.data.signals.labels import Interval
-from cpc.data.signals.listing import ReadOptions
-from cpc.data.signals.times import NUM_HEAD, Clock, is_counter, is_time
+from cpc.data.signals.listing import ReadOptions, SignalFile
+from cpc.data.signals.times import NUM_HEAD, TimeColumn, is_counter, is_time
 
 
 class Rows(NamedTuple):
@@ -25,11 +24,7 @@ class Rows(NamedTuple):
 
 
 def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
-    """Take columns out of the channels of all tables that are counters in each table that is long enough to judge.
-
-    Raises:
-        ValueError: naming a table that has no other channels.
-    """
+    """Take out of the channels what is a counter in each table that is long enough to judge."""
     verdicts: dict[str, set[bool]] = {}
     for table in tables:
         for name, verdict in table.verdicts.items():
@@ -39,30 +34,24 @@ def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
         table.leave_out(counters)
 
 
-class SignalTable(ABC):
+class SignalTable(SignalFile):
     """A table that is a recording.
 
-    Args:
-        path: the file.
-        options: the rate, the columns of labels, and the chosen channels. A column that is named there is a channel,
-            even if it looks like a time.
+    A column that the options name is a channel, even if it looks like a time.
 
     Attributes:
         names: names of all columns.
-        num_samples: upper bound of the number of rows.
         time_column: the column that gives the rate; None without it.
-        channels: names of the channels; `leave_out_counters` takes the counters out.
         counters: further columns of times, indices and counters, which are no channels.
         verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
 
     Raises:
-        ValueError: naming the file, if its header cannot be read, or no column is a channel.
+        ValueError: if the header cannot be read, or no column is a channel; the message names the file.
     """
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
-        self.path, self._expected_hz = path, options.sample_rate_hz
-        self.parts = [path]
-        self.intervals: dict[str, list[Interval]] = {}
+        super().__init__(path, options)
+        self._expected_hz = options.sample_rate_hz
         self.names, self.num_samples = self._open()
         self.sample_labels = [name for name in self.names if name in options.label_columns]
         kept = {*self.sample_labels, *map(str, options.channels or ()), *(options.model_channels or ())}
@@ -79,11 +68,7 @@ class SignalTable(ABC):
         self.verdicts = {name: found for name, found in zip(others, verdicts, strict=True) if found is not None}
 
     def leave_out(self, counters: Collection[str]) -> None:
-        """Take counters out of the channels.
-
-        Raises:
-            ValueError: naming the file, if no channel is left.
-        """
+        """Take counters out of the channels; raise a ValueError if no channel is left."""
         self.counters = [name for name in self.channels if name in counters]
         self.channels = [name for name in self.channels if name not in counters]
         self._require_channels()
@@ -96,12 +81,7 @@ class SignalTable(ABC):
             )
 
     @property
-    def units(self) -> list[str]:
-        """The units of the channels, which a table does not say."""
-        return [""] * len(self.channels)
-
-    @property
-    def sample_rate_hz(self) -> float | None:
+    def rate_hz(self) -> float | None:  # type: ignore[override]
         """The rate by the column of time; None without it."""
         return self._clock.sample_rate_hz if self._clock else None
 
@@ -120,10 +100,6 @@ class SignalTable(ABC):
             yield rows.numbers
 
     @abstractmethod
-    def texts(self, name: str) -> list[str]:
-        """Return the cells of one column as text, one per sample."""
-
-    @abstractmethod
     def _open(self) -> tuple[list[str], int]:
         """Return the columns' names and an upper bound of the number of rows."""
 
@@ -136,10 +112,10 @@ class SignalTable(ABC):
         """Yield rows with at least one sample."""
 
     @cached_property
-    def _clock(self) -> Clock | None:
+    def _clock(self) -> TimeColumn | None:
         if self.time_column is None:
             return None
         head = next(self._rows([], self.time_column), None)
         if head is None or head.times is None:
             return None
-        return Clock(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)
+        return TimeColumn(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)

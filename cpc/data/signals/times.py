@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from cpc.data.signals.rates import RATE_ROUNDING, RATE_TOLERANCE
+from cpc.data.recordings.labels import RATE_ROUNDING
+from cpc.data.signals.rates import RATE_TOLERANCE
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 NUM_COUNTED = 1024  # rows by which counters are known
@@ -29,14 +30,9 @@ def is_time(name: str) -> bool:
 
 
 def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
-    """Return whether a column is a time, an index or a counter; None if it is too short to judge.
+    """Return whether a column is a time, an index or a counter, by its first values; None if it is too short to judge.
 
-    A column that is named so is one if its first values rise, or none of them is a number. Any other column is one if
-    its first values rise by a constant.
-
-    Args:
-        name: the column's name.
-        head: its first values; NaN where a cell is no number.
+    A column that is named so is one if its values rise, or none is a number; any other, if they rise by a constant.
     """
     is_named = is_time(name) or _INDEX_NAME.fullmatch(name.lower()) is not None
     if len(head) < (2 if is_named else _LEAST_COUNTED):
@@ -53,7 +49,7 @@ def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
 
 
 def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
-    """Return times as numbers, in seconds if the cells are dates, and whether they are. Dates without zone are UTC.
+    """Return times as numbers, in seconds if the cells are dates (UTC without a zone), and whether they are.
 
     Raises:
         ValueError: if a cell is neither a number nor a date of ISO 8601.
@@ -71,7 +67,7 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
     return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
 
 
-class Clock:
+class TimeColumn:
     """The rate of a column of time, and a check that the column has no gaps.
 
     Args:
@@ -85,7 +81,7 @@ class Clock:
         sample_rate_hz: the rate; whole if the times come within a thousandth of it. None for a single sample.
 
     Raises:
-        ValueError: naming the file, if the times are irregular or contradict `expected_hz`.
+        ValueError: if the times are irregular or contradict `expected_hz`; the message names the file.
     """
 
     def __init__(
@@ -114,15 +110,12 @@ class Clock:
             )
 
     def check(self, times: Float64[np.ndarray, " n"], first: int, previous: float | None) -> None:
-        """Refuse times that go backwards or have a gap.
+        """Refuse times that go backwards or have a gap; the message names the file and the sample.
 
         Args:
             times: consecutive times.
             first: index of the first of them in the recording.
             previous: the time before them; None at the start.
-
-        Raises:
-            ValueError: naming the file and the sample.
         """
         steps = np.diff(times) if previous is None else np.diff(times, prepend=previous)
         bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))

@@ -27,8 +27,7 @@ def conversion(from_unit: str, to_unit: str) -> float:
 
     Volts, amperes, ohms, siemens, teslas, pascals, newtons, watts, hertz, kelvins, metres, seconds, m/s, accelerations
     (`g`, `m/s2`), angles and angular velocities (`rad/s`, `deg/s`, `dps`) convert within their kind, with SI prefixes
-    from p to G. Any other unit converts only to itself. That includes degrees Celsius, whose zero is another. An
-    unknown unit, "", equals every unit.
+    from p to G. Any other unit, such as degrees Celsius, converts only to itself; an unknown unit, "", equals all.
 
     Raises:
         ValueError: if the units are of different kinds, or one of them is not among these.
@@ -78,7 +77,7 @@ def convert_units(
         The units; the factors, None if nothing is converted; the line, "" if nothing is converted.
 
     Raises:
-        ValueError: if a unit cannot be converted; the message names channel, units and two recordings. If the model
+        ValueError: if a unit cannot be converted (the message names channel, units and two recordings), or the model
             reads another number of channels.
     """
     if wanted is not None and len(wanted) != len(channels):

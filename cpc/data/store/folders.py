@@ -125,6 +125,20 @@ def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
     return "\n".join(f"  {line}" for line in [*problems[:limit], *more])
 
 
+def refuse(problem: str, names: Iterable[str], advice: str = "") -> None:
+    """Raise a ValueError with the number of names, the problem, the first few names and the advice, if there are names.
+
+    >>> refuse("of 9 files are empty", ["a.wav"], "remove them")
+    Traceback (most recent call last):
+    ValueError: 1 of 9 files are empty:
+      a.wav
+    remove them
+    """
+    names = list(names)
+    if names:
+        raise ValueError("\n".join(filter(None, [f"{len(names)} {problem}:", name_a_few(names), advice])))
+
+
 def require_file(path: Path) -> None:
     """Raise a ValueError if a file of a corpus is missing."""
     if not path.is_file():

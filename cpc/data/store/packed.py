@@ -7,6 +7,7 @@ folder's name is a hash of the input, so a pack is built once and reused until t
 """
 
 import errno
+import json
 import math
 import os
 import shutil
@@ -187,8 +188,10 @@ def pack_rows(
             open_pack(candidate)
         except ValueError:
             return False
-        return True
+        index = read_json(candidate / "index.json")
+        return all(index.get(name) == value for name, value in about.items())
 
+    about = json.loads(json_text(source.about))
     threads = num_workers or os.cpu_count() or 1
     build_once(folder, is_complete, lambda: _build(source, folder, is_complete, threads, progress))
     packed = open_pack(folder)

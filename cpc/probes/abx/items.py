@@ -48,12 +48,13 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
         ValueError: if recordings are missing or ambiguous, or an item begins after the end of its recording, or ends
             more than 50 ms after this end.
     """
-    manifest = probe_data.corpus.manifest
+    manifest = probe_data.corpus.table
     row_of = rows_of_names(items.files, manifest.paths)
     rows = np.array([row_of.get(name, -1) for name in items.files], np.int64)
     absent = list(dict.fromkeys(name for name in items.files if name not in row_of))
     problem = f"are of {len(absent)} files that the manifest in {manifest.root} does not list:\n{name_a_few(absent)}"
     items, rows = _kept(items, rows, rows >= 0, f"items of {source} {problem}", skip_bad)
+    probe_data.prepare()
     ends_seconds = 60 * np.asarray(probe_data.minutes(rows))
     is_within = items.onset_seconds < ends_seconds
     is_within &= items.offset_seconds <= ends_seconds + MOST_SECONDS_AFTER_END

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.alignments import Alignments, Segment, Track, check_alignments, read_alignments, window_labels
+from cpc.data.audio.alignments import Alignments, Track, check_alignments, read_alignments, window_labels
 from cpc.data.audio.items import write_items
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.modality import Audio
+from cpc.data.recordings.labels import Segment
 from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder
 
@@ -150,7 +151,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
         data = Audio(**source)
         corpus = data.open(encoder, to_train=command == "pretrain")
         if command == "pretrain":
-            return set(corpus.labels)
+            return set(corpus.classes)
         return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
 
     with pytest.raises(

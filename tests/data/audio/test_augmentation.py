@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opened import opened
 from scipy import signal, stats
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -18,8 +19,8 @@ from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
 from cpc.data.audio.waveform_changes import coloured_noise, drop_band, reverberate, room_response, shift_pitch
-from cpc.data.audio.windows import NUM_CHANGES, WindowDataset
 from cpc.data.batch import Batch
+from cpc.data.recordings.windows import NUM_CHANGES, WindowDataset
 
 RATE = 16000
 EVERYTHING: dict[str, Any] = {
@@ -78,7 +79,7 @@ def model() -> cpc.CPC:
 
 
 def windows(data: Audio) -> WindowDataset:
-    return data.open(model().encoder).windows("train", is_training=True)
+    return opened(data, model().encoder).windows("train", is_training=True)
 
 
 @pytest.mark.parametrize("noise", ["white", "pink", "brown", "recorded"])
@@ -238,7 +239,7 @@ def test_the_target_is_the_window_unchanged_and_padding_stays_zero(speech: Path)
 
 def test_every_start_is_drawn_as_without_augmentation_and_short_files_change_anew(speech: Path) -> None:
     data, net = audio(speech, **EVERYTHING), model()
-    training = data.training(data.open(net.encoder), net)
+    training = data.training(opened(data, net.encoder), net)
     drawn = [draw for index in range(300) for draw in training.batches.batch(index)]
     starts = np.array([number // NUM_CHANGES for file, number in drawn if file == 1])
     assert starts.max() <= 8000 - 3200
@@ -250,7 +251,7 @@ def test_every_start_is_drawn_as_without_augmentation_and_short_files_change_ane
 
 def loader(data: Audio, num_workers: int) -> StatefulDataLoader:
     net = model()
-    training = data.training(data.open(net.encoder), net)
+    training = data.training(opened(data, net.encoder), net)
     return StatefulDataLoader(
         training.dataset, batch_sampler=training.batches, collate_fn=_whole, num_workers=num_workers
     )
@@ -282,13 +283,13 @@ def test_workers_and_a_resume_change_nothing(speech: Path, recordings: Path) -> 
 
 def test_nothing_else_than_training_is_changed(speech: Path) -> None:
     plain, augmented, net = audio(speech), audio(speech, **EVERYTHING), model()
-    batches = [data.held_out(data.open(net.encoder), net).batches("mixed") for data in (plain, augmented)]
+    batches = [data.held_out(opened(data, net.encoder), net).batches("mixed") for data in (plain, augmented)]
     for one, other in zip(*batches, strict=True):
         assert torch.equal(one.x, other.x)
         assert other.target is None
     for data in (plain, augmented):
-        assert data.open(net.encoder).windows("train").augmenter is None
-    first, second = (data.initialisation_batch(data.open(net.encoder)) for data in (plain, augmented))
+        assert opened(data, net.encoder).windows("train").augmenter is None
+    first, second = (data.initialisation_batch(opened(data, net.encoder)) for data in (plain, augmented))
     assert torch.equal(first, second)
 
 

@@ -66,9 +66,6 @@ def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
     assert manifest.column("speaker") == ["theo", "jackson", "jackson"]
     assert manifest.column("digit") == ["3", "7", "7"]
     assert manifest.column("split") == ["recordings"] * 3
-    codes, names = manifest.codes("speaker")
-    assert codes.tolist() == [1, 0, 0]
-    assert names == ["jackson", "theo"]
 
 
 def test_index_elsewhere_holds_absolute_paths_and_works_from_there(corpus: Path, tmp_path: Path) -> None:

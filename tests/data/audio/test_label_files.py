@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from cpc.cli import main
-from cpc.data.audio.label_files import join_labels
+from cpc.data.audio.index import join_labels
 from cpc.data.audio.manifest import read_manifest
 
 from .test_index import write_noise

@@ -21,7 +21,8 @@ def test_manifest_round_trip_keeps_any_text(tmp_path: Path) -> None:
     manifest = read_manifest(tmp_path / "m.csv", check_files=False)
     assert manifest.columns == columns
     assert manifest.label_columns == ["text"]
-    assert manifest.codes("speaker")[0].tolist() == [0, -1, 1]
+    assert manifest.groups == ["1", "", "2"]
+    assert manifest.splits == [""] * 3
 
 
 def test_manifest_written_elsewhere_names_the_same_files(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no row of split 'test', only of train, valid"):
         manifest.select("test")
     with pytest.raises(ValueError, match=r"no column 'speaker', only path, split, num_samples"):
-        manifest.codes("speaker")
+        manifest.column("speaker")
     with pytest.raises(ValueError, match="no manifest"):
         read_manifest(tmp_path)
 

@@ -15,7 +15,8 @@ import cpc.data.store.packed
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.audio.pack import PackedAudio, pack
+from cpc.data.audio.pack import pack
+from cpc.data.recordings.pack import PackedRecordings
 
 from .test_index import write_noise
 
@@ -113,7 +114,7 @@ def test_an_incomplete_pack_is_built_again(corpus: Manifest) -> None:
     folder = pack(corpus, 16000, progress=False).folder
     os.truncate(folder / "rows.bin", 100)
     with pytest.raises(ValueError, match="holds no complete pack"):
-        PackedAudio(folder)
+        PackedRecordings(folder)
     audio = pack(corpus, 16000, progress=False)
     assert audio.folder == folder
     assert audio.read(1, 0, 10).any()
@@ -188,7 +189,7 @@ def test_a_bad_file_is_named_and_skipped_only_when_asked(
     good = np.concatenate([audio.read(0, 0, 10**9), audio.read(2, 0, 10**9)])
     assert audio.statistics == pytest.approx((good.mean(), good.std()), rel=1e-4)
     assert audio.subset([2, 1]).skipped == {1: audio.skipped[1]}
-    with pytest.raises(ValueError, match="none of the 1 audio files holds a sample"):
+    with pytest.raises(ValueError, match="none of the 1 recordings holds a sample"):
         _ = audio.subset([1]).statistics
     with pytest.raises(ValueError, match="1 of 3"):
         pack(manifest, 16000, progress=False)
@@ -279,7 +280,7 @@ def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(corpus: Manifes
 @pytest.mark.parametrize(
     "change",
     [
-        {"sample_rate_hz": 1},
+        {"sample_rate_hz": 0},
         {"sample_rate_hz": "fast"},
         {"dtype": "words"},
         {"shape": None},
@@ -292,9 +293,17 @@ def test_an_index_that_makes_no_sense_is_no_pack(corpus: Manifest, change: dict[
     index = json.loads((folder / "index.json").read_text())
     (folder / "index.json").write_text(json.dumps(index | change))
     with pytest.raises(ValueError, match="holds no complete pack"):
-        PackedAudio(folder)
+        PackedRecordings(folder)
     pack(corpus, 16000, progress=False)
     assert json.loads((folder / "index.json").read_text()) == index
+
+
+def test_a_pack_that_says_another_rate_is_built_again(corpus: Manifest) -> None:
+    index_file = pack(corpus, 16000, progress=False).folder / "index.json"
+    index = json.loads(index_file.read_text())
+    index_file.write_text(json.dumps(index | {"sample_rate_hz": 8000}))
+    assert pack(corpus, 16000, progress=False).sample_rate_hz == 16000
+    assert json.loads(index_file.read_text()) == index
 
 
 @pytest.mark.parametrize("place", [(0, -1), (0, 10**9), (1, -1), (1, 10**9)])
@@ -304,7 +313,7 @@ def test_rows_outside_of_the_map_are_no_pack(corpus: Manifest, place: tuple[int,
     rows[3, place[0]] = place[1]
     np.save(folder / "rows.npy", rows)
     with pytest.raises(ValueError, match="holds no complete pack: rows lie outside"):
-        PackedAudio(folder)
+        PackedRecordings(folder)
 
 
 def test_a_rate_that_is_no_audio_is_refused_before_anything_is_read(corpus: Manifest) -> None:

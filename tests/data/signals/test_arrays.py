@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.signals.statistics import signal_statistics
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 RNG = np.random.default_rng(0)

@@ -3,10 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened import opened
 
 from cpc.data import Signals, index_folder
+from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.sharding import shard_corpus
-from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 from cpc.encoders import SignalEncoder
@@ -88,9 +89,9 @@ def test_a_folder_without_a_manifest_and_files_in_two_formats(tmp_path: Path) ->
     np.testing.assert_array_equal(pack_signals(chosen, progress=False).read(0, 0, 300)[:, 0], WALK[:, 1].astype("f4"))
 
 
-def corpus_of(folder: Path, rate_hz: float, **options: Any) -> SignalCorpus:
+def corpus_of(folder: Path, rate_hz: float, **options: Any) -> RecordingCorpus:
     encoder = SignalEncoder(1, 2, rate_hz, kernels=(2,), strides=(2,))
-    return Signals(source=str(folder), valid_share=0.0, **options).open(encoder)
+    return opened(Signals(source=str(folder), valid_share=0.0, **options), encoder)
 
 
 def test_labels_that_end_after_their_recording_are_refused_with_both_times(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ def test_labels_that_end_after_their_recording_are_refused_with_both_times(tmp_p
     with pytest.raises(
         ValueError, match=r"'annotation': 1 of 2 labelled (.|\n)*b.edf: labels until 10.2 s, recording until 10 s"
     ):
-        corpus.frame_codes("annotation", 0, 0, 2)
+        corpus.latent_codes("annotation", 0, 0, 2)
     with pytest.raises(
         ValueError, match=r"'ms': 1 of 1 labelled (.|\n)*a.edf: labels until 5000 s, recording until 10 s"
     ):

@@ -207,7 +207,8 @@ def test_ts(tmp_path: Path) -> None:
         recordings = read_recordings(source, sample_rate_hz=10)
         order = [split == "test" for split in recordings.splits]
         assert sorted(order) == [False] * 3 + [True] * 2
-        labels = [recordings.labels["label"].classes[code] for code in recordings.labels["label"].recording_codes]
+        own = recordings.labels["label"]
+        labels = [own.classes[own.codes(row, 0, 1)[0]] for row in range(len(recordings))]
         assert labels == ["down", "down", "up", "down", "up"]
         np.testing.assert_array_equal(decode(recordings, 1), test[1].T.astype(np.float32))
         np.testing.assert_array_equal(decode(recordings, 4), train[2].T.astype(np.float32))

@@ -50,8 +50,8 @@ def test_the_reader_takes_the_manifest(folder: Path) -> None:
     data = Signals(source=str(folder), sample_rate_hz=10.0, window_seconds=2.0)
     corpus = data.open(SignalEncoder(2, 4, 10.0))
     assert corpus.speakers == [f"p{person}" for person in range(10)]
-    assert [row["split"] for row in read(folder)] == list(corpus.recordings.splits)
-    assert set(corpus.recordings.labels) == {"posture", "interval"}
+    assert [row["split"] for row in read(folder)] == list(corpus.table.splits)
+    assert set(corpus.table.labels) == {"posture", "interval"}
 
 
 def test_folders_that_are_splits(tmp_path: Path) -> None:

@@ -3,17 +3,17 @@
 import dataclasses
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.signals.listing import Reader
-from cpc.data.signals.pack import PackedSignals, pack_signals
+from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.signals.statistics import signal_statistics
 
 RNG = np.random.default_rng(0)
 
@@ -160,7 +160,22 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
             r"the column 'time' steps by 0 before sample 6001",
         ),
         ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv, line 2 on: the column 'time' holds no times"),
-        ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"names 1 files, of which are absent:\n  b.csv"),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"},
+            {},
+            r"1 of the 1 files in .* are absent:\n  .*b.csv",
+        ),
+        ({"a.csv": "x\n1\n", "manifest.csv": "path\n"}, {}, r"manifest.csv has a header and no rows"),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path,split\na.csv,train\na.csv,valid\n"},
+            {},
+            r"manifest.csv: 1 paths occur more than once in the manifest:\n  a.csv",
+        ),
+        (
+            {"a.csv": "x\n1\n", "manifest.csv": "path,offset\na.csv,3.5\n"},
+            {},
+            r"manifest.csv: a.csv: offset is '3.5', but must be 0 or empty",
+        ),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\na.csv,2,1,k\n"}, {}, r"row 1: a.csv from '2' to '1'"),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end,label\nb.csv,1,2,k\n"}, {}, r"row 1: b.csv from '1' to '2'"),
         (
@@ -179,6 +194,12 @@ def test_wrong_folders(tmp_path: Path, files: dict[str, str], options: dict[str,
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read(tmp_path, **options)
+
+
+def test_a_manifest_may_name_files_in_another_normal_form(tmp_path: Path) -> None:
+    (tmp_path / "a\u0308.csv").write_text("x\n1\n2\n")
+    (tmp_path / "manifest.csv").write_text("path,mood\n\u00e4.csv,good\n", encoding="utf-8")
+    assert [own.tolist() for own in read(tmp_path)] == [[[1], [2]]]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +310,7 @@ def test_bad_recordings_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
-    def packed(name: str, values: np.ndarray, block: int) -> PackedSignals:
+    def packed(name: str, values: np.ndarray, block: int) -> PackedRecordings:
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "a.npy", values)
         recordings = read_recordings(tmp_path / name, sample_rate_hz=1)
@@ -309,18 +330,15 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
         first.statistics_over(1)
 
 
-class InBlocks:
+class InBlocks(Reader):
     """A reader whose blocks have another size."""
 
     def __init__(self, reader: Reader, size: int) -> None:
-        self._reader, self._size = reader, size
+        def read(_: None, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+            whole = np.concatenate(list(reader.blocks(row, columns)))
+            return (whole[start : start + size] for start in range(0, len(whole), size))
 
-    def loaded(self) -> AbstractContextManager[None]:
-        return self._reader.loaded()
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        whole = np.concatenate(list(self._reader.blocks(row, columns)))
-        return (whole[start : start + self._size] for start in range(0, len(whole), self._size))
+        super().__init__(read)
 
 
 def test_a_pack_is_reused_until_source_or_options_change(tmp_path: Path) -> None:

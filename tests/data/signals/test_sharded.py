@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened import opened
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc import cli
 from cpc.data import Signals
+from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.sharding import shard_corpus
-from cpc.data.signals.corpus import SignalCorpus
 from cpc.data.signals.sharded import TABLE_NAME
 from cpc.data.store.shards import INDEX_NAME, Seal
 from cpc.encoders import SignalEncoder
@@ -53,9 +54,9 @@ def encoder() -> SignalEncoder:
     return SignalEncoder(2, 4, RATE_HZ, kernels=(4, 2), strides=(2, 2))
 
 
-def open_source(source: str | Path, **options: Any) -> SignalCorpus:
+def open_source(source: str | Path, **options: Any) -> RecordingCorpus:
     options = {"sample_rate_hz": RATE_HZ, "window_seconds": 5.0, "valid_share": 0.3, "labels": "label"} | options
-    return Signals(source=str(source), **options).open(encoder())
+    return opened(Signals(source=str(source), **options), encoder())
 
 
 def loader(source: str | Path, **options: Any) -> StatefulDataLoader:
@@ -83,12 +84,12 @@ def test_batches_labels_and_statistics_are_those_of_the_recordings(source: Path,
     for split in ("train", "valid", None):
         np.testing.assert_array_equal(whole.statistics(split), cut.statistics(split))
     for name in ("names", "splits", "groups", "channels", "sample_rate_hz"):
-        assert getattr(whole.recordings, name) == getattr(cut.recordings, name)
-    assert set(cut.recordings.labels) == {"mood", "label", "interval"}
-    for task, labels in whole.recordings.labels.items():
-        assert cut.recordings.labels[task].classes == labels.classes
+        assert getattr(whole.table, name) == getattr(cut.table, name)
+    assert set(cut.table.labels) == {"mood", "label", "interval"}
+    for task, labels in whole.table.labels.items():
+        assert cut.table.labels[task].classes == labels.classes
         for row, length in enumerate(LENGTHS):
-            codes = cut.recordings.labels[task].codes(row, 0, length)
+            codes = cut.table.labels[task].codes(row, 0, length)
             np.testing.assert_array_equal(codes, labels.codes(row, 0, length))
     data = [Signals(source=str(sharded)).probe_data(corpus.encoder, corpus) for corpus in (whole, cut)]
     for task, pool in (("mood", "mean_std"), ("label", "frames"), ("interval", "frames")):
@@ -130,11 +131,11 @@ def test_missing_samples_stay_missing(tmp_path: Path) -> None:
 
 
 def test_channels_are_chosen_before_or_after(source: Path, sharded: Path, tmp_path: Path) -> None:
-    assert open_source(sharded, channels=["x", "y"]).recordings.channels == ["x", "y"]
+    assert open_source(sharded, channels=["x", "y"]).table.channels == ["x", "y"]
     shard_corpus(source, tmp_path / "out", channels=["y"], sample_rate_hz=RATE_HZ)
     for data in (Signals(source=str(tmp_path / "out")), Signals(source=str(sharded), channels=["y"])):
-        corpus = data.open(SignalEncoder(1, 4, RATE_HZ))
-        np.testing.assert_array_equal(corpus.signals.read(1), open_source(source).signals.read(1)[:, 1:])
+        corpus = opened(data, SignalEncoder(1, 4, RATE_HZ))
+        np.testing.assert_array_equal(corpus.samples.read(1), open_source(source).samples.read(1)[:, 1:])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opened import opened
 
 import cpc
 from cpc.data import Signals
@@ -127,7 +128,7 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     embed(tmp_path / "model", [tmp_path / "a.parquet"], tmp_path / "out", progress=False)
     np.testing.assert_allclose(np.load(tmp_path / "out/a.npy"), expected.detach(), atol=1e-5)
     silent = Signals(source=str(tmp_path / "a.parquet"), valid_share=0.0)  # it says no rate
-    assert silent.open(model.encoder).recordings.sample_rate_hz == RATE_HZ
+    assert silent.open(model.encoder).table.sample_rate_hz == RATE_HZ
     with pytest.raises(ValueError, match="does not say its sample rate"):
         silent.open(model.encoder, to_train=True)
     parquet.write_table(pa.table({"time": np.arange(100) / 25, **values}), tmp_path / "b.parquet")
@@ -135,9 +136,9 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
         Signals(source=str(tmp_path / "b.parquet"), valid_share=0.0).open(model.encoder)
     encoder, options = model.encoder, {"sample_rate_hz": RATE_HZ, "valid_share": 0.0}
     for channels in (None, ["z", "x", "y"]):  # the names of a run, in whatever order
-        corpus = Signals(source=str(tmp_path / "a.parquet"), channels=channels, **options).open(encoder)
-        assert corpus.recordings.channels == ["x", "y", "z"]
-        np.testing.assert_array_equal(corpus.signals.read(0)[:, 1], values["y"])
+        corpus = opened(Signals(source=str(tmp_path / "a.parquet"), channels=channels, **options), encoder)
+        assert corpus.table.channels == ["x", "y", "z"]
+        np.testing.assert_array_equal(corpus.samples.read(0)[:, 1], values["y"])
     message = r"a\.parquet has the channels y, z, x, w, but the model reads x, y, v, by these names"
     model_of(tmp_path / "other", ("x", "y", "v"), None)
     with pytest.raises(ValueError, match=message):
@@ -180,15 +181,17 @@ def test_shards_keep_names_and_units(tmp_path: Path) -> None:
     x = rng.normal(size=(3, 200, 2)).astype(np.float32)
     np.savez(tmp_path / "a.npz", x=x, sample_rate_hz=RATE_HZ, channels=NAMES, units=["deg/s", ""])
     shard_corpus(tmp_path / "a.npz", tmp_path / "out")
-    plain = Signals(source=str(tmp_path / "out"), valid_share=0.0).open(SignalEncoder(2, 4, RATE_HZ))
-    assert plain.recordings.units == ["deg/s", ""]
-    np.testing.assert_array_equal(plain.signals.read(1), x[1])
+    plain = opened(Signals(source=str(tmp_path / "out"), valid_share=0.0), SignalEncoder(2, 4, RATE_HZ))
+    assert plain.table.units == ["deg/s", ""]
+    np.testing.assert_array_equal(plain.samples.read(1), x[1])
     encoder = SignalEncoder(2, 4, RATE_HZ, channel_names=NAMES[::-1], units=["rad/s", "mdeg/s"])
     for source in ("out", "a.npz"):
-        corpus = Signals(source=str(tmp_path / source), valid_share=0.0).open(encoder)
-        np.testing.assert_allclose(corpus.signals.read(1, 5, 50), x[1, 5:55, ::-1] * (1, 1000), rtol=1e-6)
+        corpus = opened(Signals(source=str(tmp_path / source), valid_share=0.0), encoder)
+        np.testing.assert_allclose(corpus.samples.read(1, 5, 50), x[1, 5:55, ::-1] * (1, 1000), rtol=1e-6)
         assert corpus.windows(None).__getitems__([(0, 0)]).x.shape == (1, 200, 2)
-    with pytest.raises(ValueError, match="the shards has the channel gyro_x in deg/s, but the model reads it in T"):
+    with pytest.raises(
+        ValueError, match="out: recording 0 has the channel gyro_x in deg/s, but the model reads it in T"
+    ):
         Signals(source=str(tmp_path / "out")).open(SignalEncoder(2, 4, RATE_HZ, units=["T", ""]))
     with pytest.raises(ValueError, match="has the channels gyro_x, gyro_y, but the model reads a, b"):
         Signals(source=str(tmp_path / "out")).open(SignalEncoder(2, 4, RATE_HZ, channel_names=["a", "b"]))

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from opened import opened
 
 import cpc
 from cpc.data import Signals
-from cpc.data.signals.starts import Starts, ranges_of, usable_starts
-from cpc.data.signals.statistics import FLOOR_QUANTILE, signal_statistics
+from cpc.data.recordings.starts import Starts, ranges_of, usable_starts
+from cpc.data.recordings.statistics import FLOOR_QUANTILE, signal_statistics
 from cpc.encoders import SignalEncoder
 
 RATE_HZ = 20.0
@@ -41,28 +42,6 @@ def data(source: Path, **options: object) -> Signals:
     return Signals(**{"source": str(source), "sample_rate_hz": RATE_HZ, "window_seconds": 5.0, **options})
 
 
-def test_windows_are_parts_of_one_recording_and_nan_after_its_end(source: Path, arrays: list[np.ndarray]) -> None:
-    corpus = data(source).open(encoder())
-    windows = corpus.windows(None)
-    indices = [(0, 17), (1, 150), (2, 0), (4, 0)]
-    batch = windows.__getitems__(indices)
-    assert batch.num_valid.tolist() == windows.num_valid(indices).tolist() == [100, 100, 90, 1]
-    for x, num_valid, (row, start) in zip(batch.x, batch.num_valid, indices, strict=True):
-        np.testing.assert_array_equal(x[:num_valid], arrays[row][start : start + 100])
-        assert x[num_valid:].isnan().all()
-    assert batch.sequence_id.tolist() == [0, 1, 2, 4]
-    assert [corpus.speakers[group] for group in batch.group_id.tolist()] == ["a", "a", "b", "c"]
-
-
-def test_no_drawn_window_crosses_the_end_of_a_recording(source: Path) -> None:
-    corpus = data(source).open(encoder())
-    windows = corpus.windows("train")
-    stream = corpus.batches(windows, "uniform", 64, seed=0)
-    seen = {(int(windows.sequence_ids[row]), start) for step in range(40) for row, start in stream.batch(step)}
-    assert {row for row, _ in seen} == {0, 1, 3, 4}
-    assert all(start + 100 <= LENGTHS[row] or start == 0 for row, start in seen)
-
-
 def test_no_window_is_drawn_from_recordings_without_a_prediction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,7 +51,7 @@ def test_no_window_is_drawn_from_recordings_without_a_prediction(
     np.savez(path, x=rng.normal(size=(sum(lengths), 2)), length=lengths, split=["train"] * 8 + ["valid"] * 8)
     model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
     modality = data(path, batch_size=1, valid_share=0.0)
-    corpus = modality.open(model.encoder)
+    corpus = opened(modality, model.encoder)
     training, held_out = modality.training(corpus, model), modality.held_out(corpus, model)
     drawn = [training.dataset.lengths[row] for step in range(100) for row, _ in training.batches.batch(step)]
     assert set(drawn) == {60}
@@ -85,7 +64,7 @@ def test_no_window_is_drawn_from_recordings_without_a_prediction(
 
 def test_statistics_are_those_of_the_training_split(source: Path, arrays: list[np.ndarray]) -> None:
     made = encoder(level_seconds=1.0)
-    corpus = data(source).open(made)
+    corpus = opened(data(source), made)
     train = np.concatenate([arrays[row] for row, split in enumerate(SPLITS) if split == "train"]).astype(np.float64)
     mean, std, floor = corpus.statistics("train")
     np.testing.assert_allclose(mean, train.mean(0), rtol=1e-12)
@@ -117,7 +96,7 @@ def test_windows_mark_their_known_samples(tmp_path: Path) -> None:
     x[1, 250:, 0] = np.nan
     np.save(tmp_path / "x.npy", x)
     made = encoder()
-    corpus = data(tmp_path / "x.npy", missing="mask", train_split="train", valid_share=0.0).open(made)
+    corpus = opened(data(tmp_path / "x.npy", missing="mask", train_split="train", valid_share=0.0), made)
     windows = corpus.windows(None)
     batch = windows.__getitems__([(0, 20), (1, 200)])
     assert batch.is_known[0].nonzero()[:, 0].tolist() == [*range(20), *range(60, 100)]
@@ -130,7 +109,7 @@ def test_batches_are_searched_for_missing_samples_only_if_these_are_allowed(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("refuse", "mask")
-    windows = {option: data(source, missing=option).open(encoder()).windows("train") for option in options}
+    windows = {option: opened(data(source, missing=option), encoder()).windows("train") for option in options}
     assert all(each.__getitems__([(0, 0), (2, 1)]).is_known is None for each in windows.values())
     monkeypatch.setattr(np, "isnan", None)
     assert windows["refuse"].__getitems__([(0, 0), (2, 1)]).is_known is None
@@ -164,7 +143,7 @@ def test_mostly_missing_recordings_train_and_are_evaluated(tmp_path: Path, capsy
     np.savez(tmp_path / "gaps.npz", x=x, split=["train"] * 3 + ["valid"] * 3)
     model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
     modality = data(tmp_path / "gaps.npz", missing="mask", batch_size=1)
-    corpus = modality.open(model.encoder)
+    corpus = opened(modality, model.encoder)
     modality.standardise(model.encoder, corpus)
     batch = modality.initialisation_batch(corpus)
     assert not batch.isnan().all(2).all(1).any()
@@ -192,7 +171,7 @@ def test_a_split_without_a_known_pair_of_latents_is_an_error(tmp_path: Path) -> 
     model = cpc.CPC(encoder(), cpc.contexts.GRU(4), cpc.predictors.Bilinear(2))
     modality = data(tmp_path / "gaps.npz", missing="mask", valid_share=0.0)
     with pytest.raises(ValueError, match=r"of 802 windows 802 are left out.*: lengthen `window_seconds`"):
-        modality.training(modality.open(model.encoder), model)
+        modality.training(opened(modality, model.encoder), model)
 
 
 def test_masks_need_an_encoder_that_knows_its_latents(source: Path) -> None:
@@ -205,7 +184,7 @@ def test_masks_need_an_encoder_that_knows_its_latents(source: Path) -> None:
 
 def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path) -> None:
     made = encoder(front="raw", causal=False)
-    corpus = data(source, labels="label").open(made)
+    corpus = opened(data(source, labels="label"), made)
     labels = corpus.windows(None).__getitems__([(0, 60), (3, 233)]).labels
     for row, (recording, start) in zip(labels, [(0, 60), (3, 233)], strict=True):
         centres = np.round(made.first_centre_samples + 4 * np.arange(25)).astype(int)
@@ -222,14 +201,15 @@ def test_labels_of_latents_are_those_of_the_sample_at_their_centre(source: Path)
 )
 def test_refusals_of_sources(source: Path, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        data(source, **options).open(encoder())
+        opened(data(source, **options), encoder())
 
 
 def test_refusals_of_encoders_and_splits(source: Path) -> None:
     with pytest.raises(ValueError, match="sample_rate_hz`=10, but"):
         data(source, sample_rate_hz=10.0).check_encoder(encoder())
-    corpus = data(source).open(encoder())
+    corpus = opened(data(source), encoder())
     with pytest.raises(ValueError, match="no recordings of split 'dev', only of test, train, valid"):
         corpus.check("dev")
     corpus.check("train", needs_speakers=True)
     assert torch.isfinite(corpus.initialisation_windows("train", 8, 0)).all()
+    assert [corpus.speakers[group] for group in corpus.group_ids] == GROUPS

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opened import open_audio
 
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.sharding import shard_corpus
 from cpc.data.store import fetching
@@ -91,7 +91,7 @@ def url(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def batches(source: str | Path, num_batches: int = 20, **options: object) -> list[bytes]:
     """Batches of training, as bytes."""
-    corpus = Corpus(source, ENCODER, 3200, **options)
+    corpus = open_audio(source, ENCODER, 3200, **options)
     windows = corpus.windows("train")
     stream = corpus.batches(windows, "uniform", 4, 0)
     found = [windows.__getitems__(stream.batch(index)) for index in range(num_batches)]
@@ -101,12 +101,12 @@ def batches(source: str | Path, num_batches: int = 20, **options: object) -> lis
 def test_batches_and_statistics_are_those_of_the_pack(local: Path, sharded: Path) -> None:
     assert len(list(sharded.glob("rows-*.bin"))) > 3
     assert batches(sharded) == batches(local)
-    whole, cut = (Corpus(source, ENCODER, 3200) for source in (local, sharded))
-    assert whole.manifest.columns == cut.manifest.columns
+    whole, cut = (open_audio(source, ENCODER, 3200) for source in (local, sharded))
+    assert whole.table.columns == cut.table.columns
     assert whole.statistics("train") == cut.statistics("train")
-    for row, length in enumerate(whole.audio.num_samples.tolist()):  # across the edges of shards
-        expected = whole.audio.read(row, 7, length)
-        np.testing.assert_array_equal(pickle.loads(pickle.dumps(cut.audio)).read(row, 7, length), expected)
+    for row, length in enumerate(whole.samples.num_samples.tolist()):  # across the edges of shards
+        expected = whole.samples.read(row, 7, length)
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(cut.samples)).read(row, 7, length), expected)
 
 
 def test_faults_of_a_server_change_nothing(local: Path, url: str, tmp_path: Path) -> None:
@@ -205,11 +205,13 @@ def test_a_server_that_stays_away_ends_clearly(url: str, tmp_path: Path, monkeyp
 
 READER = """
 import sys, hashlib
-from cpc.data.audio.corpus import Corpus
+from cpc.data import Audio
 from cpc.data.store import fetching
 from cpc.encoders import AudioEncoder
 fetching.FIRST_WAIT_SECONDS = 0.01
-corpus = Corpus(sys.argv[1], AudioEncoder(dim=8), 3200, cache_dir=sys.argv[2], cache_gb=5e-5)
+data = Audio(manifest=sys.argv[1], window_samples=3200, cache_dir=sys.argv[2], cache_gb=5e-5)
+corpus = data.open(AudioEncoder(dim=8))
+corpus.prepare()
 windows = corpus.windows("train")
 stream = corpus.batches(windows, "uniform", 4, 0)
 with open(sys.argv[3], "a+") as seen:

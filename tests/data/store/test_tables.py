@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cpc.data.audio.alignments import read_alignments
-from cpc.data.audio.label_files import join_labels
+from cpc.data.audio.index import join_labels
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.store.tables import format_table, read_table
 from cpc.interop.tars import write_labels

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.audio.windows import WindowDataset, window_draws
+from cpc.data.recordings.windows import WindowDataset
 from cpc.data.streams.same_group import SameGroupBatches
 from cpc.data.streams.spread import SpreadBatches
 from cpc.data.streams.uniform import UniformBatches
@@ -31,13 +31,13 @@ class Ramps:
 
 
 def uniform(num_samples: list[int], batch_size: int = 4, seed: int = 0, **options: int):
-    draws = window_draws(np.array(num_samples), WINDOW)
+    draws = WindowDataset(Ramps(num_samples), WINDOW).draws
     return UniformBatches(**draws, batch_size=batch_size, seed=seed, **options)
 
 
 def same_speaker(num_samples: list[int], groups: list[int], batch_size: int = 4, **options: Any):
     options = {"seed": 0, "group_ids": np.array(groups), "nouns": ("speaker", "file")} | options
-    draws = window_draws(np.array(num_samples), WINDOW)
+    draws = WindowDataset(Ramps(num_samples), WINDOW).draws
     return SameGroupBatches(**draws, batch_size=batch_size, **options)
 
 
@@ -131,7 +131,7 @@ def test_any_number_of_processes_may_go_on_with_the_batches_that_they_share() ->
         ({"seed": 1}, r"seed 0 -> 1"),
         ({"batch_size": 8}, r"batch_size of all processes 4 -> 8"),
         ({"world_size": 2}, r"batch_size of all processes 4 -> 8"),
-        ({"num_samples": [*LENGTHS, 500]}, r"audio_files '\w+' -> '\w+'"),
+        ({"num_samples": [*LENGTHS, 500]}, r"recordings '\w+' -> '\w+'"),
     ],
 )
 def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: str) -> None:
@@ -140,7 +140,7 @@ def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: 
         uniform(**({"num_samples": LENGTHS} | changed)).load_state_dict(state)
     with pytest.raises(ValueError, match=r"sampler 'UniformBatches' -> 'SameGroupBatches'"):
         same_speaker([200, 200], [0, 0]).load_state_dict(state)
-    draws = window_draws(np.array(LENGTHS), WINDOW + 1)
+    draws = WindowDataset(Ramps(LENGTHS), WINDOW + 1).draws
     other = UniformBatches(**draws, batch_size=4, seed=0)
     with pytest.raises(ValueError, match=r"window_samples 100 -> 101"):
         other.load_state_dict(state)
@@ -152,7 +152,7 @@ def test_a_state_of_another_stream_is_refused(changed: dict[str, Any], message: 
         ({"batch_size": 0}, "batch_size=0"),
         ({"seed": -1}, "seed=-1"),
         ({"rank": 2, "world_size": 2}, r"rank=2, but must lie in 0\.\.1"),
-        ({"num_samples": [0, 0]}, "none of the 2 audio files holds a sample"),
+        ({"num_samples": [0, 0]}, "none of the 2 recordings holds a sample"),
     ],
 )
 def test_arguments_out_of_range(options: dict[str, Any], message: str) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from opened import open_audio
 from PIL import Image
 
 from cpc.data import Images
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.data.sentences.corpus import Passages, SentenceWindows
 from cpc.data.streams.resumable_index import check_same_batches
@@ -31,7 +31,7 @@ class Grid:
 
 def made_from_audio(folder: Path) -> dict[str, Any]:
     encoder = AudioEncoder(4, 1000, kernels=(10,), strides=(10,), paddings=(0,))
-    made_from: dict[str, Any] = Corpus(folder, encoder, window_samples=200).windows("train").draws["made_from"]
+    made_from: dict[str, Any] = open_audio(folder, encoder, 200).windows("train").draws["made_from"]
     return made_from
 
 

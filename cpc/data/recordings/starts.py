@@ -35,7 +35,7 @@ class Starts:
 
 def known_samples(signals: Any, row: int) -> Bool[np.ndarray, " n"]:
     """Return the samples of a recording of which at least one channel is known."""
-    blocks = range(0, int(signals.lengths[row]), _SAMPLES_AT_ONCE)
+    blocks = range(0, int(signals.num_samples[row]), _SAMPLES_AT_ONCE)
     return np.concatenate([~np.isnan(signals.read(row, start, _SAMPLES_AT_ONCE)).all(1) for start in blocks])
 
 

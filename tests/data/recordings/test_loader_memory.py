@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from opened import open_audio
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cpc.data.audio.corpus import Corpus
 from cpc.data.audio.index import index_folder
 from cpc.encoders import AudioEncoder
 
@@ -32,7 +32,7 @@ def test_memory_stays_as_it_is(sampler: str, tmp_path: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         soundfile.write(place, 0.1 * rng.standard_normal(48_000), 16000)
     index_folder(tmp_path, split_level=0, speaker_level=1, progress=False)
-    corpus = Corpus(tmp_path, AudioEncoder(dim=4), 20480)
+    corpus = open_audio(tmp_path, AudioEncoder(dim=4), 20480)
     windows = corpus.windows("train")
     batches = corpus.batches(windows, sampler, 8, seed=0, speakers_per_batch=2)
     loader = iter(StatefulDataLoader(windows, batch_sampler=batches, collate_fn=lambda whole: whole))

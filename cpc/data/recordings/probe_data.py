@@ -1,0 +1,121 @@
+"""Probe data of recordings: what audio and signals share. T frames."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cpc.data.batch import Batch
+from cpc.data.probe_data import Labels, LabelsOf, ProbeData
+from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
+from cpc.data.store.fingerprints import Content
+from cpc.data.streams.uniform import UniformBatches
+
+MIN_GROUP_CLUSTERS = 5
+
+
+@dataclass(frozen=True)
+class VaryingLabels(Labels):
+    """Labels of frames.
+
+    Attributes:
+        of_row: the set of the labels of each recording; recordings without a label are missing.
+        codes_of: returns the classes of frames; called with the arguments of `codes`.
+    """
+
+    vary_within = True
+    codes_of: Callable[[int, Mapping[str, int], Any, int, int], np.ndarray] = None  # type: ignore[assignment]
+
+    def names(self, row: int) -> set[str]:  # noqa: D102
+        return self.of_row[row]
+
+    def codes(self, *frames: Any, **more: Any) -> np.ndarray:  # noqa: D102
+        return self.codes_of(*frames, **more)
+
+
+class RecordingProbeData(ProbeData):
+    """Features of recordings. A subclass adds the tasks and the features of its modality.
+
+    Args:
+        corpus: the recordings; None if only files outside a corpus are read.
+        where: other arguments of `ProbeData`.
+
+    Attributes:
+        recording: `[num_rows]` recording of each row, which is a recording, or a window that is cut from it.
+    """
+
+    several_vectors = True
+    # At equal cost many short windows are far better than few long windows, because each gradient sees more speakers.
+    supervised: Mapping[str, Any] = {"batch_size": 32, "window_latents": 32}
+
+    def __init__(self, corpus: RecordingCorpus | None, **where: Any) -> None:
+        super().__init__(**where)
+        self._corpus = corpus
+        self.recording = np.arange(0 if corpus is None else len(corpus.table.names))
+
+    @property
+    def corpus(self) -> RecordingCorpus:
+        """The corpus; every method but `file_features` needs one."""
+        assert self._corpus is not None
+        return self._corpus
+
+    def prepare(self) -> None:  # noqa: D102
+        self.corpus.prepare()
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The split of each row."""
+        splits = self.corpus.table.splits
+        return [splits[recording] for recording in self.recording.tolist()]
+
+    def name(self, row: int) -> str:  # noqa: D102
+        return self.corpus.table.names[self.recording[row]]
+
+    def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
+        """Return groups if the test part has at least five, none of which was trained on; else recordings."""
+        group, item = self.corpus.nouns
+        ids = self.corpus.group_ids[self.recording]
+        tested, trained = set(ids[test].tolist()), set(ids[train].tolist())
+        is_independent = -1 not in tested and not tested & trained and len(tested) >= MIN_GROUP_CLUSTERS
+        return (group, ids) if task != group and is_independent else (item, self.recording)
+
+    def groups(self, task: str) -> np.ndarray:
+        """Return groups if all are known; recordings if not, or if the groups are the task."""
+        ids = self.corpus.group_ids[self.recording]
+        return self.recording if task == self.corpus.nouns[0] or (ids < 0).any() else ids
+
+    def content(self, rows: np.ndarray) -> Content | None:
+        """Return the content of the recordings of these rows, each recording once."""
+        return self.corpus.content(np.unique(self.recording[rows]))
+
+    def minutes(self, rows: np.ndarray) -> np.ndarray:
+        """Return the minutes of each row; 0 for a recording that was left out."""
+        return self.num_samples(rows) / self.corpus.encoder.sample_rate_hz / 60
+
+    def num_samples(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of samples of each row."""
+        return self.corpus.samples.num_samples[self.recording[rows]]
+
+    def initialise(self, model: Any, seed: int) -> None:
+        """Initialise by the statistics of the training split, and by windows of this split without padding."""
+        model.encoder.set_statistics(*self.corpus.statistics(self.train_split))
+        windows = self.corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, seed)
+        model.initialise_from(windows)
+
+    def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
+        """Yield batches of windows that are cut from recordings at random."""
+        encoder = model.encoder
+        window_samples = protocol.window_latents * encoder.hop_samples
+        dataset = WindowDataset(
+            self.corpus.samples,
+            window_samples,
+            self.recording[rows],
+            labels=lambda row, start, num_latents: labels(row, encoder, start, num_latents),
+            num_latents=int(encoder.num_latents(window_samples)),
+            has_missing=self.corpus.has_missing,
+        )
+        stream = UniformBatches(**dataset.draws, batch_size=protocol.batch_size, seed=protocol.seed)
+        return (dataset.__getitems__(stream.batch(step)) for step in itertools.count())

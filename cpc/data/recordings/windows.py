@@ -1,0 +1,197 @@
+"""Windows of fixed length, cut from recordings and collected into a `Batch`.
+
+B windows of S samples and T latents, C channels.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from cpc.data.batch import Batch
+from cpc.data.recordings.starts import Starts
+from cpc.data.streams.stream import Draw, digest
+from cpc.data.streams.uniform import UniformBatches
+
+# Enough windows for the statistics of channels: 32 windows of 128 latents give 4096 values per channel.
+NUM_INITIALISATION_WINDOWS = 32
+NUM_CHANGES = 2**20  # number of augmentation keys; with at most 2^40 samples in a file, start and key fit into 63 bits
+# maps recording, first sample and number of latents to `[T]` int64 labels, -100 if unknown
+FrameLabels = Callable[[int, int, int], np.ndarray]
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """The source of windows: `PackedRecordings`, arrays in memory, or your own class.
+
+    A class whose samples have channels also has a `shape`, `(C,)`.
+    """
+
+    @property
+    def num_samples(self) -> np.ndarray:
+        """`[n]` int64, length of each recording; 0 for a recording that must not be read."""
+        ...
+
+    def read(self, row: int, start: int, num_samples: int) -> np.ndarray:
+        """Return `num_samples` float32 samples from `start` on, `[t]` or `[t, C]`; fewer only at the end."""
+        ...
+
+
+@dataclass(eq=False)
+class WindowDataset(Dataset[Batch]):
+    """Windows of `window_samples` samples, each from one recording.
+
+    An index is a pair (recording, number of its start) of a batch stream. If the recording ends before the window does,
+    `num_valid` counts its samples, and the rest is zeros, or NaN for samples with channels, since encoders of signals
+    standardise NaN to zero. If samples of all channels are missing, `Batch.is_known` marks the others.
+
+    Args:
+        samples: source of the samples.
+        window_samples: S, length of every window.
+        rows: `[n]` the recordings that windows are cut from; None: all.
+        sequence_ids: `[n]` id of each recording's sequence; None: its row.
+        group_ids: `[n]` speaker or subject of each recording, or -1 if unknown; None: all unknown.
+        labels: labels of the latents of a window; None: none.
+        num_latents: T, latents of a window without padding; needed if `labels` are given.
+        split: split of the corpus, for messages.
+        starts: the samples at which windows begin; None: all from which a whole window follows, or 0.
+        augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
+        windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
+        has_missing: whether samples may be missing (NaN).
+        noun: noun for the recordings, by which a resumed run compares their lengths.
+        made_from: further properties of the data, by name, that a resumed run checks.
+
+    Example:
+        batches = UniformBatches(**dataset.draws, batch_size=8, ...)
+        DataLoader(dataset, batch_sampler=batches, collate_fn=lambda whole: whole)
+    """
+
+    samples: Samples
+    window_samples: int
+    rows: np.ndarray = None  # type: ignore[assignment]  # filled in below
+    sequence_ids: np.ndarray = None  # type: ignore[assignment]
+    group_ids: np.ndarray = None  # type: ignore[assignment]
+    labels: FrameLabels | None = None
+    num_latents: int = 0
+    split: str | None = None
+    starts: Starts = None  # type: ignore[assignment]
+    augmenter: Any = None
+    windows_at_once: int | None = None
+    has_missing: bool = False
+    noun: str = "recordings"
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.window_samples < 1:
+            raise ValueError(f"window_samples={self.window_samples} must be at least 1")
+        if self.labels is not None and self.num_latents < 1:
+            raise ValueError(
+                f"labels are given with num_latents={self.num_latents}; set num_latents to the number of "
+                "latents of a window"
+            )
+        self.rows = np.arange(len(self.samples.num_samples)) if self.rows is None else self.rows
+        for name, default in (("sequence_ids", self.rows), ("group_ids", np.full(len(self.rows), -1))):
+            ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
+            if len(ids) != len(self.rows):
+                raise ValueError(f"{name} has {len(ids)} entries for {len(self.rows)} recordings; give one for each")
+            setattr(self, name, ids)
+        self.lengths = np.asarray(self.samples.num_samples, np.int64)[self.rows]
+        self.shape: tuple[int, ...] = getattr(self.samples, "shape", ())
+        self.starts = Starts(self.all_starts) if self.starts is None else self.starts
+        self._is_past_changed = self.augmenter is not None and self.augmenter.options.applied_to == "past"
+        self.num_values = self.window_samples * math.prod(self.shape) * (2 if self._is_past_changed else 1)
+
+    @property
+    def all_starts(self) -> Int[np.ndarray, " n"]:
+        """The number of starts of each recording if no sample is missing: 1 if it is shorter than a window."""
+        return np.where(self.lengths > 0, np.maximum(self.lengths - self.window_samples, 0) + 1, 0)
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        """The arguments of a `BatchStream`; an error if no recording holds a sample.
+
+        A recording of L samples has max(1, L // S) windows in a pass, at random starts; fewer if some are excluded.
+        """
+        num_starts = self.starts.num
+        if not num_starts.any():
+            raise ValueError(f"none of the {len(self.rows)} recordings holds a sample, so windows cannot be drawn")
+        made_from = {"window_samples": self.window_samples, self.noun: digest(self.lengths), **self.made_from}
+        if self.starts.ranges:
+            parts = [num_starts, *self.starts.ranges.values()]
+            made_from["starts of windows"] = digest(np.concatenate(parts, axis=None))
+        draws = {
+            "num_slots": (num_starts + self.window_samples - 1) // self.window_samples,
+            "num_starts": num_starts,
+            "made_from": made_from,
+        }
+        if self.augmenter is not None:
+            draws["num_starts"] = num_starts * NUM_CHANGES
+            made_from["augmentation"] = True
+        if self.windows_at_once is not None:
+            draws["slots_at_once"] = self.windows_at_once
+        return draws
+
+    def __getitems__(self, windows: Sequence[Draw]) -> Batch:
+        """Return the batch of these windows; the loader calls this instead of `__getitem__`."""
+        size = (len(windows), self.window_samples, *self.shape)
+        x = np.full(size, np.nan, np.float32) if self.shape else np.zeros(size, np.float32)
+        num_valid = np.zeros(len(windows), np.int64)
+        labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
+        target = np.zeros_like(x) if self._is_past_changed else None
+        for i, (recording, number) in enumerate(windows):
+            row = int(self.rows[recording])
+            start = self.starts.first_sample(recording, number if self.augmenter is None else number // NUM_CHANGES)
+            samples = self.samples.read(row, start, self.window_samples)
+            num_valid[i] = len(samples)
+            if target is not None:
+                target[i, : len(samples)] = samples
+            x[i, : len(samples)] = samples if self.augmenter is None else self.augmenter(samples, number)
+            if self.labels is not None:
+                labels[i] = self.labels(row, start, self.num_latents)
+        recordings = [recording for recording, _ in windows]
+        fields = (x, num_valid, self.sequence_ids[recordings], self.group_ids[recordings], labels)
+        batch = Batch(*map(torch.from_numpy, fields))
+        if target is not None:
+            batch = batch._replace(target=torch.from_numpy(target))
+        if not self.has_missing:
+            return batch
+        is_known = torch.from_numpy(~np.isnan(x).all(2))
+        return batch if int(is_known.sum()) == int(num_valid.sum()) else batch._replace(is_known=is_known)
+
+    def num_valid(self, windows: Sequence[Draw]) -> Int[Tensor, " B"]:
+        """Return the number of samples before the padding of each window, without reading samples."""
+        lengths = self.lengths[[recording for recording, _ in windows]]
+        return torch.from_numpy(np.minimum(lengths, self.window_samples))
+
+    def initialisation(self, num_windows: int, seed: int) -> Float[Tensor, "B S ..."]:
+        """Return windows for the data-dependent initialisation, drawn uniformly, but only from longer recordings.
+
+        Padding would bias the statistics of the encoder's channels, because they include every sample. Take the windows
+        of `unpadded_samples`.
+        """
+        draws = self.draws
+        draws["num_slots"] = np.where(self.lengths >= self.window_samples, draws["num_slots"], 0)
+        windows = UniformBatches(**draws, batch_size=num_windows, seed=seed).batch(0)
+        return replace(self, labels=None).__getitems__(windows).x
+
+
+def unpadded_samples(lengths: Int[np.ndarray, " n"], window_samples: int) -> int:
+    """Return the length of windows for the initialisation, so short that at least half of the recordings fill one."""
+    return min(window_samples, int(np.median(lengths[lengths > 0]))) if lengths.any() else window_samples
+
+
+def initialisation_windows(
+    samples: Samples, window_samples: int, num_windows: int, seed: int
+) -> Float[Tensor, "B S ..."]:
+    """Return windows for the data-dependent initialisation, without padding (see `WindowDataset.initialisation`).
+
+    They are at most as long as the median recording that holds a sample; if none does, a ValueError is raised.
+    """
+    window_samples = unpadded_samples(np.asarray(samples.num_samples), window_samples)
+    return WindowDataset(samples, window_samples).initialisation(num_windows, seed)

@@ -1,0 +1,165 @@
+"""Windows of audio and of signals, against the arrays that were written."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from cpc.data.audio.index import index_folder
+from cpc.data.audio.pack import pack
+from cpc.data.recordings.windows import WindowDataset, initialisation_windows
+from cpc.data.signals.pack import pack_signals
+from cpc.data.signals.recordings import read_recordings
+from cpc.data.streams.uniform import UniformBatches
+
+LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
+WINDOW = 1000
+
+
+class Source(NamedTuple):
+    samples: Any
+    arrays: list[np.ndarray]
+    rounding: float
+
+
+def level_of(recording: int) -> float:
+    return 0.1 * (recording + 1)
+
+
+def noise(recording: int, *channels: int) -> np.ndarray:
+    """Noise around a level that only this recording has: a sample says where it comes from."""
+    size = (LENGTHS[recording], *channels)
+    return level_of(recording) + np.random.default_rng(recording).uniform(-0.02, 0.02, size)
+
+
+@pytest.fixture(scope="module", params=["audio", "signals"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Source:
+    root = tmp_path_factory.mktemp("levels")
+    if request.param == "audio":
+        arrays = [noise(recording) for recording in range(len(LENGTHS))]
+        for recording, array in enumerate(arrays):
+            soundfile.write(root / f"{recording}.wav", array, 16000, subtype="FLOAT")
+        return Source(pack(index_folder(root, progress=False), 16000, progress=False), arrays, 1.1 / 65536)
+    arrays = [noise(recording, 2) for recording in range(len(LENGTHS))]
+    np.savez(root / "x.npz", x=np.concatenate(arrays), length=LENGTHS, sample_rate_hz=50.0)
+    return Source(pack_signals(read_recordings(root / "x.npz"), progress=False), arrays, 1e-7)
+
+
+def test_no_window_crosses_recordings_and_all_are_of_exact_length(source: Source) -> None:
+    dataset = WindowDataset(source.samples, WINDOW)
+    batches = UniformBatches(**dataset.draws, batch_size=8, seed=0)
+    drawn = set()
+    for windows in map(batches.batch, range(40)):
+        batch = dataset.__getitems__(windows)
+        assert batch.x.shape == (8, WINDOW, *source.arrays[0].shape[1:])
+        assert batch.x.dtype == torch.float32
+        assert dataset.num_valid(windows).tolist() == batch.num_valid.tolist()
+        for (row, start), x, num_valid, sequence_id in zip(
+            windows, batch.x, batch.num_valid, batch.sequence_id, strict=True
+        ):
+            assert sequence_id == row
+            assert num_valid == min(WINDOW, LENGTHS[row])
+            expected = source.arrays[row][start : start + WINDOW]
+            np.testing.assert_allclose(x[:num_valid], expected, atol=source.rounding)
+            padding = x[num_valid:]
+            assert padding.isnan().all() if x.ndim > 1 else not padding.any()
+            drawn.add(row)
+    assert drawn == set(range(len(LENGTHS)))
+
+
+def test_windows_of_some_recordings_one_by_one_and_at_once(source: Source) -> None:
+    rows = np.array([0, 1, 3])
+    dataset = WindowDataset(
+        source.samples, WINDOW, rows, group_ids=np.array([3, 1, -1]), labels=lambda *a: np.array(a), num_latents=3
+    )
+    windows = [(2, 17), (1, 0), (2, 500), (0, 4000)]
+    at_once = dataset.__getitems__(windows)
+    one_by_one = [dataset.__getitems__([window]) for window in windows]
+    assert at_once.target is None  # nothing was changed
+    assert at_once.is_known is None  # no sample is missing
+    for name in ("x", "num_valid", "sequence_id", "group_id", "labels"):
+        expected = torch.cat([getattr(batch, name) for batch in one_by_one])
+        torch.testing.assert_close(getattr(at_once, name), expected, rtol=0, atol=0, equal_nan=True)
+    assert at_once.num_valid.tolist() == [1000, 300, 1000, 1000]
+    assert at_once.sequence_id.tolist() == [3, 1, 3, 0]
+    assert at_once.group_id.tolist() == [-1, 1, -1, 3]
+    # labels are asked for by (row, start, num_latents)
+    assert at_once.labels.tolist() == [[3, 17, 3], [1, 0, 3], [3, 500, 3], [0, 4000, 3]]
+
+
+def test_without_labels_and_groups(source: Source) -> None:
+    dataset = WindowDataset(source.samples, WINDOW, sequence_ids=np.arange(6) + 100)
+    batch = dataset.__getitems__([(0, 0), (5, 1000)])
+    assert batch.labels.shape == (2, 0)
+    assert batch.labels.dtype == batch.group_id.dtype == batch.sequence_id.dtype == batch.num_valid.dtype == torch.int64
+    assert batch.group_id.tolist() == [-1, -1]
+    assert batch.sequence_id.tolist() == [100, 105]
+
+
+def test_a_window_that_begins_near_the_end_is_padded(source: Source) -> None:
+    dataset = WindowDataset(source.samples, WINDOW)
+    inside, beyond = (dataset.__getitems__([window]) for window in ((2, 0), (3, LENGTHS[3] - 400)))
+    assert inside.num_valid == WINDOW
+    assert beyond.num_valid == 400
+    assert not beyond.x[0, 400:].nan_to_num().any()
+    assert beyond.x[0, :400].all()
+
+
+def test_initialisation_windows_are_all_signal_and_come_from_every_recording_long_enough(source: Source) -> None:
+    x = initialisation_windows(source.samples, WINDOW, 32, seed=3)
+    assert x.shape == (32, WINDOW, *source.arrays[0].shape[1:])
+    assert x.dtype == torch.float32
+    levels = x.flatten(1).mean(1) / 0.1 - 1
+    assert set(levels.round().int().tolist()) == {row for row, length in enumerate(LENGTHS) if length >= WINDOW}
+    assert (x.flatten(1) - 0.1 * (levels.round() + 1)[:, None]).abs().max() < 0.021  # no zeros of padding
+    assert torch.equal(x, initialisation_windows(source.samples, WINDOW, 32, seed=3))
+    assert not torch.equal(x, initialisation_windows(source.samples, WINDOW, 32, seed=4))
+
+
+def test_initialisation_windows_are_drawn_as_training_draws_them_if_all_are_long_enough(source: Source) -> None:
+    dataset = WindowDataset(source.samples, 250)
+    windows = UniformBatches(**dataset.draws, batch_size=32, seed=5).batch(0)
+    x = initialisation_windows(source.samples, 250, 32, seed=5)
+    assert torch.equal(x, dataset.__getitems__(windows).x)
+
+
+def test_initialisation_windows_of_short_recordings_are_as_long_as_the_median(source: Source) -> None:
+    x = initialisation_windows(source.samples, 20000, 16, seed=0)
+    assert x.shape[:2] == (16, int(np.median(LENGTHS)))
+    assert (x > 0.05).all()
+    silent = SimpleNamespace(num_samples=np.zeros(3, np.int64), sample_rate_hz=16000, read=print)
+    with pytest.raises(ValueError, match="none of the 3 recordings holds a sample"):
+        initialisation_windows(silent, 1000, 16, seed=0)
+
+
+def test_arguments_that_do_not_fit(source: Source) -> None:
+    with pytest.raises(ValueError, match="group_ids has 2 entries for 6 recordings"):
+        WindowDataset(source.samples, WINDOW, group_ids=np.array([0, 1]))
+    with pytest.raises(ValueError, match="sequence_ids has 7 entries"):
+        WindowDataset(source.samples, WINDOW, sequence_ids=np.arange(7))
+    with pytest.raises(ValueError, match="num_latents=0"):
+        WindowDataset(source.samples, WINDOW, labels=lambda *a: np.array(a))
+    with pytest.raises(ValueError, match="window_samples=0"):
+        WindowDataset(source.samples, 0)
+
+
+@pytest.mark.slow
+def test_windows_come_ten_thousand_times_faster_than_real_time(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        soundfile.write(tmp_path / f"{number}.wav", 0.1 * rng.standard_normal(160000), 16000)
+    audio = pack(index_folder(tmp_path, progress=False), 16000, progress=False)
+    dataset = WindowDataset(audio, 20480)
+    batches = list(map(UniformBatches(**dataset.draws, batch_size=8, seed=0).batch, range(500)))
+    best = np.inf
+    for _ in range(5):
+        begin = time.perf_counter()
+        for windows in batches:
+            dataset.__getitems__(windows)
+        best = min(best, time.perf_counter() - begin)
+    assert 500 * 8 * 1.28 / best > 10_000

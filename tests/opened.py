@@ -1,0 +1,20 @@
+"""Corpora that are open and decoded, as a run has them."""
+
+from pathlib import Path
+from typing import Any
+
+from cpc.data import Audio
+from cpc.data.modality import Modality
+from cpc.data.recordings.corpus import RecordingCorpus
+
+
+def opened(data: Modality, encoder: Any) -> Any:
+    corpus = data.open(encoder)
+    data.prepare(corpus, to_train=True)
+    return corpus
+
+
+def open_audio(source: str | Path, encoder: Any, window_samples: int, **options: Any) -> RecordingCorpus:
+    """The corpus of a manifest, decoded."""
+    options = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    return opened(Audio(manifest=str(source), window_samples=window_samples, **options), encoder)
