@@ -251,7 +251,7 @@ def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Pa
         where = "ships with cpc" if is_shipped(model) else "is a model of the Hub"
         raise ValueError(f"{model} {where}, and has no local folder for {name}: name a file with `out`")
     path = Path(model) / name if out is None else Path(out)
-    Writable(is_folder=False).check("out", path)
+    Writable(is_folder=False).check("`out`", path)
     return path
 
 

@@ -18,7 +18,7 @@ def find_device(name: str) -> str:
     Raises:
         ValueError: if the name is none of these, or the device cannot be used; the message has the reason.
     """
-    DeviceName().check("device", name)
+    DeviceName().check("`device`", name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
     try:
         torch.empty(0, device=device)

@@ -412,7 +412,7 @@ def _freeze(model: CPC, names: tuple[str, ...]) -> None:
         ValueError: if a part is unknown, or no weight is left to train. The message names the part.
     """
     for name in names:
-        part = dict(model.named_modules()).get(name)
+        part = dict(model.named_modules()).get(name) if name else None  # without a name: the model
         if part is None:
             parts = ", ".join(child for child, _ in model.named_children())
             raise ValueError(f"model.frozen names {name!r}, but the model has {parts} and their submodules")

@@ -184,7 +184,7 @@ class Task:
         Raises:
             ValueError: if the share is not above 0 and at most 1, the task has folds, or it labels every frame.
         """
-        SHARE.check("label_shares", share)
+        SHARE.check("`label_shares`", share)
         if self.column is not None:
             raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":

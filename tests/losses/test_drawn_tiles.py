@@ -78,7 +78,7 @@ def test_which_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     has_c = tiles.compiled(tiles.SOURCE) is not None
 
     def chosen(candidates: Tensor) -> type:
-        return type(choose_tiles(block, 2, candidates, None, negatives))
+        return type(choose_tiles(block, 2, candidates, None, negatives, "float32"))
 
     assert chosen(few) is SharedTiles
     assert chosen(many) is (DrawnTiles if has_c else SharedTiles)

@@ -188,7 +188,7 @@ def test_frozen_parts_keep_the_weights_they_begin_with(
 def test_parts_that_are_not_there_cannot_be_frozen(config: dict[str, Any], tmp_path: Path) -> None:
     for frozen, words in (
         (["encodr"], "names 'encodr', but the model has encoder, context"),
-        ([""], "`model.frozen` is empty"),
+        ([""], "names '', but the model has encoder, context"),
     ):
         wrong = config | {"model": config["model"] | {"frozen": frozen}, "run_dir": str(tmp_path / "run")}
         with pytest.raises(ValueError, match=words):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from cpc.data.sentences.bags import SparseRows
+from cpc.data.sentences.labelled import SparseRows
 from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss

@@ -156,5 +156,5 @@ def test_what_is_wrong_with_batches_names_their_split(folder: Path, split: str |
         ValueError, match=f"^{whose}: speakers_per_batch=4, but there are only 2 speakers; lower `speak"
     ):
         corpus.batches(windows, "same_speaker", 8, 0, speakers_per_batch=4)
-    with pytest.raises(ValueError, match=f"^{whose}: batch_size=0"):
+    with pytest.raises(ValueError, match=f"^{whose}: UniformBatches: batch_size=0"):
         corpus.batches(windows, "uniform", 0, 0)
