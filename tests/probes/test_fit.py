@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from cpc.data.sentences.labelled import SparseRows
 from scipy.sparse import csr_array, random_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
+from cpc.data.sentences.labelled import SparseRows
 from cpc.probes import fit
 from cpc.probes.classifier import ProbeProtocol, standardise
 from cpc.probes.fit import fit_probe
