@@ -188,9 +188,9 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="refresh_every=0"):
         ClassTableLoss(ClassTable(9, 4), "full_softmax", refresh_every=0)
     for sampler, refresh_every, message in (
-        (samplers.LogUniform(9), 5, "refresh_every=5 is for a sampler that reads the table"),
-        (samplers.LogUniform(9), 1, "updates_between=True with refresh_every=1 and LogUniform"),
-        (samplers.SoftmaxSampler(9, 4), 1, "updates_between=True with refresh_every=1 and SoftmaxSampler"),
+        (samplers.LogUniform(9), 5, "refresh_every=5 and updates_between=True are for a sampler that reads"),
+        (samplers.LogUniform(9), 1, "refresh_every=1 and updates_between=True are for a sampler that reads"),
+        (samplers.SoftmaxSampler(9, 4), 1, "updates_between=True with refresh_every=1: raise"),
     ):
         options = {"num_sampled": 3, "refresh_every": refresh_every, "updates_between": True}
         with pytest.raises(ValueError, match=message):

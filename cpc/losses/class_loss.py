@@ -6,11 +6,11 @@ M queries (rows), T targets of each query, n classes, N drawn classes, D dims.
 from collections.abc import Callable
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
+from cpc.candidates.samplers.sampler import hits_among, target_sets
 from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
 from cpc.losses.engine import (
     Block,
@@ -21,7 +21,7 @@ from cpc.losses.engine import (
     tie_width,
     tiled_loss,
 )
-from cpc.losses.objectives import correction_of, objective_of
+from cpc.losses.objectives import accepted, objective_of
 from cpc.losses.output import RowLosses
 
 
@@ -67,7 +67,7 @@ def class_loss(
         >>> bool(torch.isclose(result.loss, torch.tensor(5.0).log())), result.num_candidates.tolist()
         (True, [5, 5, 5])
     """
-    correction = correction_of(objective, correction)
+    correction = accepted(objective, "correction", correction)
     check_tensor("queries", queries, "floats", ("M", "D"))
     check_tensor("classes", classes, "floats", ("n", queries.shape[1]))
     check_precision(queries=queries, classes=classes)
@@ -202,33 +202,6 @@ def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None
     raise ValueError(
         f"the draw {problem}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
     )
-
-
-def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
-    """Return the mask of the candidates that are targets of their row."""
-    return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
-
-
-def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Return targets as `[M, T]`.
-
-    Raises:
-        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
-    """
-    check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
-    if targets.numel() == 0:
-        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
-    targets = targets.reshape(num_rows, -1)
-    check_range("targets", targets, NO_TARGET, num_classes, "classes")
-    is_empty = (targets == NO_TARGET).all(1)
-    if bool(is_empty.any()):
-        raise ValueError(f"row {int(is_empty.nonzero()[0])} has no target: leave such rows out")
-    ordered = targets.sort(1).values
-    is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_TARGET)
-    if bool(is_twice.any()):
-        row, column = is_twice.nonzero()[0].tolist()
-        raise ValueError(f"row {row} names class {int(ordered[row, column])} twice among its targets: name it once")
-    return targets
 
 
 def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:

@@ -15,12 +15,13 @@ from torch.optim import Optimizer
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
-from cpc.data.tensors import check_count
+from cpc.candidates.samplers.sampler import target_sets
+from cpc.config.argument_rules import Count, checked
 from cpc.losses.candidate_sets import row_weights
-from cpc.losses.class_loss import check_draw, loss_on_table, target_sets
+from cpc.losses.class_loss import check_draw, loss_on_table
 from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
-from cpc.losses.objectives import FULL_SOFTMAX, correction_of, hits_of, learns_log_odds, objective_of
+from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_row_counts
 from cpc.losses.rows import positions_ahead
@@ -65,6 +66,7 @@ class ClassTableLoss(Loss):
 
     predicts = "classes"
 
+    @checked
     def __init__(
         self,
         table: ClassTable,
@@ -73,30 +75,26 @@ class ClassTableLoss(Loss):
         num_sampled: int | None = None,
         correction: str | None = None,
         hits: str | None = None,
-        refresh_every: int = 1,
+        refresh_every: Count = 1,
         updates_between: bool = False,
         skip_steps: int = 0,
     ) -> None:
         super().__init__(skip_steps)
         self.objective = objective
-        self.correction = correction_of(objective, correction)
+        self.correction = accepted(objective, "correction", correction)
         self.num_sampled = num_sampled
         self.table = table
         self.has_sparse_gradients = table.has_sparse_gradients
         self.sampler = sampler
         self.hits: Hits | None = None
         reads_table = isinstance(sampler, QuerySampler)
-        check_count("refresh_every", refresh_every, 1)
-        if refresh_every > 1 and not reads_table:
+        if (refresh_every > 1 or updates_between) and not reads_table:
             raise ValueError(
-                f"refresh_every={refresh_every} is for a sampler that reads the table, such as TwoLevel, not for "
-                f"{type(sampler).__name__}: leave it out"
+                f"refresh_every={refresh_every} and updates_between={updates_between} are for a sampler that reads the "
+                f"table, such as TwoLevel, not for {type(sampler).__name__}: leave them out"
             )
-        if updates_between and (refresh_every == 1 or not reads_table):
-            raise ValueError(
-                f"updates_between=True with refresh_every={refresh_every} and {type(sampler).__name__}: it is for a "
-                "sampler that reads the table, such as TwoLevel, between refreshes; raise refresh_every, or omit it"
-            )
+        if updates_between and refresh_every == 1:
+            raise ValueError("updates_between=True with refresh_every=1: raise refresh_every, or leave it out")
         self.refresh_every = refresh_every
         self.updates_between = updates_between
         self.is_watched = False
@@ -117,7 +115,7 @@ class ClassTableLoss(Loss):
             return
         if sampler is None or num_sampled is None:
             raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
-        self.hits = hits_of(objective, hits)
+        self.hits = accepted(objective, "hits", hits)
         if self.hits not in sampler.hits:
             raise ValueError(
                 f"{objective} asks for hits={self.hits!r}, which {type(sampler).__name__} does not offer: choose "
@@ -318,12 +316,14 @@ class ClassTableLoss(Loss):
             ValueError: the errors of `check_exact`; also if queries or targets do not fit the table.
         """
         targets = target_sets(targets, len(queries), self.table.num_classes).to(queries.device, non_blocking=True)
-        form = "softmax_of_odds" if learns_log_odds(self.objective) else "softmax"
+        form, hits, _ = objective_of(self.objective)
+        # A logistic loss without targets among the candidates learns log(P / (1 - P)).
+        exact_form = "softmax_of_odds" if form == "logistic" and "keep" not in hits else "softmax"
         bias, log_proposal = self.table.biases(), self._log_proposal(queries.device)
         if log_proposal is not None:
             bias = log_proposal if bias is None else bias + log_proposal
         lookup = (self._scaled(queries), self.table.vectors, lambda _: bias)
-        return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, form)
+        return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, exact_form)
 
     def check_exact(self) -> None:
         """Raise ValueError if the scores give no full softmax, because each query had another proposal in training."""

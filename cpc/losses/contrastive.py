@@ -12,11 +12,12 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.strategies import STRATEGIES
-from cpc.data.tensors import check_count, check_precision, check_tensor
+from cpc.candidates.strategies import STRATEGIES, Strategy
+from cpc.config.argument_rules import Count, checked
+from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import COMPUTE, info_nce_rows
+from cpc.losses.engine import info_nce_rows
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.output import ContrastiveOutput, RowLosses, sum_by_step
 from cpc.losses.ranks import gather_latents, gather_sequences
@@ -60,29 +61,25 @@ class Contrastive(Loss):
         plans: the plans of the last call, one for each strategy. A CUDA graph of the call must hold them.
 
     Raises:
-        ValueError: if a strategy is unknown, the shares leave nothing for `negatives`, `num_negatives` is below 1,
-            `skip_steps` is negative, or `shared_across_steps` is given without `num_negatives`.
+        ValueError: if the shares leave nothing for `negatives`, or `shared_across_steps` is given without
+            `num_negatives`.
     """
 
     uses_all_ranks = True
     plans: tuple[Plan, ...] = ()
 
+    @checked
     def __init__(
         self,
-        negatives: str = "mixed",
-        num_negatives: int | None = None,
+        negatives: Strategy = "mixed",
+        num_negatives: Count | None = None,
         shared_across_steps: bool = False,
         compute: Literal["auto", "float32", "tf32", "bf16", "reference"] = "auto",
         auxiliary_negatives: dict[str, float] | None = None,
         skip_steps: int = 0,
     ) -> None:
         super().__init__(skip_steps)
-        for name, value, known in (("negatives", negatives, STRATEGIES), ("compute", compute, COMPUTE)):
-            if value not in known:
-                raise ValueError(f"`loss.{name}`={value!r} is not one of {', '.join(known)}")
         _check_auxiliary(auxiliary_negatives or {}, negatives)
-        if num_negatives is not None:
-            check_count("`loss.num_negatives`", num_negatives, 1)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
                 "`loss.shared_across_steps` applies only to drawn negatives: set num_negatives, or leave it out"
@@ -152,10 +149,9 @@ class Contrastive(Loss):
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
     option = "`loss.auxiliary_negatives`"
     for strategy, share in shares.items():
-        if strategy not in STRATEGIES:
-            raise ValueError(f"{option} names {strategy!r}, which is not one of {', '.join(STRATEGIES)}")
-        if strategy == negatives:
-            raise ValueError(f"{option} names {strategy!r}, which `negatives` already is: name another strategy")
+        if strategy not in STRATEGIES or strategy == negatives:
+            others = ", ".join(name for name in STRATEGIES if name != negatives)
+            raise ValueError(f"{option} names {strategy!r}, which is not one of {others}")
         if not share > 0:
             raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
     if sum(shares.values()) >= 1:
@@ -169,7 +165,7 @@ def contrast(
     queries: Float[Tensor, "K B T D"],
     latents: Float[Tensor, "B T D"],
     *,
-    strategy: str = "mixed",
+    strategy: Strategy = "mixed",
     num_latents: Int[Tensor, " B"] | None = None,
     sequence_id: Int[Tensor, " B"] | None = None,
     group_id: Int[Tensor, " B"] | None = None,

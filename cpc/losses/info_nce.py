@@ -72,9 +72,8 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    _check_kinds(queries, candidates, positives, negatives)
+    _check_vectors(queries, candidates, positives, negatives)
     _check_sequences(query_sequence, candidate_sequence, allowed, len(queries), len(candidates))
-    _check_indices(len(candidates), positives, negatives)
     if valid is not None:
         check_tensor("valid", valid, "booleans", (len(candidates),))
     if log_count is not None:
@@ -117,21 +116,25 @@ def info_nce(
     return info_nce_rows(scaled, candidates, rows.on(queries.device), negatives, bias, compute)
 
 
-def _check_kinds(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
+def _check_vectors(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
     check_tensor("queries", queries, "floats", ("M", "D"))
     if len(queries) == 0:
         raise ValueError("no queries: every sequence is too short for this prediction step")
     check_tensor("candidates", candidates, "floats", ("N", queries.shape[1]))
     check_tensor("positives", positives, "integers", (len(queries),))
-    if negatives is not None:
-        check_tensor("negatives", negatives, "integers", (len(queries), "R"))
-        check_count("the number of negatives of a row", negatives.shape[1], 1)
     check_precision(queries=queries, candidates=candidates)
     devices = [each.device for each in (queries, candidates, positives)]
     if len(set(devices)) > 1:
         raise ValueError(
             "queries, candidates and positives are on {}, {} and {}; move them to one device".format(*devices)
         )
+    check_range("positives", positives, 0, len(candidates), "candidates")
+    if negatives is not None:
+        check_tensor("negatives", negatives, "integers", (len(queries), "R"))
+        check_count("the number of negatives of a row", negatives.shape[1], 1)
+        check_range("negatives", negatives, 0, len(candidates), "candidates")
+        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
+            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")
 
 
 def _check_sequences(
@@ -150,11 +153,3 @@ def _check_sequences(
     check_tensor("candidate_sequence", candidate_sequence, "integers", (num_candidates,))
     check_range("query_sequence", query_sequence, 0, allowed.shape[0], "rows of allowed")
     check_range("candidate_sequence", candidate_sequence, 0, allowed.shape[1], "columns of allowed")
-
-
-def _check_indices(num_candidates: int, positives: Tensor, negatives: Tensor | None) -> None:
-    check_range("positives", positives, 0, num_candidates, "candidates")
-    if negatives is not None:
-        check_range("negatives", negatives, 0, num_candidates, "candidates")
-        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
-            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")

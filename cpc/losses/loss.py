@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from cpc.data.tensors import check_count
+from cpc.config.argument_rules import Natural, checked
 from cpc.losses.output import ContrastiveOutput
 from cpc.losses.rows import Geometry
 from cpc.losses.sequences import Sequences
@@ -35,9 +35,6 @@ class Loss(nn.Module):
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
-
-    Raises:
-        ValueError: if `skip_steps` is negative.
     """
 
     num_negatives: int | None = None
@@ -45,9 +42,9 @@ class Loss(nn.Module):
     uses_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
-    def __init__(self, skip_steps: int = 0) -> None:
+    @checked
+    def __init__(self, skip_steps: Natural = 0) -> None:
         super().__init__()
-        check_count("`loss.skip_steps`", skip_steps, 0)
         self.skip_steps = skip_steps
 
     def sequences(self, output: Output, *ids: Tensor | None, labels: Tensor | None = None) -> Sequences:

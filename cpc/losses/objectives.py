@@ -42,41 +42,19 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective_of(name: str) -> Objective:
-    """Return the objective of a name.
-
-    Raises:
-        ValueError: if there is no objective of this name.
-    """
+    """Return the objective of a name; ValueError if there is none."""
     if name not in OBJECTIVES:
         raise ValueError(f"objective={name!r} is not one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 
-def learns_log_odds(name: str) -> bool:
-    """Return whether F learns log(P / (1 - P)), as in a logistic loss without targets among the candidates."""
-    form, hits, _ = objective_of(name)
-    return form == "logistic" and "keep" not in hits
-
-
-def correction_of(name: str, correction: str | None) -> Correction:
-    """Return the given correction, or the objective's default if it is None.
+def accepted(name: str, option: Literal["hits", "correction"], choice: str | None) -> Any:
+    """Return a choice of hits or correction, or the objective's default if it is None.
 
     Raises:
         ValueError: if the objective does not accept it.
     """
-    return _accepted(name, "correction", objective_of(name).corrections, correction)
-
-
-def hits_of(name: str, hits: str | None) -> Hits:
-    """Return the given treatment of accidental hits, or the objective's default if it is None.
-
-    Raises:
-        ValueError: if the objective does not accept the treatment, or draws no candidates.
-    """
-    return _accepted(name, "hits", objective_of(name).hits, hits)
-
-
-def _accepted(name: str, option: str, accepted: tuple[Any, ...], choice: str | None) -> Any:
-    if choice is not None and choice not in accepted:
-        raise ValueError(f"{option}={choice!r}: {name} accepts {', '.join(accepted) or 'none: it draws no candidates'}")
-    return choice or accepted[0]
+    choices = objective_of(name).hits if option == "hits" else objective_of(name).corrections
+    if choice is not None and choice not in choices:
+        raise ValueError(f"{option}={choice!r}: {name} accepts {', '.join(choices) or 'none: it draws no candidates'}")
+    return choice or choices[0]

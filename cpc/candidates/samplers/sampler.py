@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
@@ -195,10 +195,34 @@ def drop_hits(
     ids: Int[Tensor, "*M m"], log_count: Float[Tensor, "*M m"], targets: Int[Tensor, "M ..."]
 ) -> Float[Tensor, "M m"]:
     """Return the log counts, with +inf for each candidate that is a target of its query."""
-    candidates = rearrange(ids, "... m -> ... 1 m")
-    row_targets = targets.reshape(len(targets), -1, 1)
-    is_hit = (candidates == row_targets).any(-2)
-    return torch.where(is_hit, torch.inf, log_count)
+    return torch.where(hits_among(ids, targets.reshape(len(targets), -1)), torch.inf, log_count)
+
+
+def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Tensor, "M N"]:
+    """Return the mask of the candidates that are targets of their row."""
+    return (rearrange(ids, "... n -> ... 1 n") == rearrange(targets, "m t -> m t 1")).any(1)
+
+
+def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
+    """Return targets as `[M, T]`.
+
+    Raises:
+        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
+    """
+    check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
+    if targets.numel() == 0:
+        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
+    targets = targets.reshape(num_rows, -1)
+    check_range("targets", targets, NO_TARGET, num_classes, "classes")
+    is_empty = (targets == NO_TARGET).all(1)
+    if bool(is_empty.any()):
+        raise ValueError(f"row {int(is_empty.nonzero()[0])} has no target: leave such rows out")
+    ordered = targets.sort(1).values
+    is_twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_TARGET)
+    if bool(is_twice.any()):
+        row, column = is_twice.nonzero()[0].tolist()
+        raise ValueError(f"row {row} names class {int(ordered[row, column])} twice among its targets: name it once")
+    return targets
 
 
 def distinct(targets: Int[Tensor, "M T"]) -> Int[Tensor, "M T"]:
