@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the model and the samples")
     options = parser.parse_args()
     process = VectorAR1(COEFFICIENT, options.dim)
-    loss = Contrastive(MEASURE.strategy, options.num_negatives)
+    loss = Contrastive("mixed_excluding", options.num_negatives)
     model = trained(process, loss, options.steps, options.seed)
     records = estimate(model, process, options.batches, options.seed)
     truths = [process.mutual_information_nats(k) for k in range(1, NUM_STEPS + 1)]

@@ -10,7 +10,7 @@ from cpc.data.recordings.corpus import RecordingCorpus
 
 def opened(data: Modality, encoder: Any) -> Any:
     corpus = data.open(encoder)
-    data.prepare(corpus, to_train=True)
+    data.prepare(corpus, is_training=True)
     return corpus
 
 

@@ -46,7 +46,7 @@ class Walks(MapStyleModality):
     source: str
     noise: float = 0.0
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> "WalkCorpus":
+    def open(self, encoder: Any, *, is_training: bool = False) -> "WalkCorpus":
         return WalkCorpus(self.source, self.noise)
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
@@ -173,7 +173,7 @@ class WalksInOrder(Modality):
 
     source: str
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> "OrderedCorpus":
+    def open(self, encoder: Any, *, is_training: bool = False) -> "OrderedCorpus":
         return OrderedCorpus(WalkCorpus(self.source, 0.0))
 
     def initialisation_batch(self, corpus: "OrderedCorpus") -> Tensor:

@@ -33,7 +33,7 @@ def run_layers(
     return _VF.lstm(x, list(state), list(weights), *options)
 
 
-def in_half_precision(layers: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+def run_in_float16(layers: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
     """Call layers that compute in float16, and return their outputs in float32.
 
     The gradient of a mean over a batch is about as small as the smallest number of float16. So it is divided by a scale
@@ -85,23 +85,23 @@ def recurrent_layer(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor
 
 
 @torch.library.custom_op("cpc::recurrent_layer", mutates_args=())
-def _recurrent_layer(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], in_half: bool) -> list[Tensor]:
-    x, state, weights = _prepare(x, state, weights, in_half)
+def _recurrent_layer(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], is_half: bool) -> list[Tensor]:
+    x, state, weights = _prepare(x, state, weights, is_half)
     with torch.autocast(x.device.type, enabled=False):
         outputs = run_layers(x, state, weights, training=False)
-    dtype = torch.float32 if in_half else x.dtype
+    dtype = torch.float32 if is_half else x.dtype
     return [each.to(dtype, copy=True, memory_format=torch.contiguous_format) for each in outputs]
 
 
 @torch.library.custom_op("cpc::recurrent_layer_backward", mutates_args=())
 def _recurrent_layer_backward(
-    gradients: Sequence[Tensor], x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], in_half: bool
+    gradients: Sequence[Tensor], x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], is_half: bool
 ) -> list[Tensor]:
     """Return the gradients of x, the state and the weights."""
     inputs = [x, *state, *weights]
-    x, state, weights = _prepare(x, state, weights, in_half)
+    x, state, weights = _prepare(x, state, weights, is_half)
     prepared = [x, *state, *weights]
-    scale = _scale(gradients) if in_half else x.new_ones(())
+    scale = _scale(gradients) if is_half else x.new_ones(())
     below_autograd = torch._C.DispatchKey.AutogradFunctionality  # where operators run
     with (
         torch._C._SetExcludeDispatchKeyGuard(below_autograd, False),
@@ -117,10 +117,10 @@ def _recurrent_layer_backward(
 
 
 def _prepare(
-    x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], in_half: bool
+    x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], is_half: bool
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Return detached copies in the dtype of the computation; on a GPU the weights lie in one buffer for cuDNN."""
-    dtype = torch.float16 if in_half else x.dtype
+    dtype = torch.float16 if is_half else x.dtype
     x = x.detach().to(dtype)
     state = [each.detach().to(dtype).contiguous() for each in state]
     weights = [each.detach().to(dtype, copy=True) for each in weights]
@@ -132,21 +132,21 @@ def _prepare(
 
 
 @_recurrent_layer.register_fake
-def _(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], in_half: bool) -> list[Tensor]:
-    dtype = torch.float32 if in_half else x.dtype
+def _(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], is_half: bool) -> list[Tensor]:
+    dtype = torch.float32 if is_half else x.dtype
     shapes = ((*x.shape[:2], state[0].shape[2]), *(each.shape for each in state))
     return [x.new_empty(shape, dtype=dtype) for shape in shapes]
 
 
 @_recurrent_layer_backward.register_fake
 def _(
-    gradients: Sequence[Tensor], x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], in_half: bool
+    gradients: Sequence[Tensor], x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], is_half: bool
 ) -> list[Tensor]:
     return [each.new_empty(each.shape) for each in (x, *state, *weights)]
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, state, weights, ctx.in_half = inputs
+    x, state, weights, ctx.is_half = inputs
     ctx.num_states = len(state)
     ctx.save_for_backward(x, *state, *weights)
 
@@ -154,7 +154,7 @@ def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> Non
 def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     state, weights = rest[: ctx.num_states], rest[ctx.num_states :]
-    x_grad, *found = _recurrent_layer_backward(gradients, x, state, weights, ctx.in_half)
+    x_grad, *found = _recurrent_layer_backward(gradients, x, state, weights, ctx.is_half)
     return x_grad, found[: ctx.num_states], found[ctx.num_states :], None
 
 

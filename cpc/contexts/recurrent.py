@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cpc.config.argument_rules import Count, Dropout, checked
 from cpc.contexts.context import Context, State
 from cpc.contexts.gru_layer import gru_layer, has_gru_layer
-from cpc.contexts.recurrence import MODES, in_half_precision, recurrent_layer, run_layers
+from cpc.contexts.recurrence import MODES, recurrent_layer, run_in_float16, run_layers
 
 
 class Recurrent(Context):
@@ -59,7 +59,7 @@ class Recurrent(Context):
             if not torch.compiler.is_exporting() and (torch.compiler.is_compiling() or self._is_in_c(z)):
                 return self._encode_by_layer(z, before)
             inputs = (z, *map(_layers_first, before), *self.layers.parameters())
-            contexts, *after = in_half_precision(self._run, *inputs) if is_half else self._run(*inputs)
+            contexts, *after = run_in_float16(self._run, *inputs) if is_half else self._run(*inputs)
         return contexts, tuple(rearrange(each, "l b c -> b l c") for each in after)
 
     def _run(self, z: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:

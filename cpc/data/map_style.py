@@ -78,7 +78,7 @@ class MapStyleCorpus(ABC):
             ValueError: if a split cannot be used; the message names it.
         """
 
-    def prepare(self, *, to_train: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
+    def prepare(self, *, is_training: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
         """Decode the observations, before any other method but `check`; see `Modality.prepare`."""
 
     @abstractmethod
@@ -169,8 +169,8 @@ class MapStyleModality(Modality):
     num_workers: Natural = 0
     seed: Seed = 0
 
-    def prepare(self, corpus: MapStyleCorpus, *, to_train: bool = False) -> None:  # noqa: D102
-        corpus.prepare(to_train=to_train)
+    def prepare(self, corpus: MapStyleCorpus, *, is_training: bool = False) -> None:  # noqa: D102
+        corpus.prepare(is_training=is_training)
 
     def standardise(self, encoder: Any, corpus: MapStyleCorpus) -> None:
         """Set the encoder's mean and standard deviation to those of the training split."""

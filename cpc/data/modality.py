@@ -126,12 +126,12 @@ class Modality(ABC):
             )
 
     @abstractmethod
-    def open(self, encoder: Any, *, to_train: bool = False) -> Any:
+    def open(self, encoder: Any, *, is_training: bool = False) -> Any:
         """Open the source for an encoder, and return the corpus.
 
         Args:
             encoder: the encoder; observations are cut to fit its geometry.
-            to_train: True if the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
+            is_training: True if the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
 
         Raises:
             ValueError: if the source cannot be read or does not fit the encoder.
@@ -148,12 +148,12 @@ class Modality(ABC):
             "--trainer.callbacks null"
         )
 
-    def prepare(self, corpus: Any, *, to_train: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
+    def prepare(self, corpus: Any, *, is_training: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
         """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done.
 
         Args:
             corpus: the opened corpus.
-            to_train: whether training batches will be read, besides others.
+            is_training: whether training batches will be read, besides others.
         """
 
     def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics

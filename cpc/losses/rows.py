@@ -18,7 +18,7 @@ from cpc.contexts.grid import columns
 
 
 class Geometry(NamedTuple):
-    """Where the latents lie that the queries of a sequence predict.
+    """The places of a sequence, and the latents that its queries predict.
 
     Attributes:
         shape: `(T,)` for a sequence, `(H, W)` for a grid.
@@ -32,7 +32,7 @@ class Geometry(NamedTuple):
 
     @property
     def num_latents(self) -> int:
-        """L."""
+        """The number of latents of a sequence."""
         return math.prod(self.shape)
 
     @property
@@ -42,7 +42,7 @@ class Geometry(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """J K."""
+        """The number of steps of all directions."""
         return len(self.directions) * len(self.distances)
 
     def latents_and_targets(self) -> tuple[Int[Tensor, " P"], Int[Tensor, "P K"]]:
@@ -88,5 +88,5 @@ def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> Rows:
     )
     _, targets = geometry.latents_and_targets()
     query = has_row.flatten().nonzero()[:, 0]
-    sequence, of_sequence = query // (num_places * num_distances), query % (num_places * num_distances)
-    return Rows(query, step[of_sequence], sequence, sequence * geometry.num_latents + targets.flatten()[of_sequence])
+    sequence, index = query // (num_places * num_distances), query % (num_places * num_distances)
+    return Rows(query, step[index], sequence, sequence * geometry.num_latents + targets.flatten()[index])

@@ -1,4 +1,4 @@
-"""What a loss knows of its sequences besides their vectors: where latents lie, lengths, identities and labels.
+"""The sequences of a loss, without their vectors: places of latents, lengths, identities and labels.
 
 They decide, with a strategy, which latents are compared. Everything here is on the host.
 

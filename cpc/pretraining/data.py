@@ -75,14 +75,14 @@ class PretrainingData(pl.LightningDataModule):
         if message := modality.unread_speakers([*strategies, *module.strategies], strategies[0]):
             # only a warning, since an option may have replaced the sampler of a config
             say(re.sub(r"`(\w+)`", r"data.\1", message))
-        corpus = modality.open(model.encoder, to_train=True)
+        corpus = modality.open(model.encoder, is_training=True)
         modality.check_split(corpus, modality.train_split, strategies, strategies[0])
         module.strategies = modality.measurable(corpus, modality.eval_split, module.strategies)
         modality.check_split(corpus, modality.eval_split, module.strategies, strategies[0])
         self.corpus = corpus
         for task in self.tasks:
             self.class_names(task)
-        modality.prepare(corpus, to_train=True)
+        modality.prepare(corpus, is_training=True)
         if not model.is_initialised:
             modality.standardise(model.encoder, corpus)
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}

@@ -215,7 +215,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         corpus = RecordingCorpus(table, encoder, window_samples, partial(ArraySignals, recordings))
         for split in sorted({"train", "valid"} & set(splits)):
             data.check_split(corpus, split, [self.negatives], self.negatives)
-        data.prepare(corpus, to_train=True)
+        data.prepare(corpus, is_training=True)
         windows = data.initialisation_batch(corpus)
         if model.is_initialised:
             check_scale(encoder, windows)

@@ -9,7 +9,7 @@ from torch._subclasses import FakeTensorMode
 from cpc.contexts import GRU, LSTM
 from cpc.contexts import gru_layer as gru_layer_module
 from cpc.contexts.gru_layer import SOURCE, compiled, gru_layer
-from cpc.contexts.recurrence import in_half_precision, run_layers
+from cpc.contexts.recurrence import run_in_float16, run_layers
 
 
 def library(context: GRU | LSTM) -> torch.nn.RNNBase:
@@ -186,7 +186,7 @@ def test_gradients_survive_float16(num_states: int, size: float) -> None:
         return run_layers(x, rest[:num_states], rest[num_states:])
 
     def in_float16(*inputs: Tensor) -> tuple[Tensor, ...]:
-        return in_half_precision(lambda *each: layers(*(one.half() for one in each)), *inputs)
+        return run_in_float16(lambda *each: layers(*(one.half() for one in each)), *inputs)
 
     def as_operator(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.ops.cpc.recurrent_layer(x, rest[:num_states], rest[num_states:], True))

@@ -84,9 +84,9 @@ class Audio(MapStyleModality):
         if self.augmentation is not None:
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> RecordingCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> RecordingCorpus:
         """Return the corpus at the encoder's sample rate."""
-        if to_train and self.tier is not None and self.alignments is None:
+        if is_training and self.tier is not None and self.alignments is None:
             raise ValueError(f"`tier`={self.tier} needs the TextGrids of `alignments`: name these too")
         shards = Shards(self.manifest, self.cache_dir, self.cache_gb) if is_sharded(self.manifest) else None
         manifest = read_manifest(self.manifest if shards is None else shards.folder, check_files=shards is None)

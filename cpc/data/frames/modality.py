@@ -49,7 +49,7 @@ class Frames(MapStyleModality):
                 "`predictor.steps`)"
             )
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> FrameCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> FrameCorpus:
         """Open the recording, whose frames must have the shape that the encoder reads.
 
         Raises:

@@ -100,7 +100,7 @@ class Images(MapStyleModality):
                 stacklevel=2,
             )
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> ImageCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> ImageCorpus:
         """Return the corpus; for training, set the encoder's `crop_size` to the part of a patch that is shown."""
         table = read_image_source(
             self.source,
@@ -110,7 +110,7 @@ class Images(MapStyleModality):
             cache_gb=self.cache_gb,
         )
         corpus = ImageCorpus(self, encoder, table)
-        if to_train:
+        if is_training:
             crop_size = corpus.patches.crop_size
             if encoder.crop_size not in (None, crop_size):
                 raise ValueError(

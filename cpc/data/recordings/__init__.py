@@ -1,1 +1,1 @@
-"""What audio and signals share: packs, windows, the corpus, labels and probe data of recordings."""
+"""The parts that audio and signals share: packs, windows, the corpus, labels and probe data of recordings."""

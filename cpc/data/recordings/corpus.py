@@ -89,11 +89,11 @@ class RecordingCorpus(MapStyleCorpus):
                 except ValueError as error:
                     raise ValueError(f"alignments of split {split!r}: {error}") from error
 
-    def prepare(self, *, to_train: bool = False) -> None:
+    def prepare(self, *, is_training: bool = False) -> None:
         """Decode all recordings, or open the pack of an earlier call; to train, also those of the augmentation."""
         if self._samples is None:
             self._samples = self.decode()
-        if to_train and self.augmenter is not None and self._augmenter is None:
+        if is_training and self.augmenter is not None and self._augmenter is None:
             self._augmenter = self.augmenter()
 
     @property
@@ -135,7 +135,7 @@ class RecordingCorpus(MapStyleCorpus):
         augmenter = None
         if is_training and self.augmenter is not None:
             augmenter = self._augmenter
-            assert augmenter is not None, "call prepare(to_train=True) first"
+            assert augmenter is not None, "call prepare(is_training=True) first"
             if (noise := augmenter.recordings) is not None:
                 made_from["content of noise"] = digest(noise.content(np.arange(len(noise))))
         windows = WindowDataset(

@@ -56,13 +56,13 @@ def usable_starts(
     for phase in range(min(hop, len(is_usable))):
         # Windows whose starts differ by hops share their latents.
         known = encoder.known_latents(torch.from_numpy(is_known[None, phase:]))[0].numpy()
-        of_phase = is_usable[phase::hop]
+        usable = is_usable[phase::hop]
         for step in steps:
             num_pairs = num_latents - step  # of a window
             if num_pairs > 0:
                 totals = np.cumsum(known[: len(known) - step] & known[step:])
-                before = np.concatenate([[0], totals])[: len(of_phase)]
-                of_phase |= totals[num_pairs - 1 :][: len(of_phase)] > before
+                before = np.concatenate([[0], totals])[: len(usable)]
+                usable |= totals[num_pairs - 1 :][: len(usable)] > before
     return is_usable
 
 

@@ -91,9 +91,9 @@ class Sentences(MapStyleModality):
                 "`predictor.steps`)"
             )
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> SentenceCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> SentenceCorpus:
         """Return the corpus in the vocabulary of the encoder, or in a new vocabulary if the encoder is untrained."""
-        if not to_train:
+        if not is_training:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
         books = self.books()
         if self.train_split not in books.splits:

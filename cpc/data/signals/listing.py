@@ -20,7 +20,7 @@ GROUP_NAMES = ("group", "user", "subject")
 
 
 class ReadOptions(NamedTuple):
-    """What the user says about the files of a source.
+    """The user's description of the files of a source.
 
     Attributes:
         sample_rate_hz: rate of all files; None: theirs.

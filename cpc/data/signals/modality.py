@@ -119,10 +119,10 @@ class Signals(MapStyleModality):
         """Return the length of a window at the encoder's rate; at least one sample."""
         return max(1, round(self.window_seconds * encoder.sample_rate_hz))
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> RecordingCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> RecordingCorpus:
         """Open the source, whose channels and rate must be those of the encoder.
 
-        Channels are read by the names that the encoder has, and converted to its units. With `to_train` an encoder
+        Channels are read by the names that the encoder has, and converted to its units. With `is_training` an encoder
         without names or units gets those of the source. Without it, a source that says no rate has that of the encoder.
 
         Raises:
@@ -143,7 +143,7 @@ class Signals(MapStyleModality):
             seed=self.seed,
             model_channels=getattr(encoder, "channel_names", None),
             model_units=getattr(encoder, "units", None),
-            model_rate_hz=None if to_train else encoder.sample_rate_hz,
+            model_rate_hz=None if is_training else encoder.sample_rate_hz,
             **options,
         )
         if len(recordings.channels) != encoder.channels:
@@ -164,7 +164,7 @@ class Signals(MapStyleModality):
         )
         if recordings.conversions:
             say(f"data: {recordings.source}: {recordings.conversions}")
-        if to_train and hasattr(encoder, "set_channels"):
+        if is_training and hasattr(encoder, "set_channels"):
             self._name_channels(encoder, recordings)
         if self.labels is not None and self.labels not in recordings.labels:
             known = ", ".join(recordings.labels) or "none"

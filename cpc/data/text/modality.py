@@ -68,11 +68,11 @@ class Text(Modality):
             )
         model.loss_part.check_exact()  # the perplexity of held-out text needs the full softmax
 
-    def open(self, encoder: Any, *, to_train: bool = False) -> TokenCorpus:
+    def open(self, encoder: Any, *, is_training: bool = False) -> TokenCorpus:
         """Return the corpus in the vocabulary of the encoder, or in a new vocabulary if the encoder is untrained."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
         text = Lines(self.source, skip_bad=self.skip_bad, is_whole=self.eval_split == ALL, **shares)
-        if to_train:
+        if is_training:
             vocabulary = training_vocabulary(text, encoder.num_tokens, self.tokens, self.lower_case, self.cache_dir)
             encoder.vocabulary = vocabulary.description
         return TokenCorpus(text, encoder_vocabulary(encoder), self.cache_dir)

@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What the engine derives from a candidate set, on the device of the set.
+    """The parts of a candidate set that the engine derives, on the device of the set.
 
     Attributes:
         blocks: blocks that hold every positive and every candidate of their rows.

@@ -49,7 +49,7 @@ def info_nce_rows(
     if dtype == torch.float64 and compute not in ("auto", "float32"):
         raise ValueError(f"compute={compute!r} rounds operands, but the queries are float64: pass float32 ones")
     blocks, num_negatives, is_used = layout_of(rows)
-    loss, *of_rows = tiled_loss(
+    loss, loss_nats, accuracy = tiled_loss(
         queries,
         mask_unused(candidates.to(dtype), is_used),
         blocks,
@@ -60,7 +60,7 @@ def info_nce_rows(
         compute=compute,
     )
     num_candidates = 1 + (num_negatives if drawn is None else torch.full_like(num_negatives, drawn.shape[1]))
-    return RowLosses(loss, of_rows[0], num_candidates, of_rows[1])
+    return RowLosses(loss, loss_nats, num_candidates, accuracy)
 
 
 @torch.compiler.disable

@@ -119,9 +119,9 @@ def cell_errors(
     table = dict(zip(pairs, _group_distances(groups, pairs, distances), strict=True))
     errors, num_triplets = [], 0
     for (x, a), same in groupby(cells, lambda cell: cell[:2]):
-        by_b = [table[x, b] for *_, b in same]
-        sizes = np.array([each.shape[1] for each in by_b])
-        to_a, to_b = table[x, a][:, :, None], np.concatenate(by_b, 1)[:, None]
+        b_tables = [table[x, b] for *_, b in same]
+        sizes = np.array([each.shape[1] for each in b_tables])
+        to_a, to_b = table[x, a][:, :, None], np.concatenate(b_tables, 1)[:, None]
         is_wrong = (to_a > to_b) + 0.5 * (to_a == to_b)
         is_triplet = ~np.eye(len(is_wrong), dtype=bool) if a == x else np.ones(is_wrong.shape[:2], bool)  # X is never A
         is_wrong = is_wrong[is_triplet]

@@ -149,7 +149,7 @@ def test_the_tier_reaches_the_reader(tmp_path, command):
         if command == "items":
             write_items(tmp_path, tmp_path / "x.item", **{name: source[name] for name in source if name != "manifest"})
         data = Audio(**source)
-        corpus = data.open(encoder, to_train=command == "pretrain")
+        corpus = data.open(encoder, is_training=command == "pretrain")
         if command == "pretrain":
             return set(corpus.classes)
         return data.probe_data(encoder, corpus, train_split=None).labels("phones", np.array([0])).names(0)
@@ -170,7 +170,7 @@ def test_a_tier_of_what_has_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"`tier`=words: .*a\.phn is not a TextGrid"):
         read_alignments(write(tmp_path / "a.phn", "0 100 x\n"), tier="words")
     with pytest.raises(ValueError, match=r"`tier`=words needs the TextGrids of `alignments`"):
-        Audio(manifest=str(tmp_path), tier="words").open(None, to_train=True)
+        Audio(manifest=str(tmp_path), tier="words").open(None, is_training=True)
 
 
 def test_only_the_tier_that_is_read_must_be_free_of_overlaps(tmp_path):

@@ -24,7 +24,7 @@ def source(tmp_path: Path) -> Path:
 
 def opened(source: Path, **options: int) -> SentenceCorpus:
     data = Sentences(source=str(source), **{"window_sentences": 4, "passage_sentences": 8, "max_tokens": 12, **options})
-    return data.open(SentenceEncoder(num_tokens=5, dim=4, embedding_dim=4), to_train=True)
+    return data.open(SentenceEncoder(num_tokens=5, dim=4, embedding_dim=4), is_training=True)
 
 
 def test_passages_partition_the_books(source: Path) -> None:
@@ -97,6 +97,6 @@ def test_refusals(source: Path) -> None:
     with pytest.raises(ValueError, match="`max_tokens`=0"):
         opened(source, max_tokens=0)
     with pytest.raises(ValueError, match="has no book of split 'all'"):
-        Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), to_train=True)
+        Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
     with pytest.raises(ValueError, match="holds no vocabulary"):
         Sentences(source=str(source)).open(SentenceEncoder(5, 4, 4))

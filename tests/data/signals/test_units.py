@@ -130,7 +130,7 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     silent = Signals(source=str(tmp_path / "a.parquet"), valid_share=0.0)  # it says no rate
     assert silent.open(model.encoder).table.sample_rate_hz == RATE_HZ
     with pytest.raises(ValueError, match="does not say its sample rate"):
-        silent.open(model.encoder, to_train=True)
+        silent.open(model.encoder, is_training=True)
     parquet.write_table(pa.table({"time": np.arange(100) / 25, **values}), tmp_path / "b.parquet")
     with pytest.raises(ValueError, match=r"has 25 samples per second, but `encoder.sample_rate_hz`=20"):
         Signals(source=str(tmp_path / "b.parquet"), valid_share=0.0).open(model.encoder)
@@ -205,11 +205,11 @@ def test_training_takes_names_and_units(tmp_path: Path) -> None:
     encoder = SignalEncoder(2, 4, RATE_HZ)
     data.open(encoder)
     assert (encoder.channel_names, encoder.units, data.channels) == (None, None, [2, 0])
-    data.open(encoder, to_train=True)
+    data.open(encoder, is_training=True)
     assert (encoder.channel_names, encoder.units) == (("b", "c"), ("uV", "rad/s"))
     assert data.channels == ["b", "c"]  # numbers mean other channels in other files
     nameless = SignalEncoder(3, 4, RATE_HZ)
-    Signals(source=str(tmp_path / "b.npz"), valid_share=0.0).open(nameless, to_train=True)
+    Signals(source=str(tmp_path / "b.npz"), valid_share=0.0).open(nameless, is_training=True)
     assert (nameless.channel_names, nameless.units) == (None, None)
 
 

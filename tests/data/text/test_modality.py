@@ -22,7 +22,7 @@ def test_an_end_with_nothing_far_enough_ahead_is_passed_over(tmp_path: Path, ski
     (tmp_path / "valid.txt").write_text(" ".join("abcde"[i % 5] for i in range(40)))
     (tmp_path / "train.txt").write_text("a b c d e")
     text = Text(source=str(tmp_path), tokens="whitespace", batch_size=2, chunk_tokens=20)
-    held_out = text.held_out(text.open(model.encoder, to_train=True), model)
+    held_out = text.held_out(text.open(model.encoder, is_training=True), model)
     assert held_out.num_batches == -(-41 // 40)
     (bound,) = held_out_bounds(model, held_out, [EvalProtocol("full_softmax", None)]).values()
     assert bound.num_rows == [41 - skip_steps]
