@@ -1,6 +1,6 @@
 """The figures of signals: the configs of configs/signals, pretrained with several seeds and probed beside baselines.
 
-python -m benchmarks.signals [--hapt FILE] [--watch FILE] [--ludb FILE] [--scp1 DIR] [--out DIR] [--seeds N]
+python -m benchmarks.signals [--hapt FILE] [--watch FILE] [--ludb FILE] [--scp1 FILE] [--out DIR] [--seeds N]
                              [--only NAME ...] [--option=value ...]          (more options go to cpc pretrain)
 
 datasets/{hapt,watch,ludb,uea}/prepare.py write the sources. Models are pretrained without labels, on all people except
@@ -210,8 +210,8 @@ def table(found: dict[str, list[dict[str, float]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for corpus, file in (("hapt", "hapt.npz"), ("watch", "watch.npz"), ("ludb", "ludb.npz"), ("scp1", "scp1")):
-        parser.add_argument(f"--{corpus}", type=Path, default=Path("data") / file)
+    for corpus, file in (("hapt", "hapt"), ("watch", "watch"), ("ludb", "ludb"), ("scp1", "SelfRegulationSCP1")):
+        parser.add_argument(f"--{corpus}", type=Path, default=Path("data") / f"{file}.npz")
     parser.add_argument("--out", type=Path, default=Path("runs/signals"))
     parser.add_argument("--seeds", type=int, default=3)
     names = [*STUDIES, ONE_PERSON]

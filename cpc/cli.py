@@ -34,10 +34,6 @@ COMMANDS = {
     "import": ("cpc.interop.cpc_audio:import_checkpoint", "convert a checkpoint of CPC_audio to a model"),
     "models": ("cpc.pretrained:models", "list the small models that ship with cpc, or print the card of one"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
-    "figures": (
-        "cpc.probes.figures:write_figures",
-        "draw an image model's patches, their neighbours in z and a map of contexts",
-    ),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
     "data": ("", "index, pack, shard, tar, download, list items of, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),

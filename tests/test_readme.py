@@ -57,14 +57,13 @@ def test_every_command_works_from_a_folder_of_images_to_features(
     own_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = commands("images")
-    assert [words[0] for words in asked] == ["pretrain", "evaluate", "probe", "figures", "embed"]
+    assert [words[0] for words in asked] == ["pretrain", "evaluate", "probe", "embed"]
     for words in asked:
         run(words, {"DIR": str(own_images)})
         capsys.readouterr()
     report = json.loads((tmp_path / "runs/images/probe.json").read_text())
     assert report["tasks"]["class"]["protocol"]["classes"] == ["dark", "light"]
     assert report["tasks"]["class"]["label_efficiency"]["shares"] == [0.1, 0.5, 1.0]
-    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {"patches.png", "neighbours.png", "map.png"}
     assert np.load(tmp_path / "features/dark/0.npy").shape == (7, 7, 8)
 
 
@@ -114,7 +113,7 @@ def test_the_tabs_of_the_site_show_commands_of_readme() -> None:
     tabs = (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     lines = [line.strip() for line in tabs.splitlines() if re.match(r"    (uv run|from|features)", line)]
-    assert len(lines) == 8
+    assert len(lines) == 7
     assert not [line for line in lines if line not in readme]
 
 

@@ -189,21 +189,6 @@ class Modality(ABC):
         """
         raise ValueError(f"this is a model of {self.name}, whose features cannot be probed or embedded")
 
-    def figures(self, model: Any, *, split: str, among: str, num_images: int, seed: int) -> dict[str, Any]:
-        """Return the matplotlib figures of `cpc figures` by name; by default there are none.
-
-        Args:
-            model: the model in eval mode.
-            split: split whose observations are shown.
-            among: split in which nearest neighbours are searched.
-            num_images: largest number of random observations of each split.
-            seed: seed of all random choices.
-
-        Raises:
-            ValueError: if the modality has no figures, or a split cannot be used.
-        """
-        raise ValueError(f"this is a model of {self.name}, of which no figures are drawn")
-
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
         """Raise an error on a split that cannot be used, before anything is decoded.

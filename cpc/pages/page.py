@@ -3,11 +3,9 @@
 Below every chart is a table of its values, for keyboards, screen readers and tests.
 """
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 from cpc.config.extras import install_hint
 from cpc.pages.chart import Chart
@@ -33,19 +31,9 @@ th:first-child { text-align: left; position: sticky; left: 0; background: var(--
 summary { cursor: pointer; padding: 0.3rem 0; }
 .js-plotly-plot g:not(.hovertext) > text { fill: var(--text) !important; }
 .xerror { stroke: var(--text) !important; }
-img { max-width: 100%; height: auto; border-radius: 0.3rem; }
 .gridlayer path, .zerolinelayer path { stroke: var(--line) !important; }
 </style>
 """
-
-
-class ImageFigure(NamedTuple):
-    """A PNG file that the page embeds, with its title, its caption and a text alternative for screen readers."""
-
-    title: str
-    caption: str
-    alt: str
-    path: Path
 
 
 def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str], title: str = "cpc quickstart") -> None:
@@ -68,23 +56,10 @@ def write_sections(path: Path, parts: Iterable[str], how_to_read: Iterable[str],
     write_document(path, title, STYLE, get_plotlyjs(), body)
 
 
-def sections(figures: Iterable[Chart | ImageFigure]) -> Iterator[str]:
-    """Yield the HTML of a section for each figure. The table of the first chart is open, all others are folded."""
-    num_charts = 0
-    for figure in figures:
-        if isinstance(figure, ImageFigure):
-            yield _image_section(figure)
-        else:
-            num_charts += 1
-            yield _chart_section(figure, f"chart-{num_charts}")
-
-
-def _image_section(image: ImageFigure) -> str:
-    content = b64encode(image.path.read_bytes()).decode()
-    return (
-        f"<section><h2>{escape(image.title)}</h2><p>{escape(image.caption)}</p>\n"
-        f'<img alt="{escape(image.alt)}" src="data:image/png;base64,{content}"></section>\n'
-    )
+def sections(charts: Iterable[Chart]) -> Iterator[str]:
+    """Yield the HTML of a section for each chart. The table of the first chart is open, all others are folded."""
+    for number, chart in enumerate(charts, start=1):
+        yield _chart_section(chart, f"chart-{number}")
 
 
 def _chart_section(chart: Chart, name: str) -> str:

@@ -12,7 +12,6 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.pages.chart import Chart
-from cpc.pages.page import ImageFigure
 from cpc.pretraining.command import parse, pretrain
 from cpc.probes.record import add_seconds
 from cpc.probes.store import Extraction
@@ -59,7 +58,7 @@ def quickstart(
         extraction = Extraction(device=device, precision=step_times.precision.probes)
         run = Run(out / name, sources[name], measured, extraction, seed)
         probed = ProbeResults({}, {})
-        figures: Sequence[Chart | ImageFigure] = ()
+        figures: Sequence[Chart] = ()
         if study.probe is not None:
             with stage("probes"):
                 probed = study.probe(run)

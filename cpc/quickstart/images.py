@@ -11,17 +11,14 @@ from cpc.data.batch import Batch
 from cpc.data.synthetic.photographs import write_image_corpora
 from cpc.encoders.patch_grid import PatchGrid
 from cpc.pages.charts import probe_chart
-from cpc.pages.page import ImageFigure
 from cpc.pages.palette import BLUE, VERMILION
 from cpc.probes import report
-from cpc.probes.figures import write_figures
 from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
 from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
 SUPERVISED_SECONDS = 30.0  # for each corpus
-NUM_FIGURE_IMAGES = 300  # images of each split in the figures
 PROBED_FEATURES = ("z", "c")  # probed as means over the grid; the results `cpc` and `random` are of the first
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
@@ -36,31 +33,9 @@ REPRESENTATIONS = {
     "cpc": "CPC",
     "supervised": "supervised",
 }
-FIGURES = {  # title, caption and text alternative
-    "patches.png": (
-        "the patches",
-        "An image of the test split, its overlapping patches as they are cut, and as training uses them. Augmentation "
-        "changes each patch separately, so that matching edges do not reveal neighbours.",
-        "An enlarged image beside the grid of its patches, and the grid of the same patches as training uses them.",
-    ),
-    "neighbours.png": (
-        "nearest patches in z",
-        "Patches of test images, and the patches of training images whose latents are nearest, with their cosine "
-        "(centred on the mean latent) and class. Patches with identical pixels are shown once.",
-        "Rows of a test image with one of its patches framed, that patch enlarged, and the eight nearest patches.",
-    ),
-    "map.png": (
-        "a map of contexts",
-        "Test images at the positions of their contexts (mean over the grid, t-SNE of the first 30 principal "
-        "components); the frame's colour is the class. Neighbours in the figure need not be neighbours in the "
-        "contexts' own space.",
-        "Thumbnails of test images scattered by their contexts, with frames coloured by class and a legend.",
-    ),
-}
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
 <p>This page has the accuracy of a linear probe that predicts image classes from the pretrained features, with
-baselines. It also has the information of contexts about the patches of later rows, during training and at its end, and
-figures of the model's patches and contexts.</p>
+baselines. It also has the information of contexts about the patches of later rows, during training and at its end.</p>
 """
 PROBE_CAPTION = (
     "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
@@ -155,7 +130,6 @@ class Images:
             noise=lambda: Batch.of(torch.randn(shape)),
             seconds=self.seconds,
             probe=partial(probe, name, self.grid.side(self.image_size)),
-            figures=figures,
         )
 
 
@@ -194,15 +168,6 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
         "seconds": probed["seconds"],
     }
     return ProbeResults(accuracies(name, results, {name: name for name in REPRESENTATIONS}), own)
-
-
-def figures(run: Run) -> list[ImageFigure]:
-    """Return the figures that `cpc figures` writes."""
-    device = run.extraction.device
-    paths = write_figures(
-        run.folder, run.source, run.folder, num_images=NUM_FIGURE_IMAGES, seed=run.seed, device=device
-    )
-    return [ImageFigure(*FIGURES[path.name], path) for path in paths]
 
 
 RECIPE = Recipe(

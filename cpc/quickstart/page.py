@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cpc.pages.chart import Chart, number
 from cpc.pages.charts import step_chart, training_chart
-from cpc.pages.page import ImageFigure, sections, write_sections
+from cpc.pages.page import sections, write_sections
 from cpc.quickstart.recipe import Recipe
 
 FACTS = {  # texts for keys that every report has
@@ -34,7 +34,7 @@ class Chapter(NamedTuple):
     """
 
     records: list[dict[str, Any]]
-    figures: Sequence[Chart | ImageFigure]
+    figures: Sequence[Chart]
 
 
 def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
@@ -60,7 +60,7 @@ def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapte
         yield _line(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
     yield _line("Time: " + ", ".join(seconds) if seconds else "")
     yield _line(report.get("recipe_chosen_on", ""))
-    figures: list[Chart | ImageFigure] = [recipe.comparison(report)]
+    figures = [recipe.comparison(report)]
     for name, chapter in chapters.items():
         prefix = f"{name.capitalize()}: " if len(chapters) > 1 else ""
         for figure in (*bound_charts(chapter.records), *chapter.figures):

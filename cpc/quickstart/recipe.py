@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from cpc.data.batch import Batch
 from cpc.pages.chart import Chart
-from cpc.pages.page import ImageFigure
 from cpc.probes.store import Extraction
 from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
@@ -67,7 +66,7 @@ class Study:
     precisions: Sequence[Precision] = PRECISIONS
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     probe: Callable[[Run], ProbeResults] | None = None
-    figures: Callable[[Run], Sequence[Chart | ImageFigure]] | None = None
+    figures: Callable[[Run], Sequence[Chart]] | None = None
 
 
 @dataclass(frozen=True)

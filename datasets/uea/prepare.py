@@ -1,8 +1,7 @@
-"""Check and unpack `.ts` files of the UEA archive: python datasets/uea/prepare.py DIR --out OUT (see card.md)."""
+"""Write data sets of the UEA archive as npz files: python datasets/uea/prepare.py DIR --out OUT (see card.md)."""
 
 import gzip
 import re
-import shutil
 import zlib
 from pathlib import Path
 
@@ -11,30 +10,27 @@ import numpy as np
 from cpc.config.options import prepare_from_command_line
 from cpc.data.store.atomic import write_atomically
 
-PUBLISHED = {  # training and test recordings, channels, samples
-    "BasicMotions": (40, 40, 6, 100),
-    "SelfRegulationSCP1": (268, 293, 6, 896),
+PUBLISHED = {  # training and test recordings, samples, channels
+    "BasicMotions": (40, 40, 100, 6),
+    "SelfRegulationSCP1": (268, 293, 896, 6),
 }
-SPLITS = ("TRAIN", "TEST")
 
-Shapes = dict[str, tuple[tuple[int, int, int], tuple[int, int, int], int]]
+Shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]
 
 
 def prepare_uea(root: Path, out: Path | None = None) -> Shapes:
-    """Unpack each data set to OUT/NAME/NAME_TRAIN.ts and OUT/NAME/NAME_TEST.ts, and read both as aeon does.
-
-    The folder OUT/NAME is a source of `cpc.data.Signals`: the two files are its splits.
+    """Write each data set to OUT/NAME.npz, a source of `cpc.data.Signals`.
 
     Args:
         root: folder with NAME_TRAIN.ts and NAME_TEST.ts of one or more data sets, at any depth, as they are or with
             `.gz`.
-        out: folder to write; if not given, the files stay as they are, and none may be compressed.
+        out: folder to write; `root` if not given.
 
     Returns:
-        Recordings, channels and samples of the training and the test part, and the number of classes, of each data set.
+        Recordings, samples and channels of the training and the test part, and the number of classes, of each data set.
 
     Raises:
-        ValueError: if aeon is missing, one of two files is missing or damaged, or its size is not the published one.
+        ValueError: if one of two files is missing or damaged, or its size is not the published one.
     """
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(root.rglob("*.ts*")):
@@ -44,65 +40,53 @@ def prepare_uea(root: Path, out: Path | None = None) -> Shapes:
         raise ValueError(f"{root} has no file like NAME_TRAIN.ts or NAME_TRAIN.ts.gz: unpack the archive there")
     shapes: Shapes = {}
     for name, files in found.items():
-        if missing := set(SPLITS) - set(files):
+        if missing := {"TRAIN", "TEST"} - set(files):
             raise ValueError(f"{root} has no {name}_{missing.pop()}.ts, but both parts belong together")
-        if out is not None:
-            files = {split: _unpack(path, out / name / f"{name}_{split}.ts") for split, path in files.items()}
-        shapes[name] = _check(name, files)
+        (train, train_labels), (test, test_labels) = _read(files["TRAIN"]), _read(files["TEST"])
+        if train.shape[1:] != test.shape[1:] or set(train_labels) != set(test_labels):
+            raise ValueError(
+                f"{name}: the training part is {list(train.shape)} with classes {sorted(set(train_labels))}, the test "
+                f"part {list(test.shape)} with {sorted(set(test_labels))}; samples, channels and classes must agree"
+            )
+        if name in PUBLISHED and (len(train), *test.shape) != PUBLISHED[name]:
+            raise ValueError(
+                f"{name} has {len(train)} and {len(test)} recordings, {train.shape[1]} samples and {train.shape[2]} "
+                f"channels; {', '.join(map(str, PUBLISHED[name]))} are published"
+            )
+        with write_atomically((out or root) / f"{name}.npz") as new, new.open("wb") as stream:
+            np.savez_compressed(
+                stream,
+                x=np.concatenate([test, train]).astype(np.float32),
+                label=np.array([*test_labels, *train_labels]),
+                split=np.repeat(["test", "train"], [len(test), len(train)]),
+            )
+        shapes[name] = (train.shape, test.shape, len(set(train_labels)))
     return shapes
+
+
+def _read(path: Path) -> tuple[np.ndarray, list[str]]:
+    """Return recordings `[n, T, C]` and their classes.
+
+    After the line `@data`, a line is a recording: samples have commas between them, channels and the class colons.
+    """
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="latin-1") as stream:
+            lines = [line.strip() for line in stream]
+        cases = [line.split(":") for line in lines[lines.index("@data") + 1 :] if line]
+        values = np.array([[channel.split(",") for channel in channels] for *channels, _ in cases], np.float64)
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        raise ValueError(f"{path} holds no recordings of one length and one class each: {error}") from error
+    if values.ndim != 3:
+        raise ValueError(f"{path} holds no recordings")
+    return values.transpose(0, 2, 1), [label for *_, label in cases]
 
 
 def describe_sets(shapes: Shapes) -> str:
     """Return a line for each data set."""
-    lines = [f"{'data set':24}{'train':>7}{'test':>7}{'channels':>10}{'samples':>9}{'classes':>9}"]
+    lines = [f"{'data set':24}{'train':>7}{'test':>7}{'samples':>9}{'channels':>10}{'classes':>9}"]
     for name, (train, test, num_classes) in shapes.items():
-        lines.append(f"{name:24}{train[0]:7}{test[0]:7}{train[1]:10}{train[2]:9}{num_classes:9}")
+        lines.append(f"{name:24}{train[0]:7}{test[0]:7}{train[1]:9}{train[2]:10}{num_classes:9}")
     return "\n".join(lines)
-
-
-def _unpack(path: Path, target: Path) -> Path:
-    with write_atomically(target) as new, new.open("wb") as stream:
-        try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as source:
-                shutil.copyfileobj(source, stream)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ValueError(f"{path} cannot be unpacked: {error}") from error
-    return target
-
-
-def _check(name: str, files: dict[str, Path]) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
-    try:
-        from aeon.datasets import load_from_ts_file
-    except ImportError as error:
-        raise ValueError(
-            f".ts files need the package aeon ({error}): install it with `pip install aeon 'numba>=0.63.1'`"
-        ) from error
-    shapes, classes = [], []
-    for split in SPLITS:
-        if files[split].suffix == ".gz":
-            raise ValueError(f"{files[split]} is compressed: pass `out`, and the script unpacks it there")
-        try:
-            values, labels = load_from_ts_file(str(files[split]))
-        except (OSError, ValueError, IndexError, KeyError) as error:
-            raise ValueError(f"{files[split]} cannot be read: {error}") from error
-        if not isinstance(values, np.ndarray) or values.ndim != 3:
-            raise ValueError(
-                f"{files[split]} has recordings of different lengths; this script checks those of one length"
-            )
-        shapes.append(values.shape)
-        classes.append(set(np.asarray(labels).tolist()))
-    train, test = shapes
-    if train[1:] != test[1:] or classes[0] != classes[1]:
-        raise ValueError(
-            f"{name}: the training part is {list(train)} with classes {sorted(classes[0])}, the test part {list(test)} "
-            f"with {sorted(classes[1])}; channels, samples and classes must agree"
-        )
-    if name in PUBLISHED and (train[0], test[0], *train[1:]) != PUBLISHED[name]:
-        raise ValueError(
-            f"{name} has {train[0]} and {test[0]} recordings, {train[1]} channels and {train[2]} samples; "
-            f"{', '.join(map(str, PUBLISHED[name]))} are published"
-        )
-    return train, test, len(classes[0])
 
 
 if __name__ == "__main__":

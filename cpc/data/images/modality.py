@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.figures import draw_figures
 from cpc.data.images.patch_augmentation import Augmentation
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.data.images.sources import DEFAULT_VALID_SHARE, read_image_source
@@ -135,7 +134,3 @@ class Images(MapStyleModality):
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102
         return ImageProbeData(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)
-
-    def figures(self, model: Any, **options: Any) -> dict[str, Any]:
-        """Draw figures of patches, of their neighbours in z, and of a map of contexts."""
-        return draw_figures(model, self.open(model.encoder), **options)

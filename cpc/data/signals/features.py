@@ -10,7 +10,6 @@ from cpc.data.features import Features
 from cpc.data.probe_data import FeatureExtractor
 from cpc.data.recordings.features import RecordingFeatures
 from cpc.data.signals.hand_features import hand_features
-from cpc.data.signals.minirocket import fit_minirocket
 from cpc.data.signals.recordings import read_recordings
 
 _WINDOWS_AT_ONCE = 256
@@ -93,8 +92,7 @@ class HandMadeFeatures(FeatureExtractor):
 
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
-            window itself if it is the first; `minirocket`, random convolutions (arXiv:2012.08791). Whole recordings
-            have only `hand`.
+            window itself if it is the first. Whole recordings have only `hand`.
         probe_data: the rows.
     """
 
@@ -103,13 +101,6 @@ class HandMadeFeatures(FeatureExtractor):
             raise ValueError(f"`{name}` are features of windows: set `hop_seconds`, or leave {name} out")
         self._name, self._data = name, probe_data
         self.is_pooled = probe_data.is_windowed
-        if name == "minirocket":
-            # Thresholds are quantiles of the training split; with folds, of all rows. Labels are not read.
-            splits = np.array(probe_data.splits)
-            rows = (
-                np.flatnonzero(splits == probe_data.train_split) if probe_data.train_split else np.arange(len(splits))
-            )
-            self._minirocket = fit_minirocket(self._windows(rows))
         self.dims = {name: self._features(np.array([0])).shape[1]}
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
@@ -134,8 +125,6 @@ class HandMadeFeatures(FeatureExtractor):
             yield row, {self._name: vector[None]}
 
     def _features(self, rows: np.ndarray) -> np.ndarray:
-        if self._name == "minirocket":
-            return self._minirocket(self._windows(rows))
         rate = self._data.corpus.encoder.sample_rate_hz
         now = hand_features(self._windows(rows), rate)
         if self._name == "hand":

@@ -29,7 +29,7 @@ class Signals(MapStyleModality):
     """Windows of recordings of sensors, `[samples, channels]`.
 
     Args:
-        source: an npz or npy file, a `.ts` file, or a folder of recordings with or without a manifest;
+        source: an npz or npy file, or a folder of recordings with or without a manifest;
             `cpc.data.signals.recordings.read_recordings` describes the layouts. Or the folder or URL of shards (`cpc
             data shard`).
         sample_rate_hz: samples per second; needed where the source does not say.

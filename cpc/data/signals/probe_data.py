@@ -32,7 +32,7 @@ class SignalProbeData(RecordingProbeData):
     """
 
     source_unit = "recording"
-    hand_made = ("hand", "hand_past", "minirocket")
+    hand_made = ("hand", "hand_past")
 
     def __init__(
         self,

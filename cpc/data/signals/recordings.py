@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from cpc.data.recordings.labels import RecordingLabels, labels_of_segments
-from cpc.data.signals.archives import is_ts, list_ts, ts_files
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.listing import Listing, Reader, ReadOptions
@@ -155,8 +154,7 @@ def read_recordings(
 
             - an npz file (see `cpc.data.signals.arrays.list_npz`) or an npy file, `[T, C]` or `[n, T, C]`;
             - a folder of csv, tsv, parquet, npy, EDF, BDF or WFDB (`.hea`) files, with or without `manifest.csv` and
-              `labels.csv` (see `cpc.data.signals.folder.list_folder`), or one such file;
-            - a `.ts` file of the UEA archive, or a folder with `NAME_TRAIN.ts` and `NAME_TEST.ts`, its splits.
+              `labels.csv` (see `cpc.data.signals.folder.list_folder`), or one such file.
         sample_rate_hz: rate of all recordings; required if the source does not say, and else equal to what it says
             within a hundredth.
         channels: channels to read, by name or number, in this order; None: all.
@@ -220,18 +218,14 @@ def _list(path: Path, options: ReadOptions) -> Listing:
     if not path.exists():
         raise ValueError(f"there is no file or folder {path}")
     if path.is_dir() or path.name == MANIFEST_NAME:
-        folder = path if path.is_dir() else path.parent
-        archive = [] if (folder / MANIFEST_NAME).is_file() else ts_files(folder)
-        return list_ts(archive) if archive else list_folder(folder, options)
-    if is_ts(path):
-        return list_ts(ts_files(path))
+        return list_folder(path if path.is_dir() else path.parent, options)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return list_npz(path)
     if suffix == ".npy":
         return list_npy(path)
     if suffix not in OPENERS:
-        known = " ".join([".npz", ".ts", *OPENERS])
+        known = " ".join([".npz", *OPENERS])
         raise ValueError(f"{path} is of no known format: known are folders, and files {known}")
     return list_files(path.parent, [path.name], options)
 

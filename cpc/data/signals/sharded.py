@@ -27,7 +27,7 @@ def is_file_of_signals(path: Path) -> bool:
     if path.suffix.lower() == ".npz":
         with open_npz(path) as archive:
             return any(f"{name}.npy" in archive.namelist() for name in SIGNAL_NAMES)
-    return path.suffix.lower() in (".npy", ".ts", *OPENERS)
+    return path.suffix.lower() in OPENERS
 
 
 def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:

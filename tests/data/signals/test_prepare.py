@@ -239,7 +239,6 @@ def write_ts(path: Path, values: np.ndarray, labels: list[str]) -> None:
 
 @pytest.fixture
 def uea(tmp_path: Path) -> Path:
-    pytest.importorskip("aeon")
     root = tmp_path / "uea"
     for name in ("Waves", "Steps"):
         write_ts(root / name / f"{name}_TRAIN.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
@@ -251,37 +250,36 @@ def uea(tmp_path: Path) -> Path:
 
 
 def test_uea(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train = RNG.normal(size=(3, 2, 40))
+    write_ts(uea / "Steps" / "Steps_TRAIN.ts", train, ["up", "down", "up"])
     prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    assert lines == [[name, "3", "2", "2", "40", "2"] for name in ("Steps", "Waves")]
-    recordings = read_recordings(tmp_path / "out" / "Steps", sample_rate_hz=10)
-    assert sorted(recordings.splits) == ["test"] * 2 + ["train"] * 3
+    assert lines == [[name, "3", "2", "40", "2", "2"] for name in ("Steps", "Waves")]
+    recordings = read_recordings(tmp_path / "out" / "Steps.npz", sample_rate_hz=10)
+    assert recordings.splits == ["test"] * 2 + ["train"] * 3
+    assert [recordings.labels["label"].classes[codes(recordings, row, 40)[0]] for row in (2, 3)] == ["up", "down"]
+    np.testing.assert_array_equal(samples(recordings, 3), train[1].T.astype(np.float32))
 
 
 def test_uea_refusals(monkeypatch: pytest.MonkeyPatch, uea: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"Steps_TEST.ts.gz is compressed: pass (`out`|--out)"):
-        prepare(monkeypatch, "uea", uea)
+    with pytest.raises(SystemExit, match=r"has no file like NAME_TRAIN.ts"):
+        prepare(monkeypatch, "uea", tmp_path / "none")
     write_ts(uea / "Waves" / "Waves_TEST.ts", RNG.normal(size=(2, 3, 40)), ["down", "up"])
     with pytest.raises(SystemExit, match=r"Waves: the training part is .*must agree"):
-        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
-    (uea / "Waves" / "Waves_TEST.ts").unlink()
+        prepare(monkeypatch, "uea", uea)
+    path = uea / "Waves" / "Waves_TEST.ts"
+    for data in ("1,2:3:up", "1,2:3,?:up", "(0,1),(1,2):(0,1),(1,2):up", "", "1,2:3,4:up\n1:3:up"):
+        path.write_text(f"@data\n{data}\n")  # ragged, missing, with timestamps, empty
+        with pytest.raises(SystemExit, match=r"Waves_TEST.ts holds no recordings"):
+            prepare(monkeypatch, "uea", uea)
+    path.unlink()
     with pytest.raises(SystemExit, match=r"has no Waves_TEST.ts, but both parts belong together"):
-        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
+        prepare(monkeypatch, "uea", uea)
     write_ts(uea / "Waves" / "BasicMotions_TRAIN.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
     write_ts(uea / "Waves" / "BasicMotions_TEST.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
     (uea / "Waves" / "Waves_TRAIN.ts").unlink()
-    with pytest.raises(SystemExit, match=r"BasicMotions has 3 and 3 recordings, .*40, 40, 6, 100 are published"):
-        prepare(monkeypatch, "uea", uea, "--out", tmp_path / "out")
-
-
-def test_uea_without_aeon_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "aeon.datasets", None)
-    with pytest.raises(SystemExit, match=r"has no file like NAME_TRAIN.ts"):
-        prepare(monkeypatch, "uea", tmp_path)
-    for split in ("TRAIN", "TEST"):
-        write_ts(tmp_path / f"Waves_{split}.ts", RNG.normal(size=(3, 2, 40)), ["up", "down", "up"])
-    with pytest.raises(SystemExit, match=r"need the package aeon .* `pip install aeon 'numba>=0.63.1'`"):
-        prepare(monkeypatch, "uea", tmp_path)
+    with pytest.raises(SystemExit, match=r"BasicMotions has 3 and 3 recordings, .*40, 40, 100, 6 are published"):
+        prepare(monkeypatch, "uea", uea)
 
 
 @pytest.mark.parametrize(("corpus", "num"), [("hapt", 42), ("watch", 140), ("ludb", 150)])
