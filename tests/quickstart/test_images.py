@@ -5,7 +5,6 @@ import html
 import io
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png", "text.png"))
         patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
-        patch.setattr(images, "SUPERVISED_SECONDS", 1.0)
         patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
         patch.setattr(images, "NUM_FIGURE_IMAGES", 30)
-        small = {name: replace(corpus, batch_size=16).study(name) for name, corpus in images.CORPORA.items()}
-        patch.setattr(images, "RECIPE", replace(images.RECIPE, studies=small))
+        patch.setattr(images, "BATCH_SIZE", 16)
+        for study in images.RECIPE.studies.values():
+            patch.setitem(study.probe, "supervised_seconds", 1.0)
         arguments = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus"), "--steps", "6"]
         main(["quickstart", "--modality", "image", *arguments])
     return folder
@@ -69,7 +68,7 @@ def test_the_report_holds_accuracies_with_intervals(report: dict[str, Any]) -> N
 
 
 def test_the_report_holds_the_bound_of_every_row_ahead(report: dict[str, Any], finished: Path) -> None:
-    for name in images.CORPORA:
+    for name in images.RECIPE.studies:
         run = report["runs"][name]
         assert run["num_train_steps"] == 6
         assert run["steps"] == [2, 3, 4, 5, 6]
@@ -136,7 +135,7 @@ def test_the_page_has_a_section_for_everything_and_needs_nothing_else(page: str,
 
 
 def test_pictures_lie_beside_the_run(finished: Path) -> None:
-    for name in images.CORPORA:
+    for name in images.RECIPE.studies:
         for picture in ("patches.png", "neighbours.png", "map.png"):
             assert (finished / "out" / name / picture).is_file()
 
@@ -150,8 +149,7 @@ def test_a_finished_quickstart_is_left_alone(finished: Path, capsys: pytest.Capt
 
 
 def test_the_model_of_a_recipe_skips_the_rows_that_overlap() -> None:
-    for corpus in images.CORPORA.values():
-        config = corpus.config(Path("images.npz"), 0, time_budget.FLOAT32)
+    for study in images.RECIPE.studies.values():
+        config = study.config(Path("images.npz"), 0, time_budget.FLOAT32)
         encoder = build(config["model"]["encoder"])
         assert config["model"]["loss"]["init_args"]["skip_steps"] == encoder.overlapping_rows == 1
-        assert encoder.grid == corpus.grid

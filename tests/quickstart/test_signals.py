@@ -19,7 +19,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
-        patch.setattr(signals, "SUPERVISED_SECONDS", 1.0)
+        patch.setitem(signals.RECIPE.studies["smartwatch"].probe, "supervised_seconds", 1.0)
         places = ["--out", str(folder / "out"), "--corpus", str(folder / "corpus")]
         main(["quickstart", "--modality", "signals", *places, "--steps", "20"])
     return folder

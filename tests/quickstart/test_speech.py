@@ -43,8 +43,9 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
 def test_quickstart_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("espeakng_loader", reason="the extra 'speech' is not installed")
     pytest.importorskip("plotly", reason="the extra 'dashboard' is not installed")
-    monkeypatch.setattr(speech, "SUPERVISED_SECONDS", 5.0)
-    monkeypatch.setattr(speech, "PROBE_TRAIN_MINUTES", 6.0)
+    shortened = {"supervised_seconds": 5.0, "train_minutes": 6.0}
+    for option, value in shortened.items():
+        monkeypatch.setitem(speech.RECIPE.studies["speech"].probe, option, value)
     quickstart(speech.RECIPE, tmp_path / "out", tmp_path / "corpus", steps=60)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     for task in ("phones", "speaker"):
