@@ -16,6 +16,11 @@ Config = dict[str, Any]
 CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
 however large the information is. Near the ceiling a curve shows the number of candidates, not the information.</p>
 """
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
+(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
+rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
+other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
+"""
 ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
 that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
 """

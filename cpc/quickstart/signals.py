@@ -10,7 +10,7 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.signals.corpora import write_recordings
 from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
-from cpc.quickstart.recipe import ACCURACY, CEILING, Config, Recipe, Study, part, pretraining
+from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 64, 64
@@ -28,11 +28,6 @@ CAPTION = (
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
 <p>This page has the accuracy of a linear probe that predicts one of seven exercises from the pretrained features, with
 baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own window
-(<code>mixed</code>) the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
-<code>mixed_excluding</code> takes its candidates only from other recordings. Its curve is a lower bound if these
-recordings are independent of the query's recording.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
 statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data

@@ -9,7 +9,7 @@ from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
 from cpc.pages.chart import Chart
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import ACCURACY, CEILING, Config, Recipe, Run, Study, part, pretraining
+from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Run, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 
 # The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
@@ -30,11 +30,6 @@ CAPTION = (
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
 <p>This page has the accuracy of linear probes that predict phones and speakers from the pretrained features, with
 baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
-(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
-rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
-other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
 contexts of the same architecture, initialised from data and never trained; they show the contribution of the
