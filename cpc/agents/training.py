@@ -214,7 +214,7 @@ class _AgentRun:
         """Play a rollout and update the weights."""
         a2c, first_state = self.a2c, self.state
         x, actions, rewards, is_end, begins = [], [], [], [], [self.begins]
-        is_begun = torch.zeros(1, 1, dtype=torch.bool)
+        no_beginning = torch.zeros(1, 1, dtype=torch.bool)
         for _ in range(a2c.rollout_steps):
             # torch allocates a copy, because the results of matrix products depend on the alignment of memory.
             x.append(torch.tensor(self.environments.observations))
@@ -226,7 +226,7 @@ class _AgentRun:
                 reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
                 for i, observation in transition.last.items():  # a truncated episode would have had further rewards
                     state = tuple(each[i : i + 1] for each in step.state)
-                    last = self.agent(torch.tensor(observation)[None, None], is_begun, state)
+                    last = self.agent(torch.tensor(observation)[None, None], no_beginning, state)
                     reward[i] += a2c.discount * last.values[0, 0]
             actions.append(action)
             rewards.append(reward)
