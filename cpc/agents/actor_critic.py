@@ -19,21 +19,13 @@ from cpc.predictors import Output
 
 
 class AgentOutput(NamedTuple):
-    """The output of an agent for a batch of observations.
+    """The output of an agent for a batch of observations."""
 
-    Attributes:
-        targets: latents that the CPC loss predicts.
-        contexts: contexts.
-        logits: logits of the policy.
-        values: values.
-        state: state of the context after the last step.
-    """
-
-    targets: Float[Tensor, "B T D"]
+    targets: Float[Tensor, "B T D"]  # latents that the CPC loss predicts
     contexts: Float[Tensor, "B T C"]
-    logits: Float[Tensor, "B T A"]
+    logits: Float[Tensor, "B T A"]  # of the policy
     values: Float[Tensor, "B T"]
-    state: tuple[Tensor, ...]
+    state: tuple[Tensor, ...]  # of the context after the last step
 
 
 class ActorCritic(nn.Module):
@@ -44,8 +36,7 @@ class ActorCritic(nn.Module):
         num_actions: A.
 
     Raises:
-        ValueError: if the size of the context's state is not bounded; an agent acts step by step, and needs a bounded
-            state.
+        ValueError: if the context's state grows with every step.
     """
 
     def __init__(self, model: CPC, num_actions: int) -> None:
@@ -56,8 +47,7 @@ class ActorCritic(nn.Module):
                 "LSTM or StateSpace"
             )
         self.model = model
-        self.policy = nn.Linear(model.context.dim, num_actions)
-        self.value = nn.Linear(model.context.dim, 1)
+        self.policy, self.value = nn.Linear(model.context.dim, num_actions), nn.Linear(model.context.dim, 1)
         nn.init.orthogonal_(self.policy.weight, gain=0.01)  # small, so that actions are about equally likely at first
         nn.init.orthogonal_(self.value.weight)
         for head in (self.policy, self.value):
@@ -72,18 +62,14 @@ class ActorCritic(nn.Module):
         starts = [0, *(begins[:, 1:].any(0).nonzero()[:, 0] + 1).tolist(), x.shape[1]]
         for start, end in pairwise(starts):
             if state is not None:
-                state = tuple(torch.where(_expand(begins[:, start], tensor), 0, tensor) for tensor in state)
+                kept = ~begins[:, start]
+                state = tuple(torch.where(kept.view(-1, *[1] * (each.ndim - 1)), each, 0) for each in state)
             contexts, state = self.model.context(latents[:, start:end], state)
             parts.append(contexts)
         contexts = torch.cat(parts, 1)
         assert state is not None
-        return AgentOutput(
-            latents if targets is None else targets,
-            contexts,
-            self.policy(contexts),
-            self.value(contexts)[..., 0],
-            state,
-        )
+        targets = latents if targets is None else targets
+        return AgentOutput(targets, contexts, self.policy(contexts), self.value(contexts)[..., 0], state)
 
     def contrast(
         self, output: AgentOutput, begins: Bool[Tensor, "B T"], generator: torch.Generator
@@ -147,7 +133,3 @@ def actor_critic_losses(
     advantages = (returns - output.values).detach()
     entropy = -(log_policy.exp() * log_policy).sum(-1).mean()
     return -(advantages * log_probs).mean(), F.mse_loss(output.values, returns), entropy
-
-
-def _expand(flags: Bool[Tensor, " B"], state: Tensor) -> Tensor:
-    return flags.view(-1, *[1] * (state.ndim - 1))

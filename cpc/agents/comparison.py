@@ -22,6 +22,11 @@ SCHEMA = 1
 FINAL_SHARE = 0.1  # the final return is the mean return over this share of the steps, at the end
 SMOOTHED_RECORDS = 5  # number of consecutive records whose mean return must reach the threshold
 CONFIDENCE = 0.95
+VERDICTS = {
+    None: "the difference cannot be resolved with one seed",
+    False: "the difference is not resolved: neutral",
+    True: "the difference is resolved",
+}
 
 
 @checked
@@ -57,7 +62,7 @@ def train_agents(
             in it.
     """
     run_dir, (architecture, environment, a2c) = Path(run_dir), read_config(Path(config))
-    a2c = a2c if num_steps is None else replace(a2c, num_steps=num_steps)
+    a2c = replace(a2c, num_steps=num_steps or a2c.num_steps)
     weights = tuple(dict.fromkeys((0.0, a2c.cpc_weight) if cpc_weights is None else cpc_weights))
     folders = {
         weight: [run_dir / f"cpc_{weight:g}" / f"seed_{seed}" for seed in range(num_seeds)] for weight in weights
@@ -93,7 +98,7 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     """Read the description of the model, the environment and the options of training.
 
     Raises:
-        ValueError: if the file is missing or a setting cannot be used; the message names it.
+        ValueError: if the file is missing or a setting cannot be used.
     """
     if not path.exists():
         raise ValueError(f"there is no config {path}")
@@ -138,27 +143,24 @@ def _summary(
 
 
 def _differences(summaries: dict[str, dict[str, Any]], num_steps: int) -> dict[str, dict[str, Any]]:
-    """Return the differences of each weight from the first, paired by seed.
-
-    The runs of a seed begin with equal network weights and equal episodes.
-    """
+    """Return the differences of each weight from the first, paired by seed: weights and episodes begin equal."""
     (_, first), *others = summaries.items()
     differences: dict[str, dict[str, Any]] = {}
     for weight, summary in others:
-        seed_differences = {"final_return": np.subtract(summary["final_returns"], first["final_returns"])}
+        differences[weight] = {
+            "final_return": _difference(np.subtract(summary["final_returns"], first["final_returns"]))
+        }
         if first["steps_to_threshold"] is not None:
-            seed_differences["steps_to_threshold"] = np.subtract(
-                _censored_steps(summary, num_steps), _censored_steps(first, num_steps)
-            )
-        differences[weight] = {name: _difference(values) for name, values in seed_differences.items()}
+            steps = np.subtract(_censored_steps(summary, num_steps), _censored_steps(first, num_steps))
+            differences[weight]["steps_to_threshold"] = _difference(steps)
     return differences
 
 
-def _difference(seed_differences: np.ndarray) -> dict[str, Any]:
+def _difference(differences: np.ndarray) -> dict[str, Any]:
     """Return mean and interval of a difference. The difference is resolved if the interval excludes zero."""
-    interval = _interval(seed_differences)
+    interval = _interval(differences)
     is_resolved = None if interval is None else not interval[0] <= 0 <= interval[1]
-    return {"mean": float(seed_differences.mean()), "interval": interval, "is_resolved": is_resolved}
+    return {"mean": float(differences.mean()), "interval": interval, "is_resolved": is_resolved}
 
 
 def _censored_steps(summary: dict[str, Any], num_steps: int) -> list[int]:
@@ -167,17 +169,17 @@ def _censored_steps(summary: dict[str, Any], num_steps: int) -> list[int]:
 
 
 def _interval(values: Sequence[float] | Sequence[int] | np.ndarray) -> list[float] | None:
-    """Return the confidence interval of the mean; None for a single value."""
-    half = _half_interval(np.asarray(values, float))
-    return None if np.isnan(half) else [float(np.mean(values) - half), float(np.mean(values) + half)]
+    """Return the confidence interval of the mean by Student's t; None for a single value."""
+    if len(values) < 2:
+        return None
+    mean, half = float(np.mean(values)), float(_half_interval(np.asarray(values, float)))
+    return [mean - half, mean + half]
 
 
-def _half_interval(values: np.ndarray) -> float:
-    """Return half the width of the interval by Student's t; NaN for a single value."""
+def _half_interval(values: np.ndarray) -> np.ndarray:
+    """Return half the width of the interval over the first axis, which has at least two values."""
     num = len(values)
-    if num < 2:
-        return float("nan")
-    return float(student.ppf((1 + CONFIDENCE) / 2, num - 1) * values.std(ddof=1) / num**0.5)
+    return np.asarray(student.ppf((1 + CONFIDENCE) / 2, num - 1) * values.std(0, ddof=1) / num**0.5)
 
 
 def _steps_to_threshold(threshold: float, steps: np.ndarray, returns: np.ndarray) -> int | None:
@@ -190,8 +192,9 @@ def _steps_to_threshold(threshold: float, steps: np.ndarray, returns: np.ndarray
 
 
 def _table(comparison: dict[str, Any]) -> str:
+    num_seeds = comparison["num_seeds"]
     lines = [
-        f"{comparison['environment']}, {comparison['num_steps']} steps, {comparison['num_seeds']} seeds: mean return "
+        f"{comparison['environment']}, {comparison['num_steps']} steps, {num_seeds} seeds: mean return "
         f"of the last {FINAL_SHARE:.0%} of the steps",
         f"{'weight of CPC':>14} {'return':>9} {'95 % interval':>20} {'steps to threshold':>20} {'95 % interval':>20} "
         f"{'reached':>8}",
@@ -200,19 +203,14 @@ def _table(comparison: dict[str, Any]) -> str:
         line = f"{weight:>14} {summary['mean_final_return']:>9.2f} {_range(summary['interval'], '.2f'):>20}"
         if summary["steps_to_threshold"] is not None:
             num_reached = sum(steps is not None for steps in summary["steps_to_threshold"])
-            is_limit = num_reached < comparison["num_seeds"]
-            mean_steps = f"{'>= ' if is_limit else ''}{summary['mean_steps_to_threshold']:.0f}"
-            reached = f"{num_reached} of {comparison['num_seeds']}"
+            mean_steps = f"{'>= ' * (num_reached < num_seeds)}{summary['mean_steps_to_threshold']:.0f}"
+            reached = f"{num_reached} of {num_seeds}"
             line += f" {mean_steps:>20} {_range(summary['interval_of_steps'], '.0f'):>20} {reached:>8}"
         lines.append(line)
     first = next(iter(comparison["by_cpc_weight"]))
     for weight, differences in comparison["differences"].items():
         for name, difference in differences.items():
-            verdict = {
-                None: "the difference cannot be resolved with one seed",
-                False: "the difference is not resolved: neutral",
-                True: "the difference is resolved",
-            }[difference["is_resolved"]]
+            verdict = VERDICTS[difference["is_resolved"]]
             form = "+.2f" if name == "final_return" else "+.0f"
             lines.append(
                 f"{name.replace('_', ' ')}, weight {weight} minus weight {first}: {difference['mean']:{form}} "
@@ -226,7 +224,7 @@ def _range(interval: list[float] | None, form: str) -> str:
 
 
 def _figure(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps: int, title: str) -> Any:
-    """Plot the mean return over the seeds of each weight, with its interval as a band; a `matplotlib.figure.Figure`."""
+    """Plot the mean return over the seeds of each weight, with its interval as a band."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 4.8), layout="constrained")
@@ -234,7 +232,7 @@ def _figure(curves: dict[float, list[tuple[np.ndarray, np.ndarray]]], num_steps:
     grid = np.linspace(0, num_steps, 101)[1:]
     for weight, seed_curves in curves.items():
         values = np.stack([np.interp(grid, steps, returns) for steps, returns in seed_curves])
-        mean, half = values.mean(0), np.nan_to_num([_half_interval(column) for column in values.T])
+        mean, half = values.mean(0), _half_interval(values) if len(values) > 1 else 0.0
         line = axes.plot(grid, mean, label=f"weight of CPC {weight:g}")[0]
         axes.fill_between(grid, mean - half, mean + half, alpha=0.2, color=line.get_color())
     axes.set(title=figure_text(title), xlabel="steps", ylabel=f"mean return, {CONFIDENCE:.0%} interval over seeds")

@@ -18,7 +18,7 @@ class Transition(NamedTuple):
     """The result of a step in all environments.
 
     Attributes:
-        rewards: `[N]` float32 rewards.
+        rewards: `[N]` float32.
         is_end: `[N]` True if the step ended the episode; the next observation is then the first of a new episode.
         last: for each environment, the last observation if the episode was truncated (ended only by a time limit).
         returns: sums of the rewards of the episodes that ended.
@@ -69,12 +69,7 @@ class Environment:
         return environment
 
     def observe(self, observation: Any, space: Any) -> np.ndarray:
-        """Convert an observation to the encoder's input: a float32 vector, or frames `[S, H, W]` of bytes.
-
-        Args:
-            observation: observation of the environment.
-            space: observation space of the environment.
-        """
+        """Convert an observation of a space to a float32 vector, or to frames `[S, H, W]` of bytes."""
         if _is_vector(space):
             return np.asarray(observation, np.float32)
         key = picture_key(space)
@@ -122,11 +117,8 @@ class Environments:
         rewards, is_end = np.zeros(num, np.float32), np.zeros(num, bool)
         last, returns = {}, []
         for i, action in enumerate(actions.tolist()):
-            observation, reward, is_terminated, is_truncated, _ = self._instances[i].step(action)
-            self._actions[i].append(action)
-            self._returns[i] += float(reward)
-            rewards[i], is_end[i] = reward, is_terminated or is_truncated
-            self.observations[i] = self._observe(i, observation)
+            rewards[i], is_terminated, is_truncated = self._step(i, action)
+            is_end[i] = is_terminated or is_truncated
             if is_end[i]:
                 if not is_terminated:
                     last[i] = self.observations[i].copy()
@@ -145,15 +137,19 @@ class Environments:
             self._episodes[i] = episode
             self.observations[i] = self._begin(i)
             for action in actions:
-                observation, reward, *_ = self._instances[i].step(action)
-                self._actions[i].append(action)
-                self._returns[i] += float(reward)
-                self.observations[i] = self._observe(i, observation)
+                self._step(i, action)
 
     def close(self) -> None:
         """Close the environments."""
         for instance in self._instances:
             instance.close()
+
+    def _step(self, i: int, action: int) -> tuple[Any, bool, bool]:
+        observation, reward, is_terminated, is_truncated, _ = self._instances[i].step(action)
+        self._actions[i].append(action)
+        self._returns[i] += float(reward)
+        self.observations[i] = self._observe(i, observation)
+        return reward, is_terminated, is_truncated
 
     def _begin(self, i: int) -> np.ndarray:
         seed = int(np.random.SeedSequence((self._seed, i, self._episodes[i])).generate_state(1)[0] >> 1)

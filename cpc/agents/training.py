@@ -12,7 +12,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from cpc.agents.actor_critic import ActorCritic, actor_critic_losses, discounted_returns
+from cpc.agents.actor_critic import ActorCritic, AgentOutput, actor_critic_losses, discounted_returns
 from cpc.agents.environments import Environment, Environments
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
@@ -104,13 +104,14 @@ def train_agent(
     saved = _read_saved(folder / "last.ckpt", settings, a2c.num_updates)
     if saved is not None and saved["update"] == a2c.num_updates:
         return
-    run = AgentRun(folder, settings, environment, a2c, seed, trusted_packages)
-    if saved is not None:
-        run.load_state_dict(saved)
+    environments = Environments(environment, a2c.num_environments, seed)
     try:
+        run = _AgentRun(folder, settings, environments, a2c, seed, trusted_packages)
+        if saved is not None:
+            run.load_state_dict(saved)
         run.train()
     finally:
-        run.environments.close()
+        environments.close()
 
 
 def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[str, Any] | None:
@@ -139,25 +140,25 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
     return saved
 
 
-class AgentRun:
-    """The training of one agent with one seed; the arguments are those of `train_agent`."""
+class _AgentRun:
+    """The training of one agent with one seed."""
 
     def __init__(
         self,
         folder: Path,
         settings: dict[str, Any],
-        environment: Environment,
+        environments: Environments,
         a2c: A2C,
         seed: int,
-        trusted_packages: tuple[str, ...] = ("cpc",),
+        trusted_packages: tuple[str, ...],
     ) -> None:
         self.folder, self.a2c, self.seed, self._settings = folder, a2c, seed, settings
-        self.environments = Environments(environment, a2c.num_environments, seed)
+        self.environments = environments
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model: CPC = build(settings["architecture"], trusted_packages=trusted_packages)
             self._initialise(model)
-            self.agent = ActorCritic(model, self.environments.num_actions)
+            self.agent = ActorCritic(model, environments.num_actions)
         self.optimiser = torch.optim.RMSprop(
             self.agent.parameters(), a2c.learning_rate, alpha=a2c.decay, eps=a2c.epsilon
         )
@@ -169,11 +170,7 @@ class AgentRun:
         self.tally = BoundTally(model.steps)
 
     def _initialise(self, model: CPC) -> None:
-        """Set the encoder's statistics and data-dependent initialisation from a rollout of random actions.
-
-        Raises:
-            ValueError: if the observations do not fit the encoder.
-        """
+        """Set the encoder's statistics and data-dependent initialisation from a rollout of random actions."""
         observations, rng = [], np.random.default_rng(self.seed)
         for _ in range(self.a2c.rollout_steps):
             observations.append(torch.tensor(self.environments.observations))
@@ -194,7 +191,8 @@ class AgentRun:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in RECORDS:
             drop_records_after(self.folder / name, self.num_steps)
-        self._record_event("resumed" if self.update else "started")
+        events = self.folder / "events.jsonl"
+        append_record(events, event_record(self.num_steps, "resumed" if self.update else "started"))
         since, steps_before = time.perf_counter(), self.num_steps
         while self.update < a2c.num_updates:
             self._learn()
@@ -210,26 +208,26 @@ class AgentRun:
             if self.update % a2c.save_every_updates == 0 or is_last:
                 with write_atomically(self.folder / "last.ckpt") as new:
                     torch.save(self.state_dict(), new)
-        self._record_event("finished")
-
-    def _record_event(self, event: str) -> None:
-        append_record(self.folder / "events.jsonl", event_record(self.num_steps, event))
+        append_record(events, event_record(self.num_steps, "finished"))
 
     def _learn(self) -> None:
         """Play a rollout and update the weights."""
         a2c, first_state = self.a2c, self.state
         x, actions, rewards, is_end, begins = [], [], [], [], [self.begins]
+        no_beginning = torch.zeros(1, 1, dtype=torch.bool)
         for _ in range(a2c.rollout_steps):
             # torch allocates a copy, because the results of matrix products depend on the alignment of memory.
             x.append(torch.tensor(self.environments.observations))
             with torch.no_grad():
-                step = self.agent(rearrange(x[-1], "b ... -> b 1 ..."), rearrange(begins[-1], "b -> b 1"), self.state)
+                step = self._play(x[-1], begins[-1])
                 action = torch.multinomial(step.logits[:, 0].softmax(-1), 1, generator=self.generator)[:, 0]
                 self.state = step.state
                 transition = self.environments.step(action.numpy())
                 reward = a2c.reward_scale * torch.from_numpy(transition.rewards)
                 for i, observation in transition.last.items():  # a truncated episode would have had further rewards
-                    reward[i] += a2c.discount * self._value(torch.tensor(observation), i)
+                    state = tuple(each[i : i + 1] for each in step.state)
+                    last = self.agent(torch.tensor(observation)[None, None], no_beginning, state)
+                    reward[i] += a2c.discount * last.values[0, 0]
             actions.append(action)
             rewards.append(reward)
             is_end.append(torch.from_numpy(transition.is_end))
@@ -238,8 +236,7 @@ class AgentRun:
         self.begins = begins.pop()
         rollout_begins = torch.stack(begins, 1)
         with torch.no_grad():
-            now = torch.tensor(self.environments.observations)
-            final = self.agent(rearrange(now, "b ... -> b 1 ..."), rearrange(self.begins, "b -> b 1"), self.state)
+            final = self._play(torch.tensor(self.environments.observations), self.begins)
         returns = discounted_returns(torch.stack(rewards, 1), torch.stack(is_end, 1), final.values[:, 0], a2c.discount)
         output = self.agent(torch.stack(x, 1), rollout_begins, first_state)
         policy_loss, value_loss, entropy = actor_critic_losses(output, torch.stack(actions, 1), returns)
@@ -257,29 +254,19 @@ class AgentRun:
         torch.nn.utils.clip_grad_norm_(self.agent.parameters(), a2c.gradient_clip)
         self.optimiser.step()
 
-    def _value(self, observation: Tensor, i: int) -> Tensor:
-        """Return the value of the last observation of the episode in environment i."""
-        assert self.state is not None
-        state = tuple(tensor[i : i + 1] for tensor in self.state)
-        begins = torch.zeros(1, 1, dtype=torch.bool)
-        value: Tensor = self.agent(rearrange(observation, "... -> 1 1 ..."), begins, state).values[0, 0]
-        return value
+    def _play(self, x: Tensor, begins: Tensor) -> AgentOutput:
+        """Return the output for one step of all environments."""
+        output: AgentOutput = self.agent(rearrange(x, "b ... -> b 1 ..."), rearrange(begins, "b -> b 1"), self.state)
+        return output
 
     def _record(self, steps_per_second: float) -> None:
         if self.tally.sums:
             bound = self.tally.compute(self.agent.model.loss_part.training_strategies[0], "train")
             append_record(self.folder / "bound.jsonl", bound.record(self.num_steps))
         if self.returns:
-            append_record(
-                self.folder / "returns.jsonl",
-                {
-                    "schema": SCHEMA,
-                    "step": self.num_steps,
-                    "num_episodes": len(self.returns),
-                    "mean_return": float(np.mean(self.returns)),
-                    "steps_per_second": steps_per_second,
-                },
-            )
+            record: dict[str, Any] = {"schema": SCHEMA, "step": self.num_steps, "num_episodes": len(self.returns)}
+            record |= {"mean_return": float(np.mean(self.returns)), "steps_per_second": steps_per_second}
+            append_record(self.folder / "returns.jsonl", record)
         self.returns, self.tally = [], BoundTally(self.agent.model.steps)
 
     def state_dict(self) -> dict[str, Any]:

@@ -70,17 +70,8 @@ def curve(
 ) -> dict[str, Any]:
     """Return the trace of a line whose hover label shows its name and value."""
     hover = f"{name}: %{{y:.3~f}}<extra></extra>"
-    trace = dict(
-        type="scatter",
-        mode="lines",
-        x=list(x),
-        y=list(y),
-        name=name,
-        line_color=colour,
-        line_width=2,
-        hovertemplate=hover,
-    )
-    return trace | options
+    trace = dict(type="scatter", mode="lines", x=list(x), y=list(y), name=name, hovertemplate=hover)
+    return trace | dict(line_color=colour, line_width=2) | options
 
 
 def axis(title: str, **options: Any) -> dict[str, Any]:

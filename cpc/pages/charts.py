@@ -21,10 +21,7 @@ class BoundLabels(NamedTuple):
 
 
 def probe_chart(
-    report: dict[str, Any],
-    tasks: Mapping[str, str],
-    representations: Mapping[str, str],
-    caption: str,
+    report: dict[str, Any], tasks: Mapping[str, str], representations: Mapping[str, str], caption: str
 ) -> Chart:
     """Plot the accuracy of the probes by representation, with 95 % intervals where the report has them.
 
@@ -38,18 +35,19 @@ def probe_chart(
     """
     names, traces, columns = list(representations.values()), [], []
     for task, colour in tasks.items():
-        values = [report[task].get(key) for key in representations]
-        intervals = [(report.get(f"{task}_interval") or {}).get(key) for key in representations]
-        pairs = list(zip(values, intervals, strict=True))
-        words = [number(v, 1) + (f" [{number(i[0], 1)}, {number(i[1], 1)}]" if i else "") for v, i in pairs]
+        values, intervals = report[task], report.get(f"{task}_interval", {})
         num_steps = report.get(f"{task}_num_steps", {})
-        words = [
-            w + (f", {num_steps[k]} steps" if k in num_steps else "")
-            for w, k in zip(words, representations, strict=True)
-        ]
-        bar = dict(type="bar", orientation="h", name=task, x=values, y=names, customdata=words, marker_color=colour)
-        arms = [(i[1] - v, v - i[0]) if i and v is not None else (None, None) for v, i in pairs]
-        error = dict(array=[above for above, _ in arms], arrayminus=[below for _, below in arms], width=0)
+        words, above, below = [], [], []
+        for key in representations:
+            value, interval = values.get(key), intervals.get(key)
+            shown = f" [{number(interval[0], 1)}, {number(interval[1], 1)}]" if interval else ""
+            words.append(number(value, 1) + shown + (f", {num_steps[key]} steps" if key in num_steps else ""))
+            has_arms = interval and value is not None
+            above.append(interval[1] - value if has_arms else None)
+            below.append(value - interval[0] if has_arms else None)
+        error = dict(array=above, arrayminus=below, width=0)
+        bar = dict(type="bar", orientation="h", name=task, x=[values.get(key) for key in representations], y=names)
+        bar |= dict(customdata=words, marker_color=colour)
         traces.append(dict(bar, error_x=error, hovertemplate=f"%{{y}}, {task} (%): %{{customdata}}<extra></extra>"))
         columns.append(words)
     rows = [list(row) for row in zip(names, *columns, strict=True)]
@@ -83,9 +81,8 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
     for index, (prediction, colour) in enumerate(zip(predictions, step_colours(len(predictions)), strict=True)):
         bounds = [record["mi_bound_nats"][index] for record in records]
         errors = [number(record["standard_error_nats"][index]) for record in records]
-        line = curve(
-            train_steps, bounds, prediction.name, colour, mode="lines+markers", marker_size=4, customdata=errors
-        )
+        options = dict(mode="lines+markers", marker_size=4, customdata=errors)
+        line = curve(train_steps, bounds, prediction.name, colour, **options)
         hover = f"{prediction.words}, step %{{x}}: %{{y:.3f}} nats, standard error %{{customdata}}<extra></extra>"
         traces.append(dict(line, hovertemplate=hover))
         if index in (0, len(predictions) - 1):
@@ -96,6 +93,11 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
         ceiling = f"ceiling {labels.ceiling}"
         traces.append(curve(train_steps, heights, ceiling, GREY, line_dash="dash", showlegend=False))
         annotations.append(_annotation(train_steps[0], heights[-1], f"{ceiling} = {height}", yanchor="top"))
+    rows = []
+    for record in records:
+        ceiling = ", ".join(dict.fromkeys(map(number, record["mi_ceiling_nats"])))
+        bounds = with_spread(record["mi_bound_nats"], record["standard_error_nats"])
+        rows.append([f"{record['step']}", *bounds, ceiling])
     ends = ", ".join(f"{name}: {number(bound, 2)}" for name, bound in zip(names, last["mi_bound_nats"], strict=True))
     return Chart(
         title=f"{labels.bound} over training, {labels.setting}: {strategy}",
@@ -113,17 +115,7 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
             legend_title_text="step k ",
             margin_r=15 + 6 * max(map(len, names)),
         ),
-        table=Table(
-            ["training step", *names, f"ceiling {labels.ceiling}"],
-            [
-                [
-                    f"{record['step']}",
-                    *with_spread(record["mi_bound_nats"], record["standard_error_nats"]),
-                    ", ".join(dict.fromkeys(number(ceiling) for ceiling in record["mi_ceiling_nats"])),
-                ]
-                for record in records
-            ],
-        ),
+        table=Table(["training step", *names, f"ceiling {labels.ceiling}"], rows),
     )
 
 
@@ -154,14 +146,14 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
             series_name = f"{shown}, {direction}" if direction else shown
             bound_hover = f"k = %{{customdata}}, {series_name}: %{{text}} nats (standard error)<extra></extra>"
             accuracy_hover = f"k = %{{customdata}}, {series_name}: %{{y:.1f}} %<extra></extra>"
-            words, error = _select(bound_words, columns), dict(array=_select(errors, columns), color=colour)
-            bound_points = dict(points, y=_select(bounds, columns), text=words, error_y=error)
-            rates = _select(accuracies, columns)
+            values: tuple[list[Any], ...] = (bounds, bound_words, errors, ceilings, accuracies, chances)
+            y, words, error, heights, rates, chance = ([each[column] for column in columns] for each in values)
+            bound_points = dict(points, y=y, text=words, error_y=dict(array=error, color=colour))
             traces += [
                 dict(bound_points, name=f"{series_name}:<br>{escape(record['reading'])}", hovertemplate=bound_hover),
-                curve(steps, _select(ceilings, columns), f"ceiling {labels.ceiling}", colour, **dashes),
+                curve(steps, heights, f"ceiling {labels.ceiling}", colour, **dashes),
                 dict(points, name=series_name, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
-                curve(steps, _select(chances, columns), "chance 1/N", colour, yaxis="y2", **dashes),
+                curve(steps, chance, "chance 1/N", colour, yaxis="y2", **dashes),
             ]
         # The dashed lines of all strategies lie close together: only those of the last strategy are labelled.
         annotations = [_annotation(first, ceilings[0], f"ceiling {labels.ceiling}", yanchor="top")]
@@ -197,10 +189,6 @@ def step_chart(records: list[dict[str, Any]]) -> Chart:
 def _bound_labels(record: dict[str, Any]) -> BoundLabels:
     """Return the labels of a record's bound. With the full softmax the entropy H of the classes replaces log N."""
     return BoundLabels("H - L", "H", "objective") if record["strategy"] == FULL_SOFTMAX else BoundLabels()
-
-
-def _select(values: list[Any], columns: list[int]) -> list[Any]:
-    return [values[column] for column in columns]
 
 
 def _annotation(x: int, y: SupportsFloat | None, text: str, **options: Any) -> dict[str, Any]:

@@ -2,35 +2,22 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from cpc.config.argument_rules import Count, Device, Range, Writable, checked
 
-
-class Entry(NamedTuple):
-    """A recipe that is not imported yet.
-
-    Attributes:
-        module: module that defines the recipe as `RECIPE`.
-        out: default folder of runs and reports.
-        corpus: default folder of the corpus.
-    """
-
-    module: str
-    out: Path
-    corpus: Path
-
-    def load(self) -> Any:
-        """Import the module and return its `cpc.quickstart.recipe.Recipe`."""
-        return import_module(self.module).RECIPE
-
-
+# The module of each recipe, and its default folders of runs and corpus.
 RECIPES = {
-    "audio": Entry("cpc.quickstart.speech", Path("runs/quickstart"), Path("data/quickstart_speech")),
-    "image": Entry("cpc.quickstart.images", Path("runs/image_quickstart"), Path("data/embedded_images")),
-    "signals": Entry("cpc.quickstart.signals", Path("runs/signals_quickstart"), Path("data/embedded_signals")),
-    "text": Entry("cpc.quickstart.prose", Path("runs/text_quickstart"), Path("data/embedded_prose")),
+    "audio": ("speech", Path("runs/quickstart"), Path("data/quickstart_speech")),
+    "image": ("images", Path("runs/image_quickstart"), Path("data/embedded_images")),
+    "signals": ("signals", Path("runs/signals_quickstart"), Path("data/embedded_signals")),
+    "text": ("prose", Path("runs/text_quickstart"), Path("data/embedded_prose")),
 }
+
+
+def load_recipe(modality: str) -> Any:
+    """Import the `cpc.quickstart.recipe.Recipe` of a modality."""
+    return import_module(f"cpc.quickstart.{RECIPES[modality][0]}").RECIPE
 
 
 @checked
@@ -61,6 +48,5 @@ def quickstart(
     """
     from cpc.quickstart import engine
 
-    recipe = RECIPES[modality]
-    place = (out or recipe.out, corpus or recipe.corpus)
-    engine.quickstart(recipe.load(), *place, seed=seed, steps=steps, device=device)
+    _, runs, data = RECIPES[modality]
+    engine.quickstart(load_recipe(modality), out or runs, corpus or data, seed=seed, steps=steps, device=device)

@@ -1,6 +1,5 @@
 """The image quickstart: photographs and handwritten digits of installed packages, probed for their classes."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,34 +9,20 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.synthetic.photographs import write_image_corpora
 from cpc.encoders.patch_grid import PatchGrid
-from cpc.pages.charts import probe_chart
-from cpc.pages.palette import BLUE, VERMILION
-from cpc.probes import report
-from cpc.quickstart.page import ACCURACY, CEILING
-from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.recipe import ACCURACY, CEILING, Config, Recipe, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
-SUPERVISED_SECONDS = 30.0  # for each corpus
-PROBED_FEATURES = ("z", "c")  # probed as means over the grid; the results `cpc` and `random` are of the first
+BATCH_SIZE = 32
 RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
     "results. The probe's rate was chosen on frames of synthesised speech."
 )
-TASKS = {"photographs": BLUE, "digits": VERMILION}
-REPRESENTATIONS = {
-    "majority": "majority",
-    "random": "random",
-    "pixels": "pixels",
-    "hog": "HOG",
-    "cpc": "CPC",
-    "supervised": "supervised",
-}
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
 <p>This page has the accuracy of a linear probe that predicts image classes from the pretrained features, with
 baselines. It also has the information of contexts about the patches of later rows, during training and at its end.</p>
 """
-PROBE_CAPTION = (
+CAPTION = (
     "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
     "photograph that training does not use. Crops of a block overlap, so intervals resample blocks. "
     "Digits: handwritten; test and training digits are by different writers."
@@ -58,108 +43,37 @@ are the mean of the latents z over the grid.</p>
 """
 
 
-@dataclass(frozen=True)
-class Images:
-    """A corpus of images and the settings of its model (docs/results/images.md).
-
-    Attributes:
-        image_size: side of the images in pixels.
-        patch_size: side of the patches in pixels.
-        stride: distance between neighbouring patches in pixels.
-        augmentation: augmentation of every patch.
-        flip: mirror half of the training images.
-        seconds: time for training steps.
-        batch_size: images per step.
-    """
-
-    image_size: int
-    patch_size: int
-    stride: int
-    augmentation: str
-    flip: bool
-    seconds: float
-    batch_size: int = 32
-
-    @property
-    def grid(self) -> PatchGrid:
-        """The grid of the patches."""
-        return PatchGrid(self.patch_size, self.stride)
-
-    def config(self, source: Path, seed: int, precision: Precision) -> Config:
-        """Return the config of `cpc pretrain`.
-
-        Steps k whose rows overlap with the query's row are skipped, because the context has seen part of their pixels.
-        """
-        trunk = {"class_path": "cpc.encoders.TinyTrunk", "init_args": {"dim": LATENT_DIM, "num_channels": 1}}
-        patches = {"trunk": trunk, "patch_size": self.patch_size, "stride": self.stride}
-        context = {"width": CONTEXT_DIM, "directions": ["down"]}
-        loss = {"negatives": "mixed", "skip_steps": self.grid.overlapping_rows, "compute": precision.loss}
-        return {
-            "record_every_steps": 20,
-            "eval_every_steps": 200,
-            "checkpoint_every_steps": 1000,
-            "model": {
-                "encoder": {"class_path": "cpc.encoders.PatchEncoder", "init_args": patches},
-                "context": {"class_path": "cpc.contexts.PixelCNN", "init_args": context},
-                "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 5}},
-                "loss": {"class_path": "cpc.losses.Contrastive", "init_args": loss},
-                "learning_rate": 2e-3,
-                "betas": [0.9, 0.98],
-                "warmup_steps": 100,
-                "schedule": "cosine",
-            },
-            "data": {
-                "class_path": "cpc.data.Images",
-                "init_args": {
-                    "source": str(source),
-                    "image_size": self.image_size,
-                    "augmentation": self.augmentation,
-                    "flip": self.flip,
-                    "batch_size": self.batch_size,
-                    "eval_batches": 4,
-                    "seed": seed,
-                },
-            },
-        }
-
-    def study(self, name: str) -> Study:
-        """Return the study of the corpus with this name."""
-        shape = (self.batch_size, 1, self.image_size, self.image_size)
-        return Study(
-            self.config,
-            noise=lambda: Batch.of(torch.randn(shape)),
-            seconds=self.seconds,
-            probe=partial(probe, name, self.grid.side(self.image_size)),
-        )
-
-
-CORPORA = {
-    "photographs": Images(64, patch_size=16, stride=8, augmentation="v1", flip=True, seconds=180.0),
-    "digits": Images(32, patch_size=8, stride=4, augmentation="none", flip=False, seconds=90.0),
-}
-
-
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     """Cut crops from the photographs and enlarge the digits."""
     facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "latent_dim": LATENT_DIM, "context_dim": CONTEXT_DIM}
     return write_image_corpora(corpus, seed=seed), facts
 
 
-def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
-    """Probe the classes of test images."""
-    probed = report.probe(
-        run.folder,
-        run.source,
-        "class",
-        features=PROBED_FEATURES,
-        baselines=("majority", "random", "pixels", "hog", "supervised"),
-        supervised_seconds=SUPERVISED_SECONDS,
-        held_out=run.measured["bounds"],
-        extraction=run.extraction,
+def config(image_size: int, grid: PatchGrid, data: Config, source: Path, seed: int, precision: Precision) -> Config:
+    """Return the config of `cpc pretrain` (docs/results/images.md).
+
+    Steps k whose rows overlap with the query's row are skipped, because the context has seen part of their pixels.
+    """
+    trunk = part("encoders.TinyTrunk", dim=LATENT_DIM, num_channels=1)
+    sampling: Config = {"image_size": image_size, "batch_size": BATCH_SIZE, "eval_batches": 4, "seed": seed}
+    skipped: Config = {"skip_steps": grid.overlapping_rows}
+    return pretraining(
+        (20, 200, 1000),
+        part("data.Images", source=str(source), **sampling, **data),
+        encoder=part("encoders.PatchEncoder", trunk=trunk, patch_size=grid.patch_size, stride=grid.stride),
+        context=part("contexts.PixelCNN", width=CONTEXT_DIM, directions=["down"]),
+        predictor=part("predictors.Bilinear", num_steps=5),
+        loss=part("losses.Contrastive", negatives="mixed", compute=precision.loss, **skipped),
+        betas=[0.9, 0.98],
+        warmup_steps=100,
     )
+
+
+def record(num_rows: int, probed: dict[str, Any]) -> dict[str, Any]:
+    """Return the size of the corpus, and the accuracies of the features that the first chart does not show."""
     results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
-    own = {
-        "readout": PROBED_FEATURES[0],
+    return {
+        "readout": "z",
         "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in ("cpc_c", "random_c")},
         "num_classes": len(protocol["classes"]),
         "num_train_images": protocol["num_train"],
@@ -167,16 +81,34 @@ def probe(name: str, num_rows: int, run: Run) -> ProbeResults:
         "num_rows": num_rows,
         "seconds": probed["seconds"],
     }
-    return ProbeResults(accuracies(name, results, {name: name for name in REPRESENTATIONS}), own)
+
+
+def study(name: str, seconds: float, image_size: int, grid: PatchGrid, **data: Any) -> Study:
+    """Return the study of a corpus of images."""
+    return Study(
+        config=partial(config, image_size, grid, data),
+        noise=lambda: Batch.of(torch.randn(BATCH_SIZE, 1, image_size, image_size)),
+        seconds=seconds,
+        tasks={name: "class"},
+        probe={
+            "features": ("z", "c"),  # means over the grid; the results `cpc` and `random` are of the first
+            "baselines": ("majority", "random", "pixels", "hog", "supervised"),
+            "supervised_seconds": 30.0,
+        },
+        record=partial(record, grid.side(image_size)),
+    )
 
 
 RECIPE = Recipe(
     extras={"skimage": "image", "plotly.offline": "dashboard"},
     making="images",
     make=make,
-    studies={name: images.study(name) for name, images in CORPORA.items()},
+    studies={
+        "photographs": study("photographs", 180.0, 64, PatchGrid(16, 8), augmentation="v1", flip=True),
+        "digits": study("digits", 90.0, 32, PatchGrid(8, 4), augmentation="none", flip=False),
+    },
     heading=HEADING,
-    facts={},
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
     run_facts={
         "num_classes": "{} classes",
         "num_train_images": "{} training images",
@@ -184,6 +116,13 @@ RECIPE = Recipe(
         "num_rows": "{0} x {0} patches of each",
         "other_readouts": "other features cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
     },
-    comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    representations={
+        "majority": "majority",
+        "random": "random",
+        "pixels": "pixels",
+        "hog": "HOG",
+        "cpc": "CPC",
+        "supervised": "supervised",
+    },
+    caption=CAPTION,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cpc.pages.chart import Chart, number
 from cpc.pages.charts import step_chart, training_chart
@@ -17,54 +17,35 @@ FACTS = {  # texts for keys that every report has
     "num_threads": "{} threads",
 }
 RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
-CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
-however large the information is. Near the ceiling a curve shows the number of candidates, not the information.</p>
-"""
-ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
-that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
-"""
 
 
-class Chapter(NamedTuple):
-    """The part of the page about one run.
-
-    Attributes:
-        records: records of bound.jsonl; the charts leave out records of split `train`.
-        figures: figures that follow the charts of the bound.
-    """
-
-    records: list[dict[str, Any]]
-    figures: Sequence[Chart]
-
-
-def write_page(path: Path, recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> None:
+def write_page(path: Path, recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Sequence[Chart]]) -> None:
     """Write a quickstart's page.
 
     Args:
         path: the HTML file.
         recipe: the recipe, which holds the text of the page.
         report: content of report.json.
-        chapters: chapters by the name of the run. With several chapters, the titles of the figures begin with the name.
+        run_figures: figures by the name of the run. With several runs, the titles of the figures begin with the name.
 
     Raises:
         ValueError: if plotly is not installed.
     """
-    write_sections(path, _parts(recipe, report, chapters), recipe.how_to_read)
+    write_sections(path, _parts(recipe, report, run_figures), recipe.how_to_read)
 
 
-def _parts(recipe: Recipe, report: dict[str, Any], chapters: Mapping[str, Chapter]) -> Iterator[str]:
-    yield recipe.heading
+def _parts(recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Sequence[Chart]]) -> Iterator[str]:
     seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    yield _line(_facts({**recipe.facts, **FACTS}, report))
+    lines = [_facts({**recipe.facts, **FACTS}, report)]
     for name, run in report["runs"].items():
-        yield _line(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
-    yield _line("Time: " + ", ".join(seconds) if seconds else "")
-    yield _line(report.get("recipe_chosen_on", ""))
-    figures = [recipe.comparison(report)]
-    for name, chapter in chapters.items():
-        prefix = f"{name.capitalize()}: " if len(chapters) > 1 else ""
-        for figure in (*bound_charts(chapter.records), *chapter.figures):
-            figures.append(figure._replace(title=prefix + figure.title, alt=prefix + figure.alt))
+        lines.append(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
+    lines += ["Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
+    figures: list[Chart] = [recipe.comparison(report)]
+    for name, own in run_figures.items():
+        prefix = f"{name.capitalize()}: " if len(run_figures) > 1 else ""
+        figures += [figure._replace(title=prefix + figure.title, alt=prefix + figure.alt) for figure in own]
+    yield recipe.heading
+    yield from (f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
     yield from sections(figures)
 
 
@@ -73,12 +54,8 @@ def _facts(texts: Mapping[str, str], values: Mapping[str, Any]) -> str:
     return ", ".join(text.format(values[key]) for key, text in texts.items() if values.get(key) is not None)
 
 
-def _line(text: str) -> str:
-    return f'<p class="facts">{escape(text)}</p>\n' if text else ""
-
-
 def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
-    """Return a chart per strategy over training, the training strategy first, and a chart of the final bounds."""
+    """Return a chart of held-out bounds over training for each strategy, and one of the final bounds."""
     by_strategy: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(records, key=lambda record: record["step"]):
         if record["split"] != "train":

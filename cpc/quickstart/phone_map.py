@@ -3,7 +3,7 @@
 from collections import Counter
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,33 +28,13 @@ BROAD_CLASSES = {
 }
 
 
-class ContextsMap(NamedTuple):
-    """Contexts in two dimensions.
-
-    Attributes:
-        x: positions `[n, 2]`.
-        labels: phones of the n positions.
-        method: projection to two dimensions, for the caption.
-    """
-
-    x: np.ndarray
-    labels: list[str]
-    method: str = "projected to two dimensions"
-
-
 def broad_class(phone: str) -> str:
     """Return the broad class of a phone of `cpc.data.synthetic.phones`; `other` if no class lists the phone."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 
-def map_of_contexts(run: Path, corpus: Path, device: str) -> ContextsMap:
-    """Compute a map of contexts of held-out speakers: t-SNE of their first 30 principal components.
-
-    Args:
-        run: folder of the run.
-        corpus: folder of the synthesised corpus.
-        device: device of the model.
-    """
+def map_of_contexts(run: Path, corpus: Path, device: str) -> tuple[np.ndarray, list[str]]:
+    """Return the positions `[n, 2]` and the n phones of a map of contexts of held-out speakers."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
@@ -74,30 +54,30 @@ def map_of_contexts(run: Path, corpus: Path, device: str) -> ContextsMap:
     principal = PCA(30, random_state=0).fit_transform(standardised)
     points = TSNE(2, random_state=0, init="pca", perplexity=40).fit_transform(principal)
     names = alignments.labels
-    return ContextsMap(points, [names[i] for i in y[chosen]], "t-SNE of their first 30 principal components")
+    return points, [names[i] for i in y[chosen]]
 
 
-def contexts_chart(contexts_map: ContextsMap) -> Chart:
+def contexts_chart(positions: np.ndarray, phones: list[str]) -> Chart:
     """Plot contexts in two dimensions, coloured by broad phonetic class."""
-    x, labels = np.asarray(contexts_map.x, dtype=float), np.array(contexts_map.labels, dtype=str)
-    counts, traces, rows = Counter(contexts_map.labels), [], []
+    x, labels = np.asarray(positions, dtype=float), np.array(phones, dtype=str)
+    counts, traces, rows = Counter(phones), [], []
     for name, (colour, symbol, _) in BROAD_CLASSES.items():
-        phones = sorted(phone for phone in counts if broad_class(phone) == name)
-        members = np.isin(labels, phones)
+        own_phones = sorted(phone for phone in counts if broad_class(phone) == name)
+        members = np.isin(labels, own_phones)
         # scattergl would show nothing in a browser without WebGL.
         points: dict[str, Any] = dict(type="scatter", mode="markers", name=name)
         points |= dict(x=x[members, 0].round(4).tolist(), y=x[members, 1].round(4).tolist())
         points |= dict(marker_color=colour, marker_symbol=symbol, marker_size=5, marker_opacity=0.85)
         points |= dict(customdata=[escape(label) for label in labels[members]])
-        if phones:
+        if own_phones:
             traces.append(dict(points, hovertemplate=f"%{{customdata}} ({name})<extra></extra>"))
-        for phone in phones:
+        for phone in own_phones:
             own = x[labels == phone]
             rows.append([phone, name, f"{counts[phone]}", *with_spread(own.mean(0), own.std(0), digits=2)])
     return Chart(
         title="Contexts by phone",
-        caption=f"{len(labels)} contexts, {contexts_map.method}; neighbours in the figure need not be neighbours in "
-        "the contexts' own space. The table gives means and, in brackets, standard deviations.",
+        caption=f"{len(labels)} contexts, t-SNE of their first 30 principal components; neighbours in the figure need "
+        "not be neighbours in the contexts' own space. The table gives means and, in brackets, standard deviations.",
         alt=f"Scatter plot of {len(labels)} contexts: " + ", ".join(f"{len(t['x'])} {t['name']}" for t in traces),
         traces=traces,
         layout=layout(600, xaxis=axis("first dimension"), yaxis=axis("second dimension"), legend_itemsizing="constant"),

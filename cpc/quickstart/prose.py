@@ -12,12 +12,10 @@ from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
 from cpc.pages.chart import Chart, Table, axis, layout, number
 from cpc.pages.palette import BLUE
-from cpc.quickstart.page import ACCURACY
-from cpc.quickstart.recipe import Config, Recipe, Study
+from cpc.quickstart.recipe import ACCURACY, Config, Recipe, Study, part, pretraining
 from cpc.quickstart.time_budget import FLOAT32, Precision
 
 NUM_TOKENS, DIM = 1000, 100
-DIMS = {"num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
 BATCH_SIZE, CHUNK_TOKENS = 16, 20
 RECIPE_CHOSEN_ON = (
     "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is measured on the valid split; the "
@@ -39,9 +37,6 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     """Write the prose, one sentence per line; the seed does not change the prose.
 
     The splits depend on the name of the file, so they are the same as with `--data.source embedded`.
-
-    Raises:
-        ValueError: if the folder holds other prose.
     """
     path, text = corpus / EMBEDDED, "\n".join(sentences()) + "\n"
     if not path.exists():
@@ -50,52 +45,29 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
             new.write_text(text, encoding="utf-8")
     elif path.read_text(encoding="utf-8") != text:
         raise ValueError(f"{path} holds other prose than this Python ships with: remove it, or name another --corpus")
-    return {"prose": path}, {"recipe_chosen_on": RECIPE_CHOSEN_ON, **DIMS}
+    facts = {"recipe_chosen_on": RECIPE_CHOSEN_ON, "num_tokens": NUM_TOKENS, "latent_dim": DIM, "context_dim": DIM}
+    return {"prose": path}, facts
 
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return the config of configs/text/cpu_small.yaml."""
-    log_uniform = {"class_path": "cpc.candidates.samplers.LogUniform", "init_args": {"num_classes": NUM_TOKENS}}
-    table = {
-        "class_path": "cpc.candidates.ClassTable",
-        "init_args": {"num_classes": NUM_TOKENS, "dim": DIM, "has_bias": True},
-    }
-    return {
-        "record_every_steps": 50,
-        "eval_every_steps": 100,
-        "checkpoint_every_steps": 200,
-        "model": {
-            "encoder": {
-                "class_path": "cpc.encoders.TokenEncoder",
-                "init_args": {"num_tokens": NUM_TOKENS, "dim": DIM, "dropout": 0.4, "is_tied": True},
-            },
-            "context": {"class_path": "cpc.contexts.LSTM", "init_args": {"dim": DIM}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 1, "dropout": 0.4}},
-            "loss": {
-                "class_path": "cpc.losses.ClassTableLoss",
-                "init_args": {
-                    "table": table,
-                    "objective": "sampled_softmax",
-                    "sampler": log_uniform,
-                    "num_sampled": 100,
-                },
-            },
-            "learning_rate": 3e-3,
-            "warmup_steps": 50,
-            "schedule": "cosine",
-        },
-        "data": {
-            "class_path": "cpc.data.Text",
-            "init_args": {
-                "source": str(source),
-                "lower_case": True,
-                "chunk_tokens": CHUNK_TOKENS,
-                "batch_size": BATCH_SIZE,
-                "valid_share": 0.1,
-                "test_share": 0.1,
-            },
-        },
-    }
+    shares: Config = {"valid_share": 0.1, "test_share": 0.1}
+    chunks: Config = {"lower_case": True, "chunk_tokens": CHUNK_TOKENS, "batch_size": BATCH_SIZE}
+    return pretraining(
+        (50, 100, 200),
+        part("data.Text", source=str(source), **chunks, **shares),
+        encoder=part("encoders.TokenEncoder", num_tokens=NUM_TOKENS, dim=DIM, dropout=0.4, is_tied=True),
+        context=part("contexts.LSTM", dim=DIM),
+        predictor=part("predictors.Bilinear", num_steps=1, dropout=0.4),
+        loss=part(
+            "losses.ClassTableLoss",
+            table=part("candidates.ClassTable", num_classes=NUM_TOKENS, dim=DIM, has_bias=True),
+            objective="sampled_softmax",
+            sampler=part("candidates.samplers.LogUniform", num_classes=NUM_TOKENS),
+            num_sampled=100,
+        ),
+        learning_rate=3e-3,
+    )
 
 
 def perplexity_chart(report: dict[str, Any]) -> Chart:
@@ -128,7 +100,7 @@ RECIPE = Recipe(
     make=make,
     studies={
         "prose": Study(
-            config,
+            config=config,
             noise=lambda: Batch.of(tokens())._replace(labels=tokens()),
             seconds=90.0,
             most_steps=1200,
@@ -137,7 +109,7 @@ RECIPE = Recipe(
         )
     },
     heading=HEADING,
-    facts={"num_tokens": "{} tokens"},
-    comparison=perplexity_chart,
     how_to_read=[HOW_TO_READ, ACCURACY],
+    facts={"num_tokens": "{} tokens"},
+    chart=perplexity_chart,
 )

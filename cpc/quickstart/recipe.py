@@ -7,45 +7,36 @@ from typing import Any, NamedTuple
 
 from cpc.data.batch import Batch
 from cpc.pages.chart import Chart
-from cpc.probes.store import Extraction
+from cpc.pages.charts import probe_chart
+from cpc.pages.palette import BLUE, VERMILION
 from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
 Config = dict[str, Any]
+CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
+however large the information is. Near the ceiling a curve shows the number of candidates, not the information.</p>
+"""
+WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
+(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
+rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
+other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
+"""
+ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
+that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
+"""
 
 
 class Run(NamedTuple):
-    """A model after pretraining and evaluation.
-
-    Attributes:
-        folder: folder of the run.
-        source: the corpus.
-        measured: result of `cpc.evaluation.evaluate`.
-        extraction: device, and precision of pretraining, for probes.
-        seed: seed of the model and the batches.
-    """
+    """A model after pretraining: its folder, its corpus, its device and its seed."""
 
     folder: Path
     source: Path
-    measured: dict[str, Any]
-    extraction: Extraction
+    device: str
     seed: int
 
 
-class ProbeResults(NamedTuple):
-    """Results of the probes of a run.
-
-    Attributes:
-        shared: keys of report.json, such as accuracies by representation.
-        own: further keys of the run's record, under `runs` in report.json.
-    """
-
-    shared: dict[str, Any]
-    own: dict[str, Any]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
-    """A model that is trained on one corpus.
+    """A model that is trained on one corpus, and its probes.
 
     Attributes:
         config: returns the config of `cpc pretrain` from source, seed and precision; the engine adds folder, seed,
@@ -55,8 +46,10 @@ class Study:
         most_steps: upper limit of the number of steps.
         precisions: precisions to choose from.
         evaluation: options of `cpc.evaluation.evaluate`.
-        probe: probes a trained run; None: no probes.
-        figures: returns further figures of the page; None: no further figures.
+        tasks: tasks of `cpc.probes.report.probe` by their names in report.json; without tasks, nothing is probed.
+        probe: further options of `cpc.probes.report.probe`.
+        record: returns further entries of the run's record from the report of the probes.
+        figures: returns further figures of the page.
     """
 
     config: Callable[[Path, int, Precision], Config]
@@ -65,11 +58,13 @@ class Study:
     most_steps: int = MOST_STEPS
     precisions: Sequence[Precision] = PRECISIONS
     evaluation: Mapping[str, Any] = field(default_factory=dict)
-    probe: Callable[[Run], ProbeResults] | None = None
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    probe: Mapping[str, Any] = field(default_factory=dict)
+    record: Callable[[dict[str, Any]], dict[str, Any]] = lambda probed: {}
     figures: Callable[[Run], Sequence[Chart]] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that differs between quickstarts.
 
@@ -80,10 +75,12 @@ class Recipe:
             for the report; one fact is `recipe_chosen_on`.
         studies: studies by name; a run's folder has the name of its study.
         heading: heading of the page, as HTML.
+        how_to_read: explanation of the charts, as HTML.
         facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
         run_facts: likewise, texts by key of the record of a run.
-        comparison: plots the first chart of the page from the report.
-        how_to_read: explanation of the charts, as HTML.
+        representations: labels of the probed representations, from top to bottom of the first chart.
+        caption: caption of the first chart.
+        chart: plots another first chart of the page from the report.
     """
 
     extras: Mapping[str, str]
@@ -91,22 +88,35 @@ class Recipe:
     make: Callable[[Path, int], tuple[Mapping[str, Path], dict[str, Any]]]
     studies: Mapping[str, Study]
     heading: str
-    facts: Mapping[str, str]
-    comparison: Callable[[dict[str, Any]], Chart]
     how_to_read: Sequence[str]
+    facts: Mapping[str, str] = field(default_factory=dict)
     run_facts: Mapping[str, str] = field(default_factory=dict)
+    representations: Mapping[str, str] = field(default_factory=dict)
+    caption: str = ""
+    chart: Callable[[dict[str, Any]], Chart] | None = None
+
+    def comparison(self, report: dict[str, Any]) -> Chart:
+        """Return the first chart of the page: the accuracies of the probes, or the recipe's own chart."""
+        if self.chart is not None:
+            return self.chart(report)
+        tasks = [task for study in self.studies.values() for task in study.tasks]
+        colours = dict(zip(tasks, (BLUE, VERMILION), strict=False))
+        return probe_chart(report, colours, self.representations, self.caption)
 
 
-def accuracies(task: str, results: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a task's part of report.json: percent by representation, intervals, steps of the supervised network.
+def part(name: str, **init_args: Any) -> Config:
+    """Return the config of a class of the package, such as `contexts.GRU`."""
+    return {"class_path": f"cpc.{name}", "init_args": init_args}
+
+
+def pretraining(every_steps: tuple[int, int, int], data: Config, **model: Any) -> Config:
+    """Return the config of `cpc pretrain`.
 
     Args:
-        task: name of the task in report.json.
-        results: `results` of the task in `probe.json`.
-        names: for each representation of report.json, the name in `results`.
+        every_steps: steps between two records, two held-out evaluations, and two checkpoints.
+        data: the data.
+        model: encoder, context, predictor, loss, and options that differ from those of most recipes.
     """
-    return {
-        task: {name: round(results[key]["accuracy_percent"], 2) for name, key in names.items()},
-        f"{task}_interval": {name: results[key]["accuracy_interval_percent"] for name, key in names.items()},
-        f"{task}_num_steps": {"supervised": results["supervised"]["num_network_steps"]},
-    }
+    defaults = {"learning_rate": 2e-3, "warmup_steps": 50, "schedule": "cosine"}
+    names = ("record_every_steps", "eval_every_steps", "checkpoint_every_steps")
+    return dict(zip(names, every_steps, strict=True)) | {"model": defaults | model, "data": data}

@@ -1,7 +1,6 @@
 """The signals quickstart: recordings of a smartwatch. Probes predict the exercise, by folds over people."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,16 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.signals.corpora import write_recordings
 from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
-from cpc.pages.charts import probe_chart
-from cpc.pages.palette import BLUE
-from cpc.probes import report
-from cpc.quickstart.page import ACCURACY, CEILING
-from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 
 LATENT_DIM, CONTEXT_DIM = 64, 64
-BATCH_SIZE, WINDOW_SECONDS = 16, 10.24
-PROBE_WINDOW_SECONDS, PROBE_HOP_SECONDS = 4.0, 2.0
-SUPERVISED_SECONDS = 10.0  # for each fold
+BATCH_SIZE, WINDOW_SECONDS, PROBE_WINDOW_SECONDS = 16, 10.24, 4.0
 RECIPE_CHOSEN_ON = (
     "The recipe was chosen on another corpus, recordings of a smartphone (HAPT). Only the input of the encoder was "
     "chosen on the people of this corpus: of three inputs, companded signals gave the highest accuracy."
 )
-TASK = "label"
-REPRESENTATIONS = {
-    "majority": "majority",
-    "hand": "hand-made",
-    "random_stream": "random",
-    "cpc": "CPC isolated",
-    "cpc_stream": "CPC stream",
-    "supervised": "supervised",
-}
-PROBE_CAPTION = (
+CAPTION = (
     f"Windows of {PROBE_WINDOW_SECONDS:g} s, five folds over people: no probe has seen labels of the people it is "
     "tested on. The model was pretrained on recordings of these people, without labels. A window is encoded by itself "
     "(isolated) or within its recording (stream); its vectors are pooled to mean and deviation. Intervals resample "
@@ -44,11 +28,6 @@ PROBE_CAPTION = (
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
 <p>This page has the accuracy of a linear probe that predicts one of seven exercises from the pretrained features, with
 baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own window
-(<code>mixed</code>) the context has seen some of them and can rule them out: such a curve is not a bound on I(z; c).
-<code>mixed_excluding</code> takes its candidates only from other recordings. Its curve is a lower bound if these
-recordings are independent of the query's recording.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
 statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data
@@ -78,52 +57,15 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
 
 def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return configs/signals/activity.yaml for this corpus, with a smaller width and companded signals."""
-    encoder = {"channels": len(CHANNELS), "dim": LATENT_DIM, "sample_rate_hz": RATE_HZ}
-    return {
-        "record_every_steps": 20,
-        "eval_every_steps": 100,
-        "checkpoint_every_steps": 500,
-        "model": {
-            "encoder": {"class_path": "cpc.encoders.SignalEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": CONTEXT_DIM}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 8}},
-            "loss": {
-                "class_path": "cpc.losses.Contrastive",
-                "init_args": {"negatives": "mixed", "skip_steps": 2, "compute": precision.loss},
-            },
-            "learning_rate": 2e-3,
-            "warmup_steps": 50,
-            "schedule": "cosine",
-        },
-        "data": {
-            "class_path": "cpc.data.Signals",
-            "init_args": {
-                "source": str(source),
-                "window_seconds": WINDOW_SECONDS,
-                "batch_size": BATCH_SIZE,
-                "eval_batches": 4,
-                "seed": seed,
-            },
-        },
-    }
-
-
-def probe(run: Run) -> ProbeResults:
-    """Probe the exercise of every window, by folds over people."""
-    probed = report.probe(
-        run.folder,
-        run.source,
-        TASK,
-        features=("c", "c_stream"),
-        baselines=("majority", "hand", "random", "supervised"),
-        supervised_seconds=SUPERVISED_SECONDS,
-        extraction=run.extraction,
-        held_out=run.measured["bounds"],
-        window_seconds=PROBE_WINDOW_SECONDS,
-        hop_seconds=PROBE_HOP_SECONDS,
+    sampling: Config = {"window_seconds": WINDOW_SECONDS, "batch_size": BATCH_SIZE, "eval_batches": 4}
+    return pretraining(
+        (20, 100, 500),
+        part("data.Signals", source=str(source), seed=seed, **sampling),
+        encoder=part("encoders.SignalEncoder", channels=len(CHANNELS), dim=LATENT_DIM, sample_rate_hz=RATE_HZ),
+        context=part("contexts.GRU", dim=CONTEXT_DIM),
+        predictor=part("predictors.Bilinear", num_steps=8),
+        loss=part("losses.Contrastive", negatives="mixed", skip_steps=2, compute=precision.loss),
     )
-    results = probed["tasks"][TASK]["results"]
-    return ProbeResults(accuracies(TASK, results, {name: name for name in REPRESENTATIONS}), {})
 
 
 RECIPE = Recipe(
@@ -132,19 +74,34 @@ RECIPE = Recipe(
     make=make,
     studies={
         "smartwatch": Study(
-            config,
+            config=config,
             noise=lambda: Batch.of(torch.randn(BATCH_SIZE, round(WINDOW_SECONDS * RATE_HZ), len(CHANNELS))),
             seconds=90.0,
             most_steps=600,
-            probe=probe,
+            tasks={"label": "label"},
+            probe={
+                "features": ("c", "c_stream"),
+                "baselines": ("majority", "hand", "random", "supervised"),
+                "supervised_seconds": 10.0,  # for each fold
+                "window_seconds": PROBE_WINDOW_SECONDS,
+                "hop_seconds": 2.0,
+            },
         )
     },
     heading=HEADING,
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
     facts={
         "corpus_minutes": "{:.0f} minutes of exercises",
         "num_people": "{} people",
         "num_classes": "{} exercises",
     },
-    comparison=partial(probe_chart, tasks={TASK: BLUE}, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    representations={
+        "majority": "majority",
+        "hand": "hand-made",
+        "random_stream": "random",
+        "cpc": "CPC isolated",
+        "cpc_stream": "CPC stream",
+        "supervised": "supervised",
+    },
+    caption=CAPTION,
 )

@@ -1,6 +1,5 @@
 """The speech quickstart: an hour of synthesised speech, probed for phones and speakers."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,8 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
 from cpc.pages.chart import Chart
-from cpc.pages.charts import probe_chart
-from cpc.pages.palette import BLUE, VERMILION
-from cpc.probes import report
-from cpc.quickstart.page import ACCURACY, CEILING
 from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import Config, ProbeResults, Recipe, Run, Study, accuracies
+from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Run, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 
 # The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
@@ -27,31 +22,14 @@ RECIPE_CHOSEN_ON = (
     "the same."
 )
 LATENT_DIM, CONTEXT_DIM = 256, 512
-BATCH_SIZE = 8
-WINDOW_SAMPLES = 20480
-SUPERVISED_SECONDS = 15.0
-PROBE_TRAIN_MINUTES = 10.0
-TASKS = {"phones": BLUE, "speaker": VERMILION}
-REPRESENTATIONS = {
-    "majority": "majority",
-    "random": "random c",
-    "mfcc": "MFCC",
-    "cpc_z": "CPC z",
-    "cpc": "CPC c",
-    "supervised": "supervised",
-}
-PROBE_CAPTION = (
+BATCH_SIZE, WINDOW_SAMPLES = 8, 20480
+CAPTION = (
     "Phones: frames of speakers and sentences that training does not use. Speaker: frames of other sentences of the "
     "same speakers."
 )
 HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
 <p>This page has the accuracy of linear probes that predict phones and speakers from the pretrained features, with
 baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from the query's own sequence
-(<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
-rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
-other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
 """
 BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
 contexts of the same architecture, initialised from data and never trained; they show the contribution of the
@@ -80,60 +58,21 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
     """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
     # Negatives of the same sequence teach phones; negatives of other sequences teach the speaker
     # (docs/results/speech.md).
-    negatives = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}}
-    encoder = {"dim": LATENT_DIM, "hidden_dim": 512, "num_frames": 5}
-    return {
-        "record_every_steps": 20,
-        "eval_every_steps": 200,
-        "checkpoint_every_steps": 200,
-        "model": {
-            "encoder": {"class_path": "cpc.encoders.MelEncoder", "init_args": encoder},
-            "context": {"class_path": "cpc.contexts.GRU", "init_args": {"dim": CONTEXT_DIM}},
-            "predictor": {"class_path": "cpc.predictors.Bilinear", "init_args": {"num_steps": 12}},
-            "loss": {
-                "class_path": "cpc.losses.Contrastive",
-                "init_args": negatives | {"skip_steps": 2, "compute": precision.loss},
-            },
-            "learning_rate": 2e-3,
-            "warmup_steps": 50,
-            "schedule": "cosine",
-        },
-        "data": {
-            "class_path": "cpc.data.Audio",
-            "init_args": {
-                "manifest": str(source),
-                "window_samples": WINDOW_SAMPLES,
-                "batch_size": BATCH_SIZE,
-                "sampler": "same_speaker",
-                "speakers_per_batch": 4,
-                "eval_batches": 8,
-                "seed": seed,
-            },
-        },
-    }
-
-
-def probe(run: Run) -> ProbeResults:
-    """Probe the phones of unseen speakers, and the speakers of unseen sentences."""
-    probed = report.probe(
-        run.folder,
-        run.source,
-        tuple(TASKS),
-        train_minutes=PROBE_TRAIN_MINUTES,
-        supervised_seconds=SUPERVISED_SECONDS,
-        extraction=run.extraction,
-        held_out=run.measured["bounds"],
+    negatives: Config = {"negatives": "mixed", "auxiliary_negatives": {"sequence_only": 0.85}, "skip_steps": 2}
+    sampling: Config = {"batch_size": BATCH_SIZE, "sampler": "same_speaker", "speakers_per_batch": 4, "eval_batches": 8}
+    return pretraining(
+        (20, 200, 200),
+        part("data.Audio", manifest=str(source), window_samples=WINDOW_SAMPLES, seed=seed, **sampling),
+        encoder=part("encoders.MelEncoder", dim=LATENT_DIM, hidden_dim=512, num_frames=5),
+        context=part("contexts.GRU", dim=CONTEXT_DIM),
+        predictor=part("predictors.Bilinear", num_steps=12),
+        loss=part("losses.Contrastive", compute=precision.loss, **negatives),
     )
-    shared: dict[str, Any] = {}
-    names = {name: name for name in REPRESENTATIONS}
-    for task in TASKS:
-        shared |= accuracies(task, probed["tasks"][task]["results"], names)
-    return ProbeResults(shared, {})
 
 
 def figures(run: Run) -> list[Chart]:
     """Return the map of contexts."""
-    return [contexts_chart(map_of_contexts(run.folder, run.source, run.extraction.device))]
+    return [contexts_chart(*map_of_contexts(run.folder, run.source, run.device))]
 
 
 RECIPE = Recipe(
@@ -142,16 +81,25 @@ RECIPE = Recipe(
     make=make,
     studies={
         "speech": Study(
-            config,
+            config=config,
             noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
             seconds=360.0,
             evaluation={"num_batches": 48},
-            probe=probe,
+            tasks={"phones": "phones", "speaker": "speaker"},
+            probe={"train_minutes": 10.0, "supervised_seconds": 15.0},
             figures=figures,
         )
     },
     heading=HEADING,
-    facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
-    comparison=partial(probe_chart, tasks=TASKS, representations=REPRESENTATIONS, caption=PROBE_CAPTION),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
+    representations={
+        "majority": "majority",
+        "random": "random c",
+        "mfcc": "MFCC",
+        "cpc_z": "CPC z",
+        "cpc": "CPC c",
+        "supervised": "supervised",
+    },
+    caption=CAPTION,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from cpc.cli import main
 from cpc.config.extras import DISTRIBUTION
-from cpc.quickstart import RECIPES, engine
+from cpc.quickstart import engine, load_recipe
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_missing_extra_is_named_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for module in RECIPES[modality].load().extras:
+    for module in load_recipe(modality).extras:
         monkeypatch.setitem(sys.modules, module, None if module == missing else ModuleType(module))
     with pytest.raises(SystemExit) as exit_:
         main(

@@ -104,12 +104,9 @@ class Espeak:
         self._data = Path(loader.get_data_path())
         self._folder = tempfile.TemporaryDirectory(prefix="espeak-ng-")
         self._library = ctypes.CDLL(shutil.copy(loader.get_library_path(), self._folder.name))
-        rate_hz = self._library.espeak_Initialize(
-            _AUDIO_OUTPUT_SYNCHRONOUS,
-            _BUFFER_MS,
-            str(self._data).encode(),
-            _INITIALIZE_PHONEME_EVENTS | _INITIALIZE_DONT_EXIT,
-        )
+        events = _INITIALIZE_PHONEME_EVENTS | _INITIALIZE_DONT_EXIT
+        data = str(self._data).encode()
+        rate_hz = self._library.espeak_Initialize(_AUDIO_OUTPUT_SYNCHRONOUS, _BUFFER_MS, data, events)
         if rate_hz != SAMPLE_RATE_HZ:
             self._folder.cleanup()
             raise RuntimeError(
@@ -151,12 +148,8 @@ class Espeak:
             raise ValueError(f"espeak-ng has no voice variant {voice.variant!r}, only {', '.join(variants)}")
         if self._library.espeak_SetVoiceByName(f"{voice.accent}+{voice.variant}".encode()) != 0:
             raise ValueError(f"espeak-ng has no accent {voice.accent!r}; accents of English begin with 'en'")
-        for parameter, value in (
-            (_RATE, voice.words_per_minute),
-            (_VOLUME, _VOLUME_PERCENT),
-            (_PITCH, voice.pitch),
-            (_RANGE, voice.pitch_range),
-        ):
+        values = {_RATE: voice.words_per_minute, _VOLUME: _VOLUME_PERCENT, _PITCH: voice.pitch}
+        for parameter, value in (values | {_RANGE: voice.pitch_range}).items():
             self._library.espeak_SetParameter(parameter, value, 0)
         self._chunks, self._phonemes = [], []
         encoded = (_FAINTEST_ECHO + text).encode()

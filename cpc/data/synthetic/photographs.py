@@ -35,11 +35,10 @@ PROVENANCE_NAME = "images.json"
 # Files of scikit-image's data folder, without drawings, masks, the right motorcycle (the same scene as the left
 # motorcycle) and microaneurysms.png (hardly larger than a crop).
 PHOTOGRAPHS = tuple(
-    (
-        "astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png coins.png "
-        "grass.png gravel.png hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png page.png retina.jpg "
-        "rocket.jpg text.png"
-    ).split()
+    """
+    astronaut.png brick.png camera.png cell.png chelsea.png clock_motion.png coffee.png coins.png grass.png
+    gravel.png hubble_deep_field.jpg ihc.png moon.png motorcycle_left.png page.png retina.jpg rocket.jpg text.png
+    """.split()
 )
 LONGEST_SIDE = 1000  # larger photographs are halved, since a crop would show almost nothing
 BLOCK_SIZE = 96  # approximate, so that equal blocks fill the photograph
@@ -66,16 +65,12 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
         The npz file of each corpus by name.
 
     Raises:
-        ValueError: if the extra `image` is not installed, or a photograph is missing or damaged.
-        ValueError: if `out` holds anything except the corpora of this seed and these photographs.
+        ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything
+            except the corpora of this seed and these photographs.
     """
-    out = Path(out)
-    sources = photograph_files()
-    parameters = {
-        "recipe": _RECIPE,
-        "seed": seed,
-        "photographs_sha256": _digest(path.read_bytes() for path in sources.values()),
-    }
+    out, sources = Path(out), photograph_files()
+    digest = _digest(path.read_bytes() for path in sources.values())
+    parameters = {"recipe": _RECIPE, "seed": seed, "photographs_sha256": digest}
     files = {name: out / f"{name}.npz" for name in CORPORA}
 
     def make(folder: Path) -> dict[str, Any]:
@@ -144,10 +139,9 @@ def _crops(block: np.ndarray) -> np.ndarray:
 
 
 def _photographs(sources: dict[str, Path], seed: int) -> dict[str, np.ndarray]:
-    crops = {}
-    for name, path in sources.items():
-        rng = np.random.default_rng([seed, *name.encode()])
-        crops[name] = cut_crops(_read(path), rng)
+    crops = {
+        name: cut_crops(_read(path), np.random.default_rng([seed, *name.encode()])) for name, path in sources.items()
+    }
     num_test = min(sum(map(len, splits["test"])) for splits in crops.values())
     num_crops = MOST_CROPS | {"test": min(MOST_CROPS["test"], num_test)}
     images, labels, split_names, sequences = [], [], [], []
@@ -206,7 +200,4 @@ def _digits() -> dict[str, np.ndarray]:
 
 
 def _digest(parts: Any) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(parts)).hexdigest()

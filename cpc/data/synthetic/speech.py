@@ -9,7 +9,6 @@ on `valid`, and the held-out bound is measured on `valid`.
 import hashlib
 import os
 import platform
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +25,7 @@ from cpc.data.store.parallel import map_in_order
 from cpc.data.store.tables import format_table
 from cpc.data.synthetic import prose
 from cpc.data.synthetic.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
-from cpc.data.synthetic.espeak import Espeak
+from cpc.data.synthetic.espeak import Espeak, Speech
 from cpc.data.synthetic.phones import phone_segments
 from cpc.data.synthetic.record import REMEDY, make_once
 from cpc.data.synthetic.speakers import Speaker, draw_speakers
@@ -46,20 +45,15 @@ SIGNAL_TO_NOISE_DB = (15.0, 35.0)
 _RECIPE = 1
 
 
-class Utterance(NamedTuple):
-    """A file of the corpus; `segments` are in seconds and cover the file from its first to its last sample."""
+class _Utterance(NamedTuple):
+    """A file of the corpus: its row of the manifest, and segments in seconds, which cover all of its samples."""
 
-    path: str
-    split: str
-    speaker: Speaker
-    text: str
-    num_samples: int
+    row: dict[str, str]
     segments: list[tuple[float, float, str]]
     audio_sha256: str
 
 
-@dataclass(frozen=True)
-class _Script:
+class _Script(NamedTuple):
     """The sentences of a speaker by split in order, and the seconds of speech to synthesise."""
 
     speaker: Speaker
@@ -97,8 +91,8 @@ def synthesize(
         The manifest, with the additional columns text, accent and sex.
 
     Raises:
-        ValueError: if the extra `speech` is not installed.
-        ValueError: if `out` holds anything except the corpus of these arguments, or an argument is out of range.
+        ValueError: if the extra `speech` is not installed, `out` holds anything except the corpus of these arguments,
+            or an argument is out of range.
     """
     out = Path(out)
     sentences = prose.sentences()
@@ -116,11 +110,11 @@ def synthesize(
         scripts = _scripts(speakers, len(sentences), minutes, seed)
         with Espeak() as espeak:
             version = espeak.version
-        synthesise_speaker = partial(_synthesise_speaker, sentences=sentences, folder=folder, seed=seed)
-        results = map_in_order(synthesise_speaker, scripts, num_workers or min(os.cpu_count() or 1, 8))
+        read_aloud = partial(_read_aloud, sentences=sentences, folder=folder, seed=seed)
+        results = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
         bar = tqdm(results, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
         utterances = [utterance for speaker_utterances in bar for utterance in speaker_utterances]
-        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.split), utterance.path))
+        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.row["split"]), utterance.row["path"]))
         _write_tables(folder, utterances)
         return {
             "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
@@ -148,23 +142,20 @@ def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: 
     edges = np.rint(np.cumsum([0.0, *SHARES.values()]) * num_sentences).astype(int).tolist()
     pools = {split: order[start:end] for split, start, end in zip(SHARES, edges[:-1], edges[1:], strict=True)}
     scripts = []
-    for group, splits in (
-        ([speaker for speaker in speakers if not speaker.is_heldout], ("train", "valid")),
-        ([speaker for speaker in speakers if speaker.is_heldout], ("test",)),
-    ):
+    for is_heldout, splits in ((False, ("train", "valid")), (True, ("test",))):
+        group = [speaker for speaker in speakers if speaker.is_heldout == is_heldout]
+        seconds = {split: 60 * minutes * SHARES[split] / len(group) for split in splits}
         for turn, speaker in enumerate(group):
-            seconds = {split: 60 * minutes * SHARES[split] / len(group) for split in splits}
             starts = {split: turn * len(pools[split]) // len(group) for split in splits}
-            rotated = {split: pools[split][starts[split] :] + pools[split][: starts[split]] for split in splits}
+            rotated = {split: pools[split][start:] + pools[split][:start] for split, start in starts.items()}
             scripts.append(_Script(speaker, seconds, rotated))
     return scripts
 
 
-def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[Utterance]:
+def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[_Utterance]:
     """Synthesise and write the utterances of a speaker: whole sentences that last about the given seconds in all."""
-    speaker = script.speaker
+    speaker, utterances = script.speaker, []
     (folder / "audio" / speaker.name).mkdir(parents=True)
-    utterances = []
     with Espeak() as espeak:
         for split, seconds in script.seconds.items():
             spoken_seconds, num_spoken = 0.0, 0
@@ -176,18 +167,7 @@ def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Pat
                 is_enough = abs(spoken_seconds - seconds) <= abs(spoken_seconds + duration - seconds)
                 if is_enough and num_spoken >= MIN_UTTERANCES:
                     break
-                name = f"{speaker.name}-{sentence:04d}"
-                samples = _simulate_recording(speech.samples, np.random.default_rng([seed, *name.encode()]))
-                path = f"audio/{speaker.name}/{name}.flac"
-                soundfile.write(folder / path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
-                segments = [
-                    (start / ESPEAK_RATE_HZ, end / ESPEAK_RATE_HZ, label)
-                    for start, end, label in phone_segments(speech)
-                ]
-                segments[-1] = (segments[-1][0], len(samples) / SAMPLE_RATE_HZ, segments[-1][2])
-                digest = hashlib.sha256(samples.tobytes()).hexdigest()
-                text = sentences[sentence]
-                utterances.append(Utterance(path, split, speaker, text, len(samples), segments, digest))
+                utterances.append(_record(speech, sentence, sentences[sentence], split, speaker, folder, seed))
                 spoken_seconds += duration
                 num_spoken += 1
             else:
@@ -196,6 +176,29 @@ def _synthesise_speaker(script: _Script, sentences: tuple[str, ...], folder: Pat
                     f"of {seconds:.0f} seconds: lower `minutes` or raise `num_speakers`"
                 )
     return utterances
+
+
+def _record(
+    speech: Speech, sentence: int, text: str, split: str, speaker: Speaker, folder: Path, seed: int
+) -> _Utterance:
+    name = f"{speaker.name}-{sentence:04d}"
+    samples = _simulate_recording(speech.samples, np.random.default_rng([seed, *name.encode()]))
+    path = f"audio/{speaker.name}/{name}.flac"
+    soundfile.write(folder / path, samples, SAMPLE_RATE_HZ, subtype="PCM_16")
+    segments = [(start / ESPEAK_RATE_HZ, end / ESPEAK_RATE_HZ, label) for start, end, label in phone_segments(speech)]
+    segments[-1] = (segments[-1][0], len(samples) / SAMPLE_RATE_HZ, segments[-1][2])
+    row = {
+        "path": path,
+        "split": split,
+        "speaker": speaker.name,
+        "num_samples": str(len(samples)),
+        "sample_rate_hz": str(SAMPLE_RATE_HZ),
+        "num_channels": "1",
+        "text": text,
+        "accent": speaker.voice.accent,
+        "sex": speaker.sex,
+    }
+    return _Utterance(row, segments, hashlib.sha256(samples.tobytes()).hexdigest())
 
 
 def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -212,9 +215,8 @@ def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.nda
 def resample(samples: np.ndarray) -> np.ndarray:
     """Resample S samples at 22 050 Hz to 16 kHz by cutting the spectrum at 8 kHz; sample n stays at time n / rate.
 
-    The function uses only numpy, so that workers do not need torch. The spectrum is computed over the whole file. It
-    falls by a half cosine from 7.6 kHz on, to prevent ringing at the cut. The result has ceil(320 / 441 S) samples in
-    float64.
+    The spectrum falls by a half cosine from 7.6 kHz on, to prevent ringing at the cut. The result has
+    ceil(320 / 441 S) samples in float64.
     """
     up, down, granule = 320, 441, 32  # granule: keeps large prime factors out of transform lengths
     num_blocks = -(-len(samples) // (down * granule)) * granule
@@ -224,20 +226,10 @@ def resample(samples: np.ndarray) -> np.ndarray:
     return (np.fft.irfft(spectrum, num_blocks * up) * (up / down))[: -(-len(samples) * up // down)]
 
 
-def _write_tables(folder: Path, utterances: list[Utterance]) -> None:
-    columns = {
-        "path": [utterance.path for utterance in utterances],
-        "split": [utterance.split for utterance in utterances],
-        "speaker": [utterance.speaker.name for utterance in utterances],
-        "num_samples": [str(utterance.num_samples) for utterance in utterances],
-        "sample_rate_hz": [str(SAMPLE_RATE_HZ)] * len(utterances),
-        "num_channels": ["1"] * len(utterances),
-        "text": [utterance.text for utterance in utterances],
-        "accent": [utterance.speaker.voice.accent for utterance in utterances],
-        "sex": [utterance.speaker.sex for utterance in utterances],
-    }
+def _write_tables(folder: Path, utterances: list[_Utterance]) -> None:
+    columns = {name: [utterance.row[name] for utterance in utterances] for name in utterances[0].row}
     Manifest(folder, columns).write(folder / MANIFEST_NAME)
-    rows = [(each.path, *segment) for each in utterances for segment in each.segments]
+    rows = [(each.row["path"], *segment) for each in utterances for segment in each.segments]
     paths, starts, ends, labels = zip(*rows, strict=True)
     times = {"start": [f"{start:.6f}" for start in starts], "end": [f"{end:.6f}" for end in ends]}
     (folder / ALIGNMENTS_NAME).write_bytes(format_table({"path": paths, **times, "label": labels}))
