@@ -24,7 +24,7 @@ _PROTOCOL = {  # attributes that each part must have
     "encoder": ("dim", "num_latents", "initialise_from"),
     "context": ("directions", "connect", "split_directions"),
     "predictor": ("num_steps", "connect"),
-    "loss": ("connect", "predicts", "sequences", "training_strategies"),
+    "loss": ("connect", "needs_places", "sequences", "training_strategies"),
 }
 
 
@@ -117,7 +117,7 @@ class CPC(nn.Module):
 
     def latents_and_targets(self, x: Num[Tensor, "B ..."]) -> tuple[Tensor, Tensor | None]:
         """Return the latents that contexts read, and the latents that queries predict (None if they are the same)."""
-        places = self.loss_part.predicts == "places"
+        places = self.loss_part.needs_places
         return self.encoder.latents_and_places(x) if places else (self.encoder(x), None)
 
     def targets(self, x: Num[Tensor, "B ..."]) -> Tensor:

@@ -28,7 +28,7 @@ class LocalContrastive(Contrastive):
     `Contrastive`.
     """
 
-    predicts = "places"
+    needs_places = True
     num_places: int
 
     def connect(self, encoder: Any, context: Any) -> int:

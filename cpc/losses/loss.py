@@ -30,15 +30,16 @@ class Loss(nn.Module):
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
-        predicts: `latents`; `places`, the local latents of an encoder with `latents_and_places`; or `classes`, the next
-            classes in `Batch.labels`.
+        predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
+        needs_places: whether queries predict the local latents of an encoder with `latents_and_places`.
         uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
             ranks.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
     """
 
     num_negatives: int | None = None
-    predicts: Literal["latents", "places", "classes"] = "latents"
+    predicts: Literal["latents", "classes"] = "latents"
+    needs_places: bool = False
     uses_all_ranks: bool = False
     has_sparse_gradients: bool = False
 
