@@ -137,5 +137,5 @@ def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
 def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="negatives`='everything'"):
         small(negatives="everything")
-    with pytest.raises(ValueError, match="num_negatives`=0"):
+    with pytest.raises(ValueError, match="num_negatives=0"):
         small(num_negatives=0)

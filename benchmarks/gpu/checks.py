@@ -22,7 +22,7 @@ def losses() -> Iterator[tuple[str, Callable[..., torch.Tensor], tuple[str, ...]
     ids = {"sequence_id": torch.arange(8) % 7, "group_id": torch.arange(8) % 3}
     num_latents = torch.tensor([16, 16, 9, 16, 12, 16, 7, 16])
 
-    def contrastive(strategy: Any, **options: Any) -> Callable[..., torch.Tensor]:
+    def contrastive(strategy: str, **options: Any) -> Callable[..., torch.Tensor]:
         def loss(queries: torch.Tensor, latents: torch.Tensor, compute: str) -> torch.Tensor:
             draws = torch.Generator().manual_seed(0)
             known = {"num_latents": num_latents, **ids, **options}

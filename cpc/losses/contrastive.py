@@ -12,8 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.candidates.strategies import STRATEGIES, Strategy
-from cpc.config.argument_rules import Count, checked
+from cpc.candidates.strategies import STRATEGIES
+from cpc.config.argument_rules import Choices, Count, checked
 from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.candidate_sets import Plan, plan
 from cpc.losses.definition import CandidateSet
@@ -71,7 +71,7 @@ class Contrastive(Loss):
     @checked
     def __init__(
         self,
-        negatives: Strategy = "mixed",
+        negatives: str = "mixed",
         num_negatives: Count | None = None,
         shared_across_steps: bool = False,
         compute: Literal["auto", "float32", "tf32", "bf16", "reference"] = "auto",
@@ -79,6 +79,7 @@ class Contrastive(Loss):
         skip_steps: int = 0,
     ) -> None:
         super().__init__(skip_steps)
+        Choices(STRATEGIES).check("`loss.negatives`", negatives)
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if shared_across_steps and num_negatives is None:
             raise ValueError(
@@ -165,7 +166,7 @@ def contrast(
     queries: Float[Tensor, "K B T D"],
     latents: Float[Tensor, "B T D"],
     *,
-    strategy: Strategy = "mixed",
+    strategy: str = "mixed",
     num_latents: Int[Tensor, " B"] | None = None,
     sequence_id: Int[Tensor, " B"] | None = None,
     group_id: Int[Tensor, " B"] | None = None,

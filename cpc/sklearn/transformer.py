@@ -16,7 +16,6 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from cpc.candidates.strategies import STRATEGIES
 from cpc.checkpoint import load_pretrained, read_config, save_pretrained
 from cpc.config.argument_rules import Choices, Count, Natural, Positive, Range, check_values
 from cpc.contexts import GRU
@@ -403,9 +402,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
                 f"{num_latents} latents, but {2 + skip_steps} are needed to predict a step: use longer recordings, or "
                 "smaller strides"
             )
-        Choices(STRATEGIES).check("`negatives`", self.negatives)
-        loss: Any = Contrastive(self.negatives, skip_steps=skip_steps)  # type: ignore[arg-type]
-        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), loss)
+        return CPC(encoder, GRU(self.dim), Bilinear(num_steps), Contrastive(self.negatives, skip_steps=skip_steps))
 
     def _geometry(self, median_length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return kernels and strides as given, or the coarsest choice that gives a median recording enough latents."""

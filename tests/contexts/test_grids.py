@@ -250,7 +250,7 @@ def test_mistakes_are_named() -> None:
         context(torch.randn(B, H, W, D), (torch.zeros(B),))
     with pytest.raises(ValueError, match="width 6, got width 5"):
         context(torch.randn(B, H, W, 5))
-    with pytest.raises(ValueError, match="skip_steps`=-1"):
+    with pytest.raises(ValueError, match="skip_steps=-1"):
         model(-1)
     with pytest.raises(ValueError, match="a prediction 5 ahead needs at least 6"):
         model(4).loss(torch.randn(B, 1, 12, 12))
