@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -93,13 +92,11 @@ def choose_tiles(
     Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`; `drawn` are `[M, R]`
     columns of the block.
     """
-    shared = partial(SharedTiles, block, num_rows, candidates, bias, drawn, rounding)
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias)
-    if drawn is None or candidates.device.type != "cpu" or len(candidates) <= DRAWN_BEYOND * drawn.shape[1]:
-        return shared()
-    if has_kernel(candidates) or compiled(SOURCE) is None:
-        return shared()
+    is_few = drawn is not None and len(candidates) > DRAWN_BEYOND * drawn.shape[1]
+    if drawn is None or not is_few or candidates.device.type != "cpu" or has_kernel(candidates) or not compiled(SOURCE):
+        return SharedTiles(block, num_rows, candidates, bias, drawn, rounding)
     assert block.positives is not None
     return DrawnTiles(torch.cat([block.positives, drawn], 1), candidates, bias)
 
