@@ -95,7 +95,8 @@ def choose_tiles(
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias)
     is_few = drawn is not None and len(candidates) > DRAWN_BEYOND * drawn.shape[1]
-    if drawn is None or not is_few or candidates.device.type != "cpu" or has_kernel(candidates) or not compiled(SOURCE):
+    in_c = candidates.device.type == "cpu" and compiled(SOURCE) is not None and not has_kernel(candidates)
+    if drawn is None or not is_few or not in_c:
         return SharedTiles(block, num_rows, candidates, bias, drawn, rounding)
     assert block.positives is not None
     return DrawnTiles(torch.cat([block.positives, drawn], 1), candidates, bias)
