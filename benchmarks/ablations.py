@@ -57,12 +57,7 @@ def run(folder: Path, corpus: Path, options: list[str]) -> dict[str, Any]:
     train(folder, ["--config", str(BASE), f"--data.manifest={corpus}", *options])
     if not is_probed(folder):
         probe(
-            folder,
-            corpus,
-            ("phones", "speaker"),
-            features=("c", "z"),
-            baselines=(),
-            train_minutes=PROBE_TRAIN_MINUTES,
+            folder, corpus, ("phones", "speaker"), features=("c", "z"), baselines=(), train_minutes=PROBE_TRAIN_MINUTES
         )
     tasks = json.loads((folder / "probe.json").read_text())["tasks"]
     results = tasks["phones"]["results"]

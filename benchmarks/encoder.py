@@ -90,8 +90,7 @@ def layers(dim: int, dtype: torch.dtype) -> dict[str, tuple[Callable[[], None], 
         ours = rearrange(x, "b c s -> b s c").contiguous().requires_grad_() if frames is None else frames
         found[f"conv{i}"] = (
             forward_and_backward(
-                lambda conv=conv, x=theirs: F.relu(conv(x)),
-                [*conv.parameters(), *([theirs] if i > 0 else [])],
+                lambda conv=conv, x=theirs: F.relu(conv(x)), [*conv.parameters(), *([theirs] if i > 0 else [])]
             ),
             forward_and_backward(
                 lambda layer=layer, x=ours: layer(layer.blocks(x)),

@@ -30,10 +30,7 @@ from cpc.native.processor import prepare_processor
 from cpc.predictors import Bilinear
 
 # (image size, patch size, stride, the trunk's strides and widths)
-SIZES = {
-    "32_pixels": (32, 8, 4, (2, 2, 1), (32, 64, 128)),
-    "64_pixels": (64, 16, 8, (4, 1, 2), (64, 64, 128)),
-}
+SIZES = {"32_pixels": (32, 8, 4, (2, 2, 1), (32, 64, 128)), "64_pixels": (64, 16, 8, (4, 1, 2), (64, 64, 128))}
 
 
 def model(patch_size: int, stride: int, strides: tuple[int, ...], widths: tuple[int, ...]) -> CPC:

@@ -80,11 +80,7 @@ class AbsoluteSoftmax(ClassTableLoss):
     """
 
     def row_losses(
-        self,
-        queries: Tensor,
-        targets: Tensor,
-        generator: torch.Generator | None = None,
-        weight: Tensor | None = None,
+        self, queries: Tensor, targets: Tensor, generator: torch.Generator | None = None, weight: Tensor | None = None
     ) -> RowLosses:
         """Return the losses of rows against sampled candidates."""
         if self.sampler is None:

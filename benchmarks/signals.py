@@ -70,9 +70,7 @@ COMPANDED = (  # recordings are shorter than a baseline
 )
 STUDIES = {
     "activities": Study(
-        "hapt",
-        "activity.yaml",
-        ACTIVITY_WINDOWS | {"task": "activity", "baselines": (*BASELINES, "hand_past")},
+        "hapt", "activity.yaml", ACTIVITY_WINDOWS | {"task": "activity", "baselines": (*BASELINES, "hand_past")}
     ),
     "transitions": Study(
         "hapt",
@@ -83,13 +81,7 @@ STUDIES = {
     "watch, windows": Study(
         "watch",
         "activity.yaml",
-        {
-            "task": "label",
-            "window_seconds": 4.0,
-            "hop_seconds": 2.0,
-            "features": WINDOWED,
-            "baselines": BASELINES,
-        },
+        {"task": "label", "window_seconds": 4.0, "hop_seconds": 2.0, "features": WINDOWED, "baselines": BASELINES},
         COMPANDED,
     ),
     "watch, recordings": Study(

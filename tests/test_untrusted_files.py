@@ -57,11 +57,7 @@ pytestmark = [
     pytest.mark.usefixtures("unchecked_types"),  # as users run: the type checker would speak first
 ]
 
-fuzz = settings(
-    max_examples=settings.default.max_examples,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+fuzz = settings(max_examples=settings.default.max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 MOST_BYTES = 16 * 2**20  # files here have a few hundred
 WORDS = [
     *(b"-1", b"0", b"2", b"1e308", b"nan", b"inf", b"-0", b"1_0", b"0x10", b"1.5", b"9" * 20, b"9" * 400),
@@ -272,10 +268,7 @@ def signal_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # pandas 3.1 about wfdb 4.3, which writes the record
 @fuzz
-@given(
-    which=st.sampled_from([(name, names) for names in FOLDERS for name in names]),
-    changes=edits,
-)
+@given(which=st.sampled_from([(name, names) for names in FOLDERS for name in names]), changes=edits)
 def test_signals(
     which: tuple[str, list[str]], changes: list[Edit], signal_files: dict[str, bytes], tmp_path: Path
 ) -> None:

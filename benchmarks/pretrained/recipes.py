@@ -51,12 +51,7 @@ class Recipe:
     options: Sequence[str] = ()
 
 
-PHONES = {
-    "task": "phones",
-    "folds": "speaker",
-    "features": ("c", "z", "mfcc"),
-    "baselines": ("majority", "random"),
-}
+PHONES = {"task": "phones", "folds": "speaker", "features": ("c", "z", "mfcc"), "baselines": ("majority", "random")}
 HAND_MADE = ("majority", "random", "hand")
 ACTIVITIES = {"window_seconds": 2.56, "hop_seconds": 1.28, "features": ("c", "c_stream")}
 EXERCISES = {"window_seconds": 4.0, "hop_seconds": 2.0, "features": ("c", "c_stream")}

@@ -24,18 +24,7 @@ class Badge(NamedTuple):
     reason: str
 
 
-NAMES = (
-    "saturated",
-    "biased",
-    "stalled",
-    "stale",
-    "NaN",
-    "collapsed",
-    "failed",
-    "interrupted",
-    "finished",
-    "deleted",
-)
+NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed", "interrupted", "finished", "deleted")
 
 
 def badges(run: Run, now_seconds: float) -> list[Badge]:

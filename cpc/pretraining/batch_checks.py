@@ -15,12 +15,7 @@ NUM_CHECKED_BATCHES = 1000  # the check of so many batches takes a quarter of a 
 
 
 def check_batches(
-    modality: Any,
-    model: CPC,
-    training: Training,
-    held_out: Any,
-    strategies: tuple[str, ...],
-    device: torch.device,
+    modality: Any, model: CPC, training: Training, held_out: Any, strategies: tuple[str, ...], device: torch.device
 ) -> None:
     """Check, without decoding data, that a step fits in memory and that every row of the batches has negatives.
 

@@ -45,12 +45,7 @@ class StepGraphs:
         num_replayed: number of steps that were replays.
     """
 
-    def __init__(
-        self,
-        compute: Callable[[Batch], StepResult],
-        model: CPC,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, compute: Callable[[Batch], StepResult], model: CPC, generator: torch.Generator) -> None:
         self.compute = compute
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.loss_part = model.loss_part

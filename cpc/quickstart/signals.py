@@ -90,11 +90,7 @@ RECIPE = Recipe(
     },
     heading=HEADING,
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
-    facts={
-        "corpus_minutes": "{:.0f} minutes of exercises",
-        "num_people": "{} people",
-        "num_classes": "{} exercises",
-    },
+    facts={"corpus_minutes": "{:.0f} minutes of exercises", "num_people": "{} people", "num_classes": "{} exercises"},
     representations={
         "majority": "majority",
         "hand": "hand-made",

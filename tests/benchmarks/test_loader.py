@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = {
-    "audio": {"pack", "shards", "shards fetched"},
-    "signals": {"pack", "masked", "shards", "shards fetched"},
-}
+SOURCES = {"audio": {"pack", "shards", "shards fetched"}, "signals": {"pack", "masked", "shards", "shards fetched"}}
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

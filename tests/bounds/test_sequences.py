@@ -27,12 +27,7 @@ SEQUENCES, WHOLE = Sequences(GEOMETRY, NUM_VALID, IDS, GROUPS), Sequences.of(GEO
 
 
 def scored(
-    queries: Tensor,
-    latents: Tensor,
-    sequences: Sequences,
-    strategy: str,
-    has_baseline: bool = False,
-    **options: Any,
+    queries: Tensor, latents: Tensor, sequences: Sequences, strategy: str, has_baseline: bool = False, **options: Any
 ) -> Iterator[tuple[int, ScoredRows]]:
     ids = sequences.ids if has_baseline else None
     flat = rearrange(queries, "k b t d -> (b t k) d"), rearrange(latents, "b t d -> (b t) d")

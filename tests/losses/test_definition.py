@@ -21,13 +21,7 @@ TOLERANCES = {torch.float32: {"rtol": 2e-4, "atol": 2e-5}, torch.float64: {"rtol
 SEEDS = st.integers(0, 10**6)
 DTYPES = st.sampled_from([torch.float32, torch.float64])
 # Limits of tiles under which small inputs take every path: all scores, products in C, few rows a tile.
-PATHS = st.sampled_from(
-    [
-        {},
-        {"DRAWN_BEYOND": 10**9, "TILE_ROWS": 3},
-        {"DRAWN_BEYOND": 0, "TILE_SCORES": 20},
-    ]
-)
+PATHS = st.sampled_from([{}, {"DRAWN_BEYOND": 10**9, "TILE_ROWS": 3}, {"DRAWN_BEYOND": 0, "TILE_SCORES": 20}])
 
 
 def results(path: dict[str, int], loss: Any, inputs: dict[str, Tensor], **options: Any) -> list[Any]:
@@ -51,13 +45,7 @@ def check(dtype: torch.dtype, path: dict[str, int], loss: Any, inputs: dict[str,
 @settings(max_examples=120, deadline=None)
 @given(SEEDS, DTYPES, PATHS, st.integers(1, 9), st.integers(3, 14), st.integers(1, 6), st.sampled_from([0, 1, 5]))
 def test_info_nce(
-    seed: int,
-    dtype: torch.dtype,
-    path: dict[str, int],
-    num_rows: int,
-    num: int,
-    dim: int,
-    num_negatives: int,
+    seed: int, dtype: torch.dtype, path: dict[str, int], num_rows: int, num: int, dim: int, num_negatives: int
 ) -> None:
     """With masks, padding that holds nan, log counts, a learned temperature, and all, drawn or given negatives."""
     generator = torch.Generator().manual_seed(seed)
@@ -110,12 +98,7 @@ def test_info_nce(
 @settings(max_examples=120, deadline=None)
 @given(SEEDS, DTYPES, PATHS, st.sampled_from(STRATEGIES), st.sampled_from([None, 1, 5]), st.booleans())
 def test_contrast(
-    seed: int,
-    dtype: torch.dtype,
-    path: dict[str, int],
-    strategy: str,
-    num_negatives: int | None,
-    is_shared: bool,
+    seed: int, dtype: torch.dtype, path: dict[str, int], strategy: str, num_negatives: int | None, is_shared: bool
 ) -> None:
     """With padding, files and speakers that several sequences share, skipped steps, and blocks of scores."""
     generator = torch.Generator().manual_seed(seed)

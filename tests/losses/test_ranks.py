@@ -42,10 +42,7 @@ def test_ranks_with_different_numbers_of_observations_train_as_one_process_does(
     one, several = trained(tmp_path, 2, "8", "3+5")
     compare(one, several)
     shapes, ids, alone = ([told[case] for told in several["refusals"]] for case in ("shapes", "ids", "alone"))
-    assert ["sequences of the ranks have the shapes [10], [11] in latents" in told for told in shapes] == [
-        True,
-        True,
-    ]
+    assert ["sequences of the ranks have the shapes [10], [11] in latents" in told for told in shapes] == [True, True]
     assert ["some ranks have a sequence_id" in told for told in ids] == [True, True]
     assert ["leaves 2 of 2 sequences of a batch without a negative" in told for told in alone] == [True, True]
     assert several["collapsed"] == [True, True]

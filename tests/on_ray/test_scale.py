@@ -16,9 +16,7 @@ PLACES = {"DIR": "own", "32": "2", "8": "1", "1": "0", "64": "2", "16": "2", "cu
 
 @pytest.mark.slow
 def test_ranks_and_files_are_shared_out(
-    own_audio: Path,
-    cluster: Callable[..., dict[str, str]],
-    cpc: Callable[..., subprocess.CompletedProcess[str]],
+    own_audio: Path, cluster: Callable[..., dict[str, str]], cpc: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     _, _, (pretrain,), (index, embed) = command_blocks("docs/scale.md")
     index_folder(own_audio, speaker_level=0, progress=False)

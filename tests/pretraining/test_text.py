@@ -294,10 +294,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         trainer__callbacks=[{"class_path": "cpc.probes.OnlineProbe"}],
     )
     transformer = {"class_path": "cpc.contexts.CausalTransformer", "init_args": {"dim": 16, "num_heads": 2}}
-    refused(
-        r"its state would grow with every chunk of text: set `context.window`",
-        model__context=transformer,
-    )
+    refused(r"its state would grow with every chunk of text: set `context.window`", model__context=transformer)
     transformer = {"class_path": "cpc.predictors.TransformerPredictor", "init_args": {"num_steps": 1, "num_heads": 2}}
     refused("TransformerPredictor, which reads past contexts, but batches of text", model__predictor=transformer)
     assert not (tmp_path / "refused").exists()

@@ -22,11 +22,7 @@ from cpc.quickstart.time_budget import BFLOAT16, FLOAT32, Precision, measure_ste
 )
 @pytest.mark.parametrize("has_flag", [True, False])
 def test_the_faster_precision_is_taken_whatever_the_flags_say(
-    step_seconds: dict[str, float],
-    fastest: Precision,
-    num_steps: int,
-    has_flag: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    step_seconds: dict[str, float], fastest: Precision, num_steps: int, has_flag: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds, spent = [0.0], {"bf16": [], "float32": []}  # type: ignore[var-annotated]
 

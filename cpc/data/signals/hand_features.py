@@ -12,14 +12,7 @@ from jaxtyping import Float32, Float64, Shaped
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 NUM_BANDS = 6
 ROOT = 8  # of band powers
-_PER_CHANNEL = (
-    "mean",
-    "deviation",
-    *(f"quantile {quantile}" for quantile in QUANTILES),
-    "range",
-    "crossings",
-    "slope",
-)
+_PER_CHANNEL = ("mean", "deviation", *(f"quantile {quantile}" for quantile in QUANTILES), "range", "crossings", "slope")
 _LARGEST = float(np.finfo(np.float32).max)
 _VALUES_AT_ONCE = 2**20
 

@@ -90,9 +90,7 @@ class Reader:
     """
 
     def __init__(
-        self,
-        read: Callable[[Any, int, Sequence[int]], Iterator[np.ndarray]],
-        load: Callable[[], Any] | None = None,
+        self, read: Callable[[Any, int, Sequence[int]], Iterator[np.ndarray]], load: Callable[[], Any] | None = None
     ) -> None:
         self._read, self._load = read, load
         self._content: Any = None

@@ -85,12 +85,7 @@ class TimeColumn:
     """
 
     def __init__(
-        self,
-        path: Path,
-        name: str,
-        head: Float64[np.ndarray, " n"],
-        is_dates: bool,
-        expected_hz: float | None,
+        self, path: Path, name: str, head: Float64[np.ndarray, " n"], is_dates: bool, expected_hz: float | None
     ) -> None:
         self._path, self._name = path, name
         self.sample_rate_hz: float | None = None

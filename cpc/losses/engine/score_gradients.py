@@ -170,11 +170,7 @@ def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | Non
 
 
 Form = Callable[[Tensor, Tensor, Tensor, Tensor | None], LossAndGradients]
-FORMS: dict[str, Form] = {
-    "softmax": softmax,
-    "softmax_of_odds": softmax_of_odds,
-    "logistic": logistic,
-}
+FORMS: dict[str, Form] = {"softmax": softmax, "softmax_of_odds": softmax_of_odds, "logistic": logistic}
 
 
 def log_odds_against(

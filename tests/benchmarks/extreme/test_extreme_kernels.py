@@ -8,12 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.extreme.kernels import (
-    PositiveRandomFeatures,
-    RandomMaclaurin,
-    StructuredFourier,
-    structured_block,
-)
+from benchmarks.extreme.kernels import PositiveRandomFeatures, RandomMaclaurin, StructuredFourier, structured_block
 from cpc.candidates.kernels import Quadratic
 
 DIM = 8

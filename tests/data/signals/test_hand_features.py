@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from scipy import signal
 
 from cpc.data.signals.features import HandMadeFeatures
-from cpc.data.signals.hand_features import (
-    NUM_BANDS,
-    band_edges_hz,
-    band_powers,
-    hand_feature_names,
-    hand_features,
-)
+from cpc.data.signals.hand_features import NUM_BANDS, band_edges_hz, band_powers, hand_feature_names, hand_features
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 RATE_HZ = 50.0

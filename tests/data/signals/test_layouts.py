@@ -130,11 +130,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         ({"a.csv": "-1.5,2,walk\n1,2,sit\n"}, {}, r"a.csv, line 1: -1.5 may be names of columns or the first sample"),
         ({"a.tsv": "2024-05-01 10:00:00\t1\n"}, {}, r"a.tsv, line 1: 2024-05-01 10:00:00, 1 are values, no names"),
         ({"a.csv": "time\n1\n"}, {}, r"a.csv has no channels, only the columns time"),
-        (
-            {"a.csv": "x\n1\n", "b.csv": "y\n1\n"},
-            {},
-            r"a.csv has the channels x; b.csv has y; set `channels` to",
-        ),
+        ({"a.csv": "x\n1\n", "b.csv": "y\n1\n"}, {}, r"a.csv has the channels x; b.csv has y; set `channels` to"),
         ({"a.csv": "x\n1\n"}, {"channels": ["y"]}, r"a.csv has no channel 'y', only x: name one of these, or its num"),
         ({"a.csv": "x\n1\n"}, {"channels": [1]}, r"a.csv has no channel 1, only x"),
         ({"a.csv": "x,y\n1,2\n1,2\n"}, {"channels": ["x", 0]}, r"`channels` are x, 0, but must name .* each once"),
@@ -160,11 +156,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
             r"the column 'time' steps by 0 before sample 6001",
         ),
         ({"a.csv": "time,x\nnoon,1\nnight,2\n"}, {}, r"a.csv, line 2 on: the column 'time' holds no times"),
-        (
-            {"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"},
-            {},
-            r"1 of the 1 files in .* are absent:\n  .*b.csv",
-        ),
+        ({"a.csv": "x\n1\n", "manifest.csv": "path\nb.csv\n"}, {}, r"1 of the 1 files in .* are absent:\n  .*b.csv"),
         ({"a.csv": "x\n1\n", "manifest.csv": "path\n"}, {}, r"manifest.csv has a header and no rows"),
         (
             {"a.csv": "x\n1\n", "manifest.csv": "path,split\na.csv,train\na.csv,valid\n"},
