@@ -182,8 +182,12 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
         from cpc.native.processor import prepare_processor
 
         prepare_processor()
+    from cpc.pages.report import Report
+
     result = function(**values)
-    if describe_result := getattr(module, "describe_result", None):
+    if isinstance(result, Report):
+        print(f"{result}\nwritten to {result.path}")
+    elif describe_result := getattr(module, "describe_result", None):
         print(describe_result(result, values))
 
 
