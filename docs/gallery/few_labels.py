@@ -24,8 +24,7 @@ data = {"manifest": f"{folder}/speech", "augmentation": None, "eval_batches": 4}
 small = {"encoder": {"init_args": {"dim": 128, "hidden_dim": 256}}, "context": {"init_args": {"dim": 128}}}
 models = []
 for steps in (200, 1):
-    config, run_dir = "configs/small_speech.yaml", f"{folder}/{steps}"
-    run = cpc.pretrain(config, data, run_dir=run_dir, max_steps=steps, model=small)
+    run = cpc.pretrain("configs/small_speech.yaml", data, run_dir=f"{folder}/{steps}", max_steps=steps, model=small)
     models.append(cpc.load_pretrained(run))
 pretrained, untrained = models
 
