@@ -25,6 +25,7 @@ from cpc.candidates.strategies import (
 )
 from cpc.data.device import moved
 from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import on_device
 from cpc.losses.rows import Geometry, rows_mask, rows_of
 from cpc.losses.sequences import Sequences
 
@@ -128,10 +129,10 @@ def _plan(
         num_steps=geometry.num_steps,
     )
     if draws is None:
-        return Plan(rows.on(device), None)
+        return Plan(on_device(rows, device), None)
     before = has_row[: share.own.start]
     source = RowDraws.of(*draws, rows.candidate_mask, sequence, rows.positive_index, query, before)
-    return Plan(rows.on(device), moved(source, device))
+    return Plan(on_device(rows, device), moved(source, device))
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"]) -> Float[Tensor, " M"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.candidates.samplers.sampler import hits_among, target_sets
-from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
+from cpc.data.tensors import check_finite, check_precision, check_tensor
 from cpc.losses.engine import (
     Block,
     ScoreCorrections,
@@ -78,10 +78,14 @@ def class_loss(
         check_tensor("weight", weight, "floats", (len(queries),))
         check_finite("weight", weight, least=0.0)
     targets = target_sets(targets, len(queries), len(classes))
-    check_draw(draw, targets, objective, correction)
+    hits = objective_of(objective).hits
+    if draw is None and hits:
+        raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
     if draw is not None:
-        check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
-        _check_hits(draw, targets, objective)
+        if not hits:
+            raise ValueError(f"objective={objective!r} scores every class: give no draw")
+        draw.check(len(targets), len(classes), "classes")
+        draw.check_hits(targets, hits)
     return loss_on_table(
         divide_by_temperature(queries, temperature),
         lambda ids: classes if ids is None else classes[ids],
@@ -121,7 +125,7 @@ def loss_on_table(
         return found._replace(objective=objective)
     log_count, term_weight = draw.log_count_sampled, None
     if correction == "posterior":
-        target_counts = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+        target_counts = draw.target_counts(targets)
     elif correction == "none" or form != "softmax":
         if correction == "importance":
             term_weight = (-log_count).exp()
@@ -184,50 +188,3 @@ def candidate_loss(
     options = {"form": form, "bias": bias, "target_scores": target_scores, "corrections": corrections}
     loss, loss_nats, accuracy = tiled_loss(queries, candidates, [Block(positives=own)], weight, **options)
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
-
-
-def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
-    accepted = objective_of(objective).hits
-    is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
-    is_empty = (draw.ids == 0) & is_gone  # class 0 may be a removed hit too
-    is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
-    if draw.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
-        is_empty &= is_gone.all(0)
-    if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
-        problem = "holds a row's own target"
-    elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
-        problem = "lacks a row's own target, which was removed after it was drawn"
-    else:
-        return
-    raise ValueError(
-        f"the draw {problem}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
-    )
-
-
-def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
-    """Raise ValueError on a draw that does not fit the objective or the targets."""
-    is_full = not objective_of(objective).hits
-    if draw is None:
-        if not is_full:
-            raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
-        return
-    if is_full:
-        raise ValueError(f"objective={objective!r} scores every class: give no draw")
-    draw.check(len(targets))
-    if correction != "posterior":
-        return
-    log_count_targets = draw.log_count_targets
-    if log_count_targets.numel() != targets.numel():
-        raise ValueError(
-            f"log_count_targets has the shape {tuple(log_count_targets.shape)}, the targets {tuple(targets.shape)}: "
-            "they must be equal"
-        )
-    target_counts = log_count_targets.reshape(targets.shape)
-    is_unknown = ~target_counts.isfinite() & (targets != NO_TARGET)
-    if bool(is_unknown.any()):
-        row, column = is_unknown.nonzero()[0].tolist()
-        raise ValueError(
-            f"log_count_targets of target {int(targets[row, column])} is {float(target_counts[row, column])}: "
-            "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
-            "or leave such rows out"
-        )

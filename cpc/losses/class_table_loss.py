@@ -18,7 +18,7 @@ from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.candidates.samplers.sampler import target_sets
 from cpc.config.argument_rules import Count, checked
 from cpc.losses.candidate_sets import row_weights
-from cpc.losses.class_loss import check_draw, loss_on_table
+from cpc.losses.class_loss import loss_on_table
 from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
@@ -224,11 +224,11 @@ class ClassTableLoss(Loss):
             self._refresh()
             sampler_queries = self._sampler_queries(queries.detach()) if self.sampler.needs_queries else None
             draw = self.sampler.sample(sampler_queries, self.num_sampled, targets, self.hits, generator)
+            draw.check(len(targets), self.table.num_classes, "classes")
             if self.updates_between and self.training:
                 self.is_met[draw.ids] = True
                 present = on_host[on_host != NO_TARGET].to(self.is_met.device)
                 self.is_met[present] = True
-        check_draw(draw, targets, self.objective, self.correction)
         lookup = (self._scaled(queries), self.table.vectors, self.table.biases)
         return loss_on_table(*lookup, targets, draw, self.objective, self.correction, weight)
 

@@ -124,7 +124,9 @@ class Contrastive(Loss):
             drawn = None if draws is None else draws.draw(generator)
             losses = self._score(queries, candidates, rows, drawn)
             excess = None if draws is None else draws.excess_nats
-            outputs.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size, excess))
+            outputs.append(
+                sum_by_step(losses, rows.step, rows.sequence, rows.num_steps, len(rows.candidate_mask), excess)
+            )
         return self._mix(*outputs)
 
     def _score(

@@ -177,7 +177,7 @@ def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
         (lambda: infonce(num_negatives=2.0), "num_negatives=2.0 must be a whole number"),
         (lambda: infonce(num_negatives=True), "num_negatives=True must be a whole number"),
         (lambda: infonce(negatives=torch.zeros(M, 0, dtype=torch.int64)), "number of negatives of a row=0"),
-        (lambda: infonce(temperature="0.1"), "temperature is a str"),
+        (lambda: infonce(temperature="0.1"), "temperature=.0.1. must be a number"),
         (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
         (lambda: Contrastive(skip_steps=1.0), "skip_steps=1.0 must be a whole number"),
         (lambda: classes(bias=torch.full((N,), math.inf)), "bias must be finite everywhere; it runs from inf to inf"),

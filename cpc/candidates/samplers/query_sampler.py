@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_range, check_tensor
+from cpc.data.tensors import check_indices, check_tensor
 
 
 class QuerySampler(Sampler):
@@ -71,8 +71,7 @@ class QuerySampler(Sampler):
                 embeddings.
         """
         self._check_ready()
-        check_tensor("ids", ids, "integers", ("U",))
-        check_range("ids", ids, 0, self.num_classes, "classes")
+        check_indices("ids", ids, ("U",), self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
             raise ValueError("ids repeat, but a class has one embedding: pass each id once")
         self._check_embeddings(embeddings, len(ids))

@@ -1,7 +1,7 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
 In some batches a strategy excludes most scores. Blocks are the parts of the matrix that are computed. The host makes
-the blocks of a candidate set once.
+the blocks of a candidate set once, before the set is copied to a device.
 
 M rows, N candidates, B sequences that are predicted, T targets; m and n count the rows and candidates of a block.
 """
@@ -45,14 +45,15 @@ class Block(NamedTuple):
     sequence: Tensor | None = None
     column_index: Tensor | None = None
 
-    def columns_of(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
+    def columns_of(self, negatives: Int[Tensor, "M R"] | None) -> Int[Tensor, "m R"] | None:
         """Return the columns of the negatives of this block's rows; `negatives` has candidate indices of all rows."""
-        negatives = negatives if self.rows is None else negatives[self.rows]
-        return negatives if self.column_index is None else self.column_index[negatives]
+        if negatives is None or self.rows is None or self.column_index is None:
+            return negatives
+        return self.column_index[negatives[self.rows]]
 
 
 class Layout(NamedTuple):
-    """The parts of a candidate set that the engine derives, on the device of the set.
+    """What the engine derives from a candidate set, on the device of the set.
 
     Attributes:
         blocks: blocks that hold every positive and every candidate of their rows.
@@ -70,10 +71,16 @@ _LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
 
 @torch.compiler.disable
 @torch.inference_mode(False)
+def on_device(rows: CandidateSet, device: torch.device) -> CandidateSet:
+    """Return a candidate set of the host on a device, with its layout; the host does not wait for the copies."""
+    copy = CandidateSet(**{name: moved(value, device) for name, value in vars(rows).items()})
+    _LAYOUTS[copy] = moved(_layout(rows), device)  # kept as long as the copy
+    return copy
+
+
+@torch.compiler.disable
 def layout_of(rows: CandidateSet) -> Layout:
-    """Return the layout of a candidate set. It is kept as long as the set."""
-    if rows not in _LAYOUTS:
-        _LAYOUTS[rows] = moved(_layout(rows.host or rows), rows.positive_index.device)
+    """Return the layout of a candidate set that `on_device` returned."""
     return _LAYOUTS[rows]
 
 

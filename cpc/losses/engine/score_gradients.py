@@ -45,27 +45,20 @@ class ScoreCorrections(NamedTuple):
 
 
 class LossAndGradients(NamedTuple):
-    """The losses of a tile and their derivatives by the scores.
+    """The losses of a tile and their derivatives by the scores of candidates and targets, up to a factor per row."""
 
-    Attributes:
-        loss: `[M, 1]`.
-        factor: `[M, 1]`; multiply the derivatives of the row by it.
-        score_grads: `[M, N]` derivatives by the scores of candidates.
-        target_grads: `[M, T]` derivatives by the scores of targets.
-    """
-
-    loss: Tensor
-    factor: Tensor
-    score_grads: Tensor
-    target_grads: Tensor
+    loss: Float[Tensor, "M 1"]
+    factor: Float[Tensor, "M 1"]
+    score_grads: Float[Tensor, "M N"]
+    target_grads: Float[Tensor, "M T"]
 
 
 def loss_and_gradients(
     form: str,
     scores: Float[Tensor, "M N"],
     corrections: ScoreCorrections,
-    own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
+    own: Int[Tensor, "M T"] | None = None,
     num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
     sequence: Int[Tensor, " M"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
@@ -76,21 +69,21 @@ def loss_and_gradients(
         form: a name in `FORMS`.
         scores: scores of the candidates.
         corrections: corrections of these rows.
+        targets: scores of the targets if they are not among the candidates.
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
             targets are in `score_grads`.
-        targets: scores of the targets if they are not among the candidates.
         num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or, in a softmax, counts
             of draws. None: all are candidates once.
         sequence: the row of `num_times` of each row; None: row m has row m.
         bias: added to the scores.
     """
     log_count, log_count_targets, weight, hits, width = corrections
-    assert width is not None
     if bias is not None:
         scores += bias
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
+    assert width is not None
     if num_times is not None:
         num_times = num_times if sequence is None else num_times[sequence]
         scores.masked_fill_(~num_times if num_times.dtype == torch.bool else num_times == 0, -torch.inf)
@@ -266,30 +259,6 @@ def softmax_in_place(
 
 
 ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: in float32 e^-61 and e^-30
-
-
-def add_to_softmax(
-    scores: Float[Tensor, "M N"],
-    tile_best: Float[Tensor, "M 1"],
-    best: Float[Tensor, "M 1"],
-    total: Float[Tensor, "M 1"],
-) -> tuple[Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M N"]]:
-    """Add a tile of scores to running sums of exponentials, as in online softmax (arXiv:1805.02867).
-
-    Args:
-        scores: -inf where a candidate does not belong to the row; overwritten.
-        tile_best: highest score of the tile.
-        best: highest score so far, -inf before the first candidate.
-        total: sum of exp(score - best) so far.
-
-    Returns:
-        The new `best` and `total`, the factor by which older sums shrink, and exp(score - new best) of the tile.
-    """
-    before, best = best, torch.maximum(best, tile_best)
-    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # avoids inf - inf while a row has no candidate
-    weights = flush_denormals(scores.sub_(finite).exp_())
-    shrink = (before - finite).exp()
-    return best, total * shrink + weights.sum(1, keepdim=True), shrink, weights
 
 
 def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:

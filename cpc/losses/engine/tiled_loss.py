@@ -20,7 +20,15 @@ from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
 from cpc.losses.engine.blocks import Block, layout_of
 from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiles import ROUNDINGS, choose_tiles, has_kernel, products, rounding_of, score_dtype
+from cpc.losses.engine.tiles import (
+    ROUNDINGS,
+    choose_tiles,
+    has_kernel,
+    loss_and_gradients,
+    products,
+    rounding_of,
+    score_dtype,
+)
 from cpc.losses.output import RowLosses
 
 COMPUTE = ("auto", *ROUNDINGS, "reference")
@@ -118,11 +126,7 @@ def tiled_loss(
             own = block.positives
             lengths = None if own is None else torch.linalg.vector_norm(block_candidates, dim=-1, dtype=dtype)
             num_rows = len(weight) if block.rows is None else len(block.rows)
-            tiles = choose_tiles(
-                *(block, num_rows, block_candidates, block_bias),
-                None if drawn is None else block.columns_of(drawn),
-                rounding,
-            )
+            tiles = choose_tiles(*(block, num_rows, block_candidates, block_bias, block.columns_of(drawn), rounding))
             for start in range(0, num_rows, tiles.tile_rows):
                 tile = slice(start, min(start + tiles.tile_rows, num_rows))
                 rows = tile if block.rows is None else block.rows[tile]
@@ -137,7 +141,8 @@ def tiled_loss(
                     tile_corrections = tile_corrections._replace(tie_width=width)
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], found = tiles.losses(form, scores, tile, tile_corrections, targets)
+                row_inputs = tiles.row_inputs(tile)
+                accuracy[rows], found = loss_and_gradients(form, scores, tile_corrections, targets, *row_inputs)
                 loss_nats[rows] = found.loss[:, 0]
                 row_weight = rearrange(weight[rows], "m -> m 1") * found.factor
                 if queries_grad is not None:
@@ -180,10 +185,8 @@ def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tenso
     Raises:
         ValueError: if the temperature is not one positive, finite number.
     """
-    if isinstance(temperature, Tensor) and temperature.numel() != 1:
-        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not isinstance(temperature, int | float | Tensor):
-        raise ValueError(f"temperature is a {type(temperature).__name__}; it must be a number or a tensor of one")
+    if not isinstance(temperature, int | float | Tensor) or torch.as_tensor(temperature).numel() != 1:
+        raise ValueError(f"temperature={temperature!r} must be a number or a tensor of one element")
     if not 0 < temperature < torch.inf:
         raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):

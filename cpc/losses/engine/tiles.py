@@ -5,13 +5,9 @@ On a GPU with Triton one kernel computes the losses of a tile (`kernel.py`), els
 M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts the rows of a tile.
 """
 
-import functools
-import importlib.util
-import logging
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,8 +16,8 @@ from torch import Tensor
 
 from cpc.losses.engine import score_gradients
 from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections
-from cpc.native.compiled import REAL, CFunction, compiled, source
+from cpc.losses.engine.score_gradients import LossAndGradients
+from cpc.native.compiled import REAL, CFunction, compiled, has_triton, source
 
 ROUNDINGS = ("float32", "tf32", "bf16")
 _PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}  # type: ignore[attr-defined]
@@ -32,7 +28,6 @@ GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB.
 # drawn candidates, in C, than to compute all scores. `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
 SOURCE = source("drawn.c")
-_log = logging.getLogger(__name__)
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:
@@ -57,31 +52,20 @@ def products(rounding: str, device: str) -> Iterator[None]:
     rounded to bfloat16 lose nothing in TF32.
     """
     precision = {"float32": "ieee", "tf32": "tf32", "bf16": "tf32"}[rounding] if device == "cuda" else "bf16"
-    switches = _PRODUCTS[device] if device == "cuda" or rounding == "bf16" else None
-    before = None if switches is None else switches.fp32_precision
+    is_switched = device == "cuda" or rounding == "bf16"
+    switches = _PRODUCTS[device] if is_switched else SimpleNamespace(fp32_precision=None)
+    before = switches.fp32_precision
     with torch.no_grad(), torch.autocast(device, enabled=False):
         try:
-            if switches is not None:
-                switches.fp32_precision = precision
+            switches.fp32_precision = precision
             yield
         finally:
-            if switches is not None:
-                switches.fp32_precision = before
+            switches.fp32_precision = before
 
 
 def has_kernel(scores: Tensor) -> bool:
     """Return whether the Triton kernel computes losses from scores of this device and dtype."""
-    return scores.is_cuda and scores.dtype != torch.float64 and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
-    missing = [] if importlib.util.find_spec("triton") else ["the package triton"]
-    missing += [] if shutil.which(compiler.split(" ")[0]) else ["a C compiler, which Triton needs"]
-    if missing:
-        _log.warning("losses run in torch instead of a kernel, which is slower: %s is missing", " and ".join(missing))
-    return not missing
+    return scores.is_cuda and scores.dtype != torch.float64 and has_triton()
 
 
 def choose_tiles(
@@ -114,13 +98,7 @@ class SharedTiles:
     """
 
     def __init__(
-        self,
-        block: Block,
-        num_rows: int,
-        candidates: Tensor,
-        bias: Tensor | None,
-        drawn: Tensor | None = None,
-        rounding: str = "float32",
+        self, block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, rounding: str
     ) -> None:
         self.block, self.candidates, self.bias, self.drawn = block, candidates, bias, drawn
         self.tile_rows = max(1, min(num_rows, num_tile_rows(candidates)))
@@ -131,19 +109,17 @@ class SharedTiles:
         """Return the scores `[m, N]`, which callers may overwrite."""
         return torch.mm(queries.to(self.candidates.dtype), self.candidates.T, out=self.scratch[: len(queries)])
 
-    def losses(
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        """Return accuracies, losses and score gradients; the scores are overwritten."""
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:
+        """Return `own`, `num_times`, `sequence` and `bias` of `loss_and_gradients`."""
         block = self.block
         own = None if block.positives is None else block.positives[tile]
         num_times, sequence = block.candidate_mask, None if block.sequence is None else block.sequence[tile]
         if self.drawn is not None:
             drawn, sequence = self.drawn[tile], None
             counts = torch.uint8 if drawn.shape[1] < 2**8 else torch.int16 if drawn.shape[1] < 2**15 else torch.int32
-            num_times = torch.zeros(scores.shape, dtype=counts, device=scores.device)
+            num_times = drawn.new_zeros(len(drawn), len(self.candidates), dtype=counts)
             num_times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=counts))
-        return loss_and_gradients(form, scores, corrections, own, targets, num_times, sequence, self.bias)
+        return own, num_times, sequence, self.bias
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:
         """Return score gradients times candidates, of the shape `[m, D]`."""
@@ -194,10 +170,8 @@ class DrawnTiles:
         self._multiply(SCORES, queries, self.candidates, scores)
         return scores if self.bias is None else scores.add_(self.bias[self.index])
 
-    def losses(  # noqa: D102
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        return loss_and_gradients(form, scores, corrections, torch.zeros_like(self.index[:, :1]), targets)
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return (torch.zeros_like(self.index[:, :1]),)
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         gradient = score_grads.new_empty(len(score_grads), self.candidates.shape[1])
@@ -229,10 +203,8 @@ class PerRowTiles:
         scores = torch.einsum("md,mnd->mn", queries, self.candidates)
         return scores if self.bias is None else scores.add_(self.bias)
 
-    def losses(  # noqa: D102
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        return loss_and_gradients(form, scores, corrections, None, targets)
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return ()
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         return torch.einsum("mn,mnd->md", score_grads, self.candidates)
@@ -245,7 +217,7 @@ class PerRowTiles:
 
 
 def loss_and_gradients(form: str, scores: Tensor, *arguments: Any) -> tuple[Tensor, LossAndGradients]:
-    """Return accuracies, losses and score gradients, from the kernel if it takes these scores."""
+    """Call `score_gradients.loss_and_gradients`, or the kernel if it takes these scores."""
     if not has_kernel(scores):
         return score_gradients.loss_and_gradients(form, scores, *arguments)
     from cpc.losses.engine import kernel  # Triton is not installed everywhere
