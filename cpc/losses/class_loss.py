@@ -56,10 +56,9 @@ def class_loss(
         weight: weight of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: if the objective is unknown, or does not accept the correction; if the draw is missing or
-            superfluous, or the objective does not allow the draw's treatment of hits (a draw with excluded hits looks
-            like one with removed hits); if shapes do not fit; if a target is out of range or twice in a row, or a row
-            has no target; or if the correction needs the expected count of a target and it is zero or unknown.
+        ValueError: if the objective is unknown, or does not accept the correction, the draw, or its treatment of hits
+            (excluded hits look like removed ones); if shapes do not fit; if a target is out of range or twice in a row,
+            or a row has no target; or if the correction needs the expected count of a target and it is zero or unknown.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -86,22 +85,17 @@ def class_loss(
             raise ValueError(f"objective={objective!r} scores every class: give no draw")
         draw.check(len(targets), len(classes), "classes")
         draw.check_hits(targets, hits)
-    return loss_on_table(
-        divide_by_temperature(queries, temperature),
-        lambda ids: classes if ids is None else classes[ids],
-        lambda ids: bias if bias is None or ids is None else bias[ids],
-        targets,
-        draw,
-        objective,
-        correction,
-        weight,
-    )
+
+    def lookup(ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return (classes, bias) if ids is None else (classes[ids], None if bias is None else bias[ids])
+
+    scaled = divide_by_temperature(queries, temperature)
+    return loss_on_table(scaled, lookup, targets, draw, objective, correction, weight)
 
 
 def loss_on_table(
     queries: Float[Tensor, "M D"],
-    vectors: Callable[[Tensor | None], Tensor],
-    biases: Callable[[Tensor | None], Tensor | None],
+    lookup: Callable[[Tensor | None], tuple[Tensor, Tensor | None]],
     targets: Int[Tensor, "M T"],
     draw: Draw | None,
     objective: str,
@@ -111,8 +105,8 @@ def loss_on_table(
 ) -> RowLosses:
     """Return `class_loss` of checked arguments, for tables that look up classes themselves.
 
-    The queries must already be divided by the temperature. `vectors` and `biases` return the vectors and biases of
-    class ids, or of all classes if the ids are None. `form` replaces the form of the objective.
+    The queries must already be divided by the temperature. `lookup` returns the vectors and biases of class ids, or of
+    all classes if the ids are None. `form` replaces the form of the objective.
     """
     is_target = targets != NO_TARGET
     # A missing target adds a gradient of zero to some class: choose one that gets a gradient in any case.
@@ -121,7 +115,7 @@ def loss_on_table(
     form = form or objective_of(objective).form
     if draw is None:
         corrections = ScoreCorrections(None, target_counts)
-        found = candidate_loss(queries, vectors(None), biases(None), present, corrections, form, weight)
+        found = candidate_loss(queries, *lookup(None), present, corrections, form, weight)
         return found._replace(objective=objective)
     log_count, term_weight = draw.log_count_sampled, None
     if correction == "posterior":
@@ -132,8 +126,7 @@ def loss_on_table(
         log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
     hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
     corrections = ScoreCorrections(log_count, target_counts, term_weight, hits)
-    candidates = (vectors(draw.ids), biases(draw.ids))
-    found = candidate_loss(queries, *candidates, (vectors(present), biases(present)), corrections, form, weight)
+    found = candidate_loss(queries, *lookup(draw.ids), lookup(present), corrections, form, weight)
     return found._replace(objective=objective)
 
 
@@ -148,18 +141,10 @@ def candidate_loss(
 ) -> RowLosses:
     """Return the loss of targets against candidate vectors, from a table or a bank; F = query . vector + bias.
 
+    Queries are already divided by the temperature. Candidates are shared by all rows or separate for each row. Targets
+    are vectors and biases, or indices of candidates. Log counts of +inf mark candidates and targets that do not exist.
     Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy compares F, not the
     corrected scores.
-
-    Args:
-        queries: already divided by the temperature.
-        candidates: candidate vectors, shared by all rows or separate for each row.
-        bias: biases of the candidates.
-        targets: vectors and biases of each row's targets; or the indices of the targets, if they are among the
-            candidates.
-        corrections: log counts that are subtracted from scores; they also mark candidates that do not exist.
-        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
-        weight: weight of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
     queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
@@ -181,9 +166,8 @@ def candidate_loss(
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
     corrections = ScoreCorrections(
-        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
+        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections[:4]), width
     )
-    corrections = corrections._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     options = {"form": form, "bias": bias, "target_scores": target_scores, "corrections": corrections}
     loss, loss_nats, accuracy = tiled_loss(queries, candidates, [Block(positives=own)], weight, **options)

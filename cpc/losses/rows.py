@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -80,13 +80,8 @@ def rows_mask(is_valid: Bool[Tensor, "B L"], geometry: Geometry) -> Bool[Tensor,
 def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> Rows:
     """Return the rows of a mask, in the order of `cpc.losses.contrastive.flat_queries`."""
     num_places, num_distances = has_row.shape[1:]
-    step = repeat(
-        torch.arange(geometry.num_steps),
-        "(j k) -> (j p k)",
-        j=len(geometry.directions),
-        p=num_places // len(geometry.directions),
-    )
     _, targets = geometry.latents_and_targets()
-    query = has_row.flatten().nonzero()[:, 0]
-    sequence, index = query // (num_places * num_distances), query % (num_places * num_distances)
-    return Rows(query, step[index], sequence, sequence * geometry.num_latents + targets.flatten()[index])
+    sequence, place, distance = has_row.nonzero(as_tuple=True)
+    query = (sequence * num_places + place) * num_distances + distance
+    step = place // (num_places // len(geometry.directions)) * num_distances + distance
+    return Rows(query, step, sequence, sequence * geometry.num_latents + targets[place, distance])

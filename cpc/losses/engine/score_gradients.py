@@ -26,9 +26,8 @@ class ScoreCorrections(NamedTuple):
         log_count: `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
         log_count_targets: `[M, T]`, log expected count of each target; +inf marks padding.
         term_weight: weights of the candidates' terms in a logistic loss, in the shape of `log_count`; None: all are 1.
-        hits: `[M, N]`, candidates that are targets of the row (accidental hits) and were kept. Accuracy ignores them.
-        tie_width: `[M, 1]`, largest difference of scores that tie (`tie_width`). None: computed from the targets, which
-            must be among the candidates.
+        hits: `[M, N]`, candidates that are targets of the row and were kept. Accuracy ignores them.
+        tie_width: `[M, 1]`, see `tie_width`. None: computed from the targets, which must be among the candidates.
     """
 
     log_count: Tensor | None = None
@@ -114,7 +113,7 @@ def loss_and_gradients(
 def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return -log softmax over targets and candidates, averaged over the row's targets; the scores are overwritten.
 
-    With several targets the target distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    The target distribution is uniform over several targets, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert weight is None, "in a softmax, a weight is a correction of the score"
     shares, log_total = softmax_in_place(scores, best)
@@ -149,15 +148,13 @@ def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | Non
     Every target counts as a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among
     the targets.
     """
-    candidate_terms = softplus(scores)
+    candidate_terms, score_grads = softplus(scores), scores.sigmoid_()
     if weight is not None:
         candidate_terms *= weight
+        score_grads *= weight
     is_target = targets != -torch.inf
     loss = candidate_terms.sum(1, keepdim=True)
     loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
-    score_grads = scores.sigmoid_()
-    if weight is not None:
-        score_grads *= weight
     target_grads = torch.where(is_target, -torch.sigmoid(-targets), 0)
     return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_grads), target_grads)
 
@@ -169,10 +166,9 @@ FORMS: dict[str, Form] = {"softmax": softmax, "softmax_of_odds": softmax_of_odds
 def log_odds_against(
     positive_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], log_total: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return log(sum of exp s over the negatives) minus the positive's score.
+    """Return log(sum of exp s over the negatives) minus the positive's score; nan if the positive's score overflowed.
 
     `log_total` is the log of the sum of exp(s - best) over the negatives; `best` is the highest score of a negative.
-    The result is nan if the positive's score overflowed, because the loss must not become 0.
     """
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
@@ -193,10 +189,7 @@ def accuracy_and_best(
     width: Float[Tensor, "M 1"],
     counts: Integer[Tensor, "M N"] | None = None,
 ) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """Return the accuracy of each row and the highest of the other scores, given the width of ties.
-
-    `counts` says how often a score counts as a tie; None: once.
-    """
+    """Return the accuracy of each row and the highest other score. A score ties `counts` times (None: once)."""
     best, lowest = scores.amax(1, keepdim=True), target_score - width
     num_ties = torch.zeros_like(best)
     # On a GPU, finding the rows with ties would make the host wait.
@@ -211,10 +204,7 @@ def accuracy_and_best(
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return [no other score is higher] / (1 + ties) of each row, given the highest other score and the width of ties.
-
-    `num_ties` counts the other scores that are no lower than the target's score minus the width.
-    """
+    """Return [no other score is higher] / (1 + ties). Ties are the other scores no lower than the target's - width."""
     return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
 
 
@@ -227,12 +217,8 @@ def tie_width(
     The error of a product of D terms is at most D eps / 2 times |q| |z|, in any order of summation (Higham 2002,
     Accuracy and Stability of Numerical Algorithms, eq. 3.5), so the scores of two equal vectors differ by at most
     D eps |q| |z|. Columns of the same product are summed in different orders. The width is at least 16 eps |q| |z|,
-    since an encoder rounds equal latents differently.
-
-    Args:
-        queries: queries in the dtype in which products are summed.
-        lengths: norms of the targets.
-        bias: biases of the targets.
+    since an encoder rounds equal latents differently. `lengths` and `bias` are norms and biases of the targets; the
+    queries have the dtype in which products are summed.
     """
     dtype = torch.finfo(queries.dtype)
     least = dtype.tiny**0.5  # squares of lower values underflow
@@ -247,8 +233,8 @@ def softmax_in_place(
 ) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
     """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
 
-    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite. A row without a candidate,
-    where `best` is minus infinity, has probabilities of 0 and a log of 0.
+    The largest probability is 1 / sum. A row without a candidate, where `best` is minus infinity, has probabilities of
+    0 and a log of 0.
     """
     is_empty = best == -torch.inf
     scores[:, :1].masked_fill_(is_empty, 0)
@@ -264,8 +250,7 @@ ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: in 
 def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
     """Set gradients to zero, in place, if they are so small that products with them would be denormal.
 
-    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. These
-    gradients are below e^-30 of the sum of their row, far below the precision of float32. The power is `TWO_FACTORS` if
-    a derivative is the product of two such numbers.
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The power
+    is `TWO_FACTORS` if a derivative is the product of two such numbers; both are far below the precision of float32.
     """
     return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)

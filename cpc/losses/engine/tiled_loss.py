@@ -89,18 +89,18 @@ def tiled_loss(
     """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
 
     Args:
-        queries: `[Q, D]`; their dtype may be shorter than that of the candidates. Scores and sums have the candidates'
+        queries: `[Q, D]`; their dtype may be shorter than that of the candidates.
+        candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`. Scores and sums have their
             dtype.
-        candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`.
         blocks: which rows are scored against which candidates.
         weight: weight of each row in the mean.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         query_index: `[M]`, index of each row's query; None: row m has query m.
         drawn: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
-        bias: biases that are added to the scores, `[N]` or `[M, N]`.
+        bias: added to the scores, `[N]` or `[M, N]`.
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
-        compute: how products are rounded, see `cpc.losses.info_nce`.
+        compute: see `cpc.losses.info_nce`.
     """
     inputs, dtype = (queries, candidates, bias, target_scores), candidates.dtype
     rounding = rounding_of(compute, queries.device.type, queries.dtype)
@@ -165,12 +165,8 @@ def mask_unused(
     """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
     Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. On a GPU a
-    check would make the host wait, so vectors are masked unless all are used.
-
-    Args:
-        vectors: candidates or targets.
-        is_used: the mask of the vectors that some row is scored against, or a function that returns the mask and is
-            called only if needed; None: all are used.
+    check would make the host wait, so vectors are masked unless all are used (`is_used` is None). A function that
+    returns the mask is called only if needed.
     """
     # If the sum overflows, only the pass below is wasted.
     if is_used is None or (vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite())):
