@@ -141,7 +141,7 @@ def _gathered(queries: Tensor, latents: Tensor, rows: CandidateSet, drawn: Tenso
 
 def _drawn(on: Device, rows: CandidateSet, loss: Callable[[Tensor, Tensor], Tensor], precision: str) -> Row:
     torch.manual_seed(0)
-    num_steps, size = rows.size
+    num_steps, size = rows.num_steps, len(rows.candidate_mask)
     queries = torch.randn(num_steps * size * NUM_LATENTS, DIM, device=on.device, requires_grad=True)
     latents = (torch.randn(size * NUM_LATENTS, DIM, device=on.device) / 4).requires_grad_()
 

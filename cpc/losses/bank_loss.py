@@ -30,17 +30,15 @@ def bank_loss(
     Without a draw the sum is exact and takes a pass over the bank in tiles; log N - L is that of all N candidates. With
     a draw the cost is O(m) per query. The log expected count of each candidate is then subtracted from its score, but
     not from the positive's score (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The sum Z'
-    over the draw has E[Z'] = Z, so the loss converges to that against the whole bank as m grows. Since E[log Z'] <=
-    log Z, the estimate of log N - L is too high in the mean, by about Var[Z' / Z] / 2, and is not a bound. Train with
-    draws, and measure without.
+    over the draw has E[Z'] = Z. Since E[log Z'] <= log Z, log N - L is too high in the mean, by about Var[Z' / Z] / 2,
+    and is not a bound. Train with draws, and measure without.
 
     Args:
         queries: predictions W_k c.
         positives: the latent that each query should find. Positives get a gradient, the bank does not.
         bank: the negatives.
         draw: candidates that a sampler drew for these queries from `len(bank)` classes; None: the whole bank.
-            Candidates that are separate for each query are gathered as `[M, m, D]`; shared candidates take one matrix
-            product.
+            Candidates that are separate for each query are gathered as `[M, m, D]`.
         sequence_id: the sequence of each row. Latents of the same sequence, such as a stored positive, are left out of
             Z and the draw. With -1 no latent is left out.
         temperature: divides the scores; a positive tensor of one element gets a gradient.

@@ -41,7 +41,6 @@ def class_loss(
 
     F(x, y) = q . c_y / temperature + bias_y. In a softmax the target distribution is uniform over a row's targets; in a
     logistic loss each target is a positive. A class that is drawn twice counts twice. Expected counts get no gradient.
-    docs/theory.md derives what each objective learns.
 
     Args:
         queries: a vector per row.
@@ -165,9 +164,8 @@ def candidate_loss(
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    corrections = ScoreCorrections(
-        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections[:4]), width
-    )
+    fields = (each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
+    corrections = ScoreCorrections(*fields)._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     options = {"form": form, "bias": bias, "target_scores": target_scores, "corrections": corrections}
     loss, loss_nats, accuracy = tiled_loss(queries, candidates, [Block(positives=own)], weight, **options)

@@ -36,8 +36,8 @@ class ClassTableLoss(Loss):
     that need vectors of length 1 cannot do this. If the sampler has as many dims as the table, its proposal ignores the
     biases. The loss is corrected for this, but its variance grows with the differences between biases.
 
-    The full softmax measures the model in every case. With several processes, all draw from the proposal of rank 0,
-    which sends the buffers of its sampler to the others at every step; checkpoints save the same buffers.
+    The full softmax measures the model in every case. With several processes, rank 0 sends the buffers of its sampler
+    to the others at every step; checkpoints save the same buffers.
 
     Args:
         table: the classes.
@@ -48,9 +48,9 @@ class ClassTableLoss(Loss):
         hits: a treatment of accidental hits that the objective accepts; None: its default.
         refresh_every: number of training losses between two refreshes of a sampler that reads the table. Between
             refreshes the sampler draws from the proposal of the older table; its log counts stay exact.
-        updates_between: whether such a sampler is also updated between refreshes, after each training step, for the
-            classes that were targets or candidates (of the first process), which have changed most. A training loop of
-            your own calls `watch` with its optimiser before the first loss.
+        updates_between: whether such a sampler is also updated after each training step, for the classes that were
+            targets or candidates (of the first process), which have changed most. A training loop of your own calls
+            `watch` with its optimiser before the first loss.
         skip_steps: number of latents between a context and the first latent whose class is predicted.
 
     Raises:
@@ -111,20 +111,14 @@ class ClassTableLoss(Loss):
         if sampler is None or num is None:
             raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
         self.hits = accepted(objective, "hits", hits)
-        name = type(sampler).__name__
-        if self.hits not in sampler.hits:
-            raise ValueError(
-                f"{objective} asks for hits={self.hits!r}, which {name} does not offer: choose another sampler, or "
-                f"hits among both {', '.join(objective_of(objective).hits)} and {', '.join(sampler.hits)}"
-            )
+        sampler.check_request(num, self.hits)
         if sampler.num_classes != table.num_classes:
             raise ValueError(f"the sampler draws from {sampler.num_classes} classes, the table has {table.num_classes}")
         if self.hits == "exclude" and not sampler.excludes_per_query(num):
             raise ValueError(
-                f"{objective} asks for hits='exclude', but all queries share one draw of {name} and it cannot avoid "
-                "the targets of each: build it with shared=False, or ask for hits='remove'"
+                f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__}, "
+                "which cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
             )
-        sampler.check_request(num, self.hits)
         sampler.check_left(num, int(self.hits == "exclude"))  # at least one target per row
         if isinstance(sampler, QuerySampler):
             sampler.check_table(table)
@@ -163,9 +157,8 @@ class ClassTableLoss(Loss):
         """Return the loss of finding the class k steps ahead with the query W_k c_t, for every step k and every t.
 
         There is a row for every valid t whose class k steps ahead, `labels[:, t + k - 1]`, is known (not negative). All
-        rows are one call, with one draw if the sampler shares draws. N is the number of candidates: n for the full
-        softmax; for a sampled softmax, the positive and N - 1 drawn classes. In training, a row has the weight (number
-        of ranks) / (rows of all ranks). All ranks must call this.
+        rows share one draw if the sampler shares draws. N is the number of candidates: n for the full softmax; for a
+        sampled softmax, the positive and N - 1 drawn classes. All ranks must call this.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, or no class is known.
@@ -208,8 +201,8 @@ class ClassTableLoss(Loss):
     ) -> RowLosses:
         """Return the training loss; arguments and errors are those of `class_loss`, the sampler may raise more.
 
-        Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
-        1 if the table is normalised. Targets on the host are checked without waiting for a GPU.
+        Pass queries not divided by the temperature. They are scaled to length 1 if the table is normalised. Targets on
+        the host are checked without waiting for a GPU.
         """
         on_host = target_sets(targets, len(queries), self.table.num_classes)
         targets, draw = on_host.to(queries.device, non_blocking=True), None
@@ -218,8 +211,8 @@ class ClassTableLoss(Loss):
             assert self.hits is not None
             self._refresh()
             vectors = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
-            if vectors is not None and isinstance(self.sampler, QuerySampler):
-                vectors = F.pad(vectors, (0, self.sampler.dim - self.table.dim), value=1.0)
+            if vectors is not None and isinstance(self.sampler, QuerySampler) and self.sampler.dim > self.table.dim:
+                vectors = F.pad(vectors, (0, 1), value=1.0)  # beside temperature * bias
             draw = self.sampler.sample(vectors, self.num_sampled, targets, self.hits, generator)
             draw.check(len(targets), self.table.num_classes, "classes")
             if self.updates_between and self.training:
@@ -229,14 +222,15 @@ class ClassTableLoss(Loss):
         return loss_on_table(self._scaled(queries), self.table.lookup, *options)
 
     def set_step(self, batch: int) -> None:
-        """Set the index of the next training batch, for a sampler whose proposal depends on it."""
+        """Set the index of the next training batch for the sampler."""
         if self.sampler is not None:
             self.sampler.set_step(batch)
 
     def watch(self, optimiser: Optimizer) -> None:
         """Watch the steps of the optimiser of the table, which `updates_between` needs."""
-        self.has_moved = True
-        optimiser.register_step_post_hook(self._note_step)
+        if self.updates_between:
+            self._note_step()
+            optimiser.register_step_post_hook(self._note_step)
 
     def _note_step(self, *_: Any) -> None:
         self.has_moved = True
@@ -246,10 +240,7 @@ class ClassTableLoss(Loss):
         if not isinstance(self.sampler, QuerySampler) or (self.sampler.is_ready and not self.training):
             return
         if self.updates_between and self.training and self.has_moved is None:
-            raise ValueError(
-                "updates_between=True follows the steps of the optimiser, but the loss does not know it: call "
-                "`loss.watch(optimiser)` before training"
-            )
+            raise ValueError("updates_between=True: call `loss.watch(optimiser)` before training")
         has_moved = self.updates_between and self.has_moved
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
             self.sampler.read(self.table)
@@ -268,12 +259,11 @@ class ClassTableLoss(Loss):
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
     ) -> RowLosses:
-        """Return the loss of the full softmax, the log of the perplexity, for any objective; in tiles of rows.
+        """Return the loss of the full softmax, the log of the perplexity, for any objective.
 
-        Sampled objectives without a correction learn log(P / Q) (docs/theory.md), so the log of the expected counts Q
-        is added to their scores. For distinct candidates, Q is computed as if classes were included independently, a
-        close approximation. The full and the sampled logistic loss learn log odds F, so the softmax is taken over log P
-        = log sigmoid(F).
+        Sampled objectives without a correction learn log(P / Q) (docs/theory.md), so log Q is added to their scores.
+        For distinct candidates, Q is computed as if classes were included independently, a close approximation. The
+        full and the sampled logistic loss learn log odds F, so the softmax is taken over log P = log sigmoid(F).
 
         Raises:
             ValueError: the errors of `check_exact`; also if queries or targets do not fit the table.
@@ -301,7 +291,7 @@ class ClassTableLoss(Loss):
         if counts is None:
             raise ValueError(
                 f"{self.objective} learns log(P / Q), and the proposal Q of {type(self.sampler).__name__} differs "
-                "between queries: full softmax and perplexity do not follow from its scores; choose "
-                "sampled_softmax or nce, or a sampler such as Unigram"
+                "between queries, so scores give no perplexity: choose sampled_softmax or nce, or a sampler such as "
+                "Unigram"
             )
         return counts.log().to(torch.get_default_dtype())

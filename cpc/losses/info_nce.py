@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import NegativePool
-from cpc.data.tensors import check_count, check_indices, check_precision, check_tensor
+from cpc.data.tensors import check_count, check_finite, check_indices, check_precision, check_tensor
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import divide_by_temperature, info_nce_rows, on_device, rounding_of, score_dtype
 from cpc.losses.output import RowLosses
@@ -56,8 +56,8 @@ def info_nce(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: how matrix products are rounded. `auto`: not at all on a CPU; on a GPU like `tf32`, or like `bf16` if
             the queries are bfloat16. `float32`: not at all. `tf32`: operands have 11 bits on a GPU that has TF32.
-            `bf16`: operands have 8 bits; on a GPU scores and score gradients too. Sums are float32 (log-sum-exp, and
-            sums over tiles). `reference` runs the definition, in float64 and with the whole score matrix in memory.
+            `bf16`: operands have 8 bits; on a GPU scores and score gradients too. All sums are float32. `reference`
+            runs the definition, in float64 and with the whole score matrix in memory.
 
     Raises:
         ValueError: if shapes, dtypes or devices do not fit each other, or a row has no negatives.
@@ -80,15 +80,20 @@ def info_nce(
             f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
             "move them to one device"
         )
-    _check_negatives(positives, num_candidates, num_negatives, negatives)
+    if num_negatives is not None:
+        check_count("num_negatives", num_negatives, 1)
+        if negatives is not None:
+            raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
+    if negatives is not None:
+        check_indices("negatives", negatives, (num_rows, "R"), num_candidates, "candidates")
+        check_count("the number of negatives of a row", negatives.shape[1], 1)
+        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
+            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")
     if valid is not None:
         check_tensor("valid", valid, "booleans", (num_candidates,))
     if log_count is not None:
         check_tensor("log_count", log_count, "floats", (num_candidates,))
-        if not bool(log_count.isfinite().all()):
-            raise ValueError(
-                "log_count holds values that are not finite: mark candidates that do not exist with `valid`"
-            )
+        check_finite("log_count", log_count)
     positive_index = positives.cpu().long()  # torch refuses short integers as indices
     sequence, mask = torch.zeros_like(positive_index), torch.ones(1, num_candidates, dtype=torch.bool)
     if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
@@ -109,8 +114,8 @@ def info_nce(
     has_no_negatives = mask.sum(1)[sequence] - own < 1
     if bool(has_no_negatives.any()):
         raise ValueError(
-            f"{int(has_no_negatives.sum())} of {num_rows} rows have no negative, so their loss is 0: allow more "
-            "sequences or put more of them in the batch"
+            f"{int(has_no_negatives.sum())} of {num_rows} rows have no negative: allow more sequences, or put more of "
+            "them in the batch"
         )
     weight = torch.full_like(positive_index, 1 / num_rows, dtype=torch.float64)
     rows = CandidateSet(None, positive_index, sequence, torch.zeros_like(sequence), mask, weight, num_steps=1)
@@ -121,18 +126,3 @@ def info_nce(
     compute = rounding_of(compute, queries.device.type, queries.dtype)
     scaled = divide_by_temperature(queries, temperature)
     return info_nce_rows(scaled, candidates, on_device(rows, queries.device), negatives, bias, compute)
-
-
-def _check_negatives(
-    positives: Tensor, num_candidates: int, num_negatives: int | None, negatives: Tensor | None
-) -> None:
-    if num_negatives is not None:
-        check_count("num_negatives", num_negatives, 1)
-    if negatives is None:
-        return
-    if num_negatives is not None:
-        raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
-    check_indices("negatives", negatives, (len(positives), "R"), num_candidates, "candidates")
-    check_count("the number of negatives of a row", negatives.shape[1], 1)
-    if bool((negatives == rearrange(positives, "m -> m 1")).any()):
-        raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")

@@ -20,10 +20,8 @@ from cpc.contexts.grid import columns
 class Geometry(NamedTuple):
     """The places of a sequence, and the latents that its queries predict.
 
-    Attributes:
-        shape: `(T,)` for a sequence, `(H, W)` for a grid.
-        directions: directions of time; one without a name for sequences.
-        distances: number of latents that each of the K queries of a place predicts ahead, in increasing order.
+    `shape` is `(T,)` for a sequence, `(H, W)` for a grid. A sequence has one direction, without a name. `distances` are
+    the latents that each of the K queries of a place predicts ahead, in increasing order.
     """
 
     shape: tuple[int, ...]

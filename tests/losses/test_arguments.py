@@ -61,7 +61,7 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     (info_nce, SEQUENCES | {"query_sequence": torch.zeros(M)}, "query_sequence is torch.float32"),
     (info_nce, SEQUENCES | {"allowed": torch.ones(B, B)}, "allowed is torch.float32 .* tensor of booleans"),
     *(
-        (info_nce, {"log_count": torch.zeros(N).index_fill(0, torch.tensor([5]), value)}, "log_count holds values that")
+        (info_nce, {"log_count": torch.zeros(N).index_fill(0, torch.tensor([5]), value)}, "log_count must be finite")
         for value in (math.inf, -math.inf, math.nan)
     ),
     *(

@@ -313,7 +313,7 @@ def test_hits_that_were_removed_are_refused_where_they_must_be_kept(sampler: typ
             for hits in ("keep", "remove")
         )
         class_loss(queries, classes, targets, kept, objective=name)
-        with pytest.raises(ValueError, match=f"lacks a row's own target.*but the objective accepts only hits=keep"):
+        with pytest.raises(ValueError, match=r"lacks a row's own target.*but the objective accepts only hits=keep"):
             class_loss(queries, classes, targets, removed, objective=name)
         class_loss(queries, classes, targets, removed, objective="info_nce")
 
@@ -328,7 +328,7 @@ def test_class_0_removed_from_the_last_shared_place_is_refused(name: str) -> Non
     class_loss(queries, classes, targets, empty, objective=name)
     class_loss(queries, classes, targets, empty._replace(log_count_sampled=counts), objective=name)
     removed = Draw(ids, drop_hits(ids, counts[0], targets), torch.zeros(4))
-    with pytest.raises(ValueError, match=f"lacks a row's own target.*but the objective accepts only hits=keep"):
+    with pytest.raises(ValueError, match=r"lacks a row's own target.*but the objective accepts only hits=keep"):
         class_loss(queries, classes, targets, removed, objective=name)
 
 

@@ -96,7 +96,8 @@ class QuerySampler(Sampler):
 
     def check_table(self, table: ClassTable) -> None:
         """Raise ValueError if the proposal would use other scores than the table; warn if it ignores the biases."""
-        name, can_have_bias = type(self).__name__, table.has_bias and not self.needs_normalised  # which biases change
+        name = type(self).__name__
+        can_have_bias = table.has_bias and not self.needs_normalised  # a bias changes the length
         if not table.dim <= self.dim <= table.dim + can_have_bias:
             with_bias = f", or with dim={table.dim + 1} to draw by biases too" if can_have_bias else ""
             raise ValueError(

@@ -16,11 +16,10 @@ names in `__all__`.
 from cpc.losses.engine.blocks import Block, on_device
 from cpc.losses.engine.partition import partition_loss
 from cpc.losses.engine.score_gradients import ScoreCorrections, softplus, tie_width
-from cpc.losses.engine.tiled_loss import COMPUTE, divide_by_temperature, info_nce_rows, mask_unused, tiled_loss
+from cpc.losses.engine.tiled_loss import divide_by_temperature, info_nce_rows, mask_unused, tiled_loss
 from cpc.losses.engine.tiles import rounding_of, score_dtype
 
 __all__ = [
-    "COMPUTE",
     "Block",
     "ScoreCorrections",
     "divide_by_temperature",

@@ -29,13 +29,11 @@ class Block(NamedTuple):
     Attributes:
         rows: `[m]` indices of rows; None: all rows, in order.
         columns: `[n]` indices of candidates; None: all candidates, in order.
-        positives: `[m, 1]` index of each row's positive among the columns (`[m, T]` with T targets); None: the block
-            holds no positives.
-        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence. A row's positive is
-            scored whatever the mask says. None: all columns are candidates of all rows.
+        positives: `[m, 1]` column of each row's positive (`[m, T]` with T targets); None: there are none.
+        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence, beside their positives;
+            None: everywhere.
         sequence: `[m]` index in `candidate_mask` of the sequence of each row.
-        column_index: `[N]` column of each candidate, with arbitrary values for candidates outside the block. None: the
-            columns are all candidates, in order.
+        column_index: `[N]` column of each candidate, arbitrary for candidates outside the block; None as `columns`.
     """
 
     rows: Tensor | None = None
@@ -55,15 +53,12 @@ class Block(NamedTuple):
 class Layout(NamedTuple):
     """What the engine derives from a candidate set, on the device of the set.
 
-    Attributes:
-        blocks: blocks that hold every positive and every candidate of their rows.
-        num_negatives: `[M]`, number of negatives of each row.
-        is_used: `[N]`, whether the candidate can be scored in any row; None: all can be.
+    `num_negatives` is that of each row. `is_used` says whether a candidate can be scored in any row; None: all can be.
     """
 
     blocks: tuple[Block, ...]
-    num_negatives: Tensor
-    is_used: Tensor | None
+    num_negatives: Int[Tensor, " M"]
+    is_used: Bool[Tensor, " N"] | None
 
 
 _LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
@@ -99,9 +94,8 @@ def split_scores(
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
     Candidates that are allowed to the same sequences form a class, such as the latents of a speaker. Two sequences
-    share a block if their candidates and positives are of the same classes. Scores outside the blocks, which the
-    strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one block holds the whole
-    matrix.
+    share a block if their candidates and positives are of the same classes. If blocks would save less than a tenth of
+    the scores, one block holds the whole matrix.
     """
     if len(sequence) == 0:  # all sequences of this rank are too short; sequences of other ranks may be long enough
         return ()

@@ -44,12 +44,13 @@ def loss_and_gradients(
     target_grads = torch.empty_like(given, dtype=torch.float32, memory_format=torch.contiguous_format)
     if num_rows == 0:
         return accuracy, LossAndGradients(loss[:, None], loss[:, None], scores, target_grads)
+    log_count_stride = 0 if log_count is None or len(log_count) == 1 else num_candidates  # 0: all rows share it
     with torch.cuda.device_of(scores):  # Triton launches on the current device
         inputs = (own, targets, log_count_targets, width, num_times, sequence, bias, log_count, weight, hits)
         _row[(num_rows,)](
             *(scores, loss, accuracy, target_grads),
             *map(_rows, inputs),
-            *(num_candidates, num_targets, scores.stride(0), _stride(log_count), _stride(weight)),
+            *(num_candidates, num_targets, scores.stride(0), log_count_stride),
             form=form,
             NUM_TARGETS=triton.next_power_of_2(num_targets),
             BLOCK=min(BLOCK, max(16, triton.next_power_of_2(num_candidates))),
@@ -65,11 +66,6 @@ def _rows(tensor: Tensor | None) -> Tensor | None:
         return None
     tensor = tensor.contiguous()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def _stride(tensor: Tensor | None) -> int:
-    """Return the distance of the rows of a correction; 0 if all rows share it."""
-    return 0 if tensor is None or len(tensor) == 1 else tensor.shape[1]
 
 
 def _jit(function: Callable[..., Any]) -> Any:
@@ -145,7 +141,6 @@ def _row(  # type: ignore[no-untyped-def]
     num_targets,
     scores_stride,
     log_count_stride,
-    weight_stride,
     form: tl.constexpr,
     NUM_TARGETS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -164,7 +159,7 @@ def _row(  # type: ignore[no-untyped-def]
     if log_count is not None:
         log_count += row * log_count_stride
     if term_weight is not None:
-        term_weight += row * weight_stride
+        term_weight += row * log_count_stride  # of the same shape
 
     # The targets, as a vector of a power of two.
     t = tl.arange(0, NUM_TARGETS)

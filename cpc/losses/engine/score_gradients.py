@@ -3,9 +3,8 @@
 Let p be the softmax probability of the target. The log odds against the target, log((1 - p) / p), are the log-sum-exp
 of the other scores minus the target's score. The loss is the softplus of these log odds. Its derivative by the score of
 another candidate is (1 - p) times the share of this candidate in the sum; its derivative by the target's score is -(1 -
-p). In this form large scores cancel before anything is added, and tiny losses keep their digits.
-
-No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
+p). In this form large scores cancel before anything is added, and tiny losses keep their digits. Values are read only
+on a CPU: no function here makes the host wait for a GPU.
 
 M rows, N candidates, T targets. A score of minus infinity marks a candidate or target that does not exist.
 """
@@ -71,8 +70,8 @@ def loss_and_gradients(
         targets: scores of the targets if they are not among the candidates.
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
             targets are in `score_grads`.
-        num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or, in a softmax, counts
-            of draws. None: all are candidates once.
+        num_times: how often each candidate counts for the rows of a sequence: a mask, or, in a softmax, the number of
+            its draws. None: all count once.
         sequence: the row of `num_times` of each row; None: row m has row m.
         bias: added to the scores.
     """
@@ -94,7 +93,15 @@ def loss_and_gradients(
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
     counts = None if num_times is None or num_times.dtype == torch.bool else num_times
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width, counts)
+    best, target = others.amax(1, keepdim=True), targets.amax(1, keepdim=True)
+    num_ties = torch.zeros_like(best)
+    # On a GPU, finding the rows with ties would make the host wait.
+    is_tied = (best >= target - width) & (best <= target + width)
+    tied: Any = is_tied.nonzero()[:, 0] if scores.device.type == "cpu" else slice(None)
+    is_tie = others[tied] >= (target - width)[tied]
+    ties = is_tie if counts is None else is_tie * counts[tied]
+    num_ties[tied] = ties.sum(1, keepdim=True).to(num_ties)
+    accuracy = accuracy_of(target, best, num_ties, width)[:, 0]
     if log_count is not None:
         scores -= log_count
     if counts is not None:
@@ -116,7 +123,12 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
     The target distribution is uniform over several targets, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert weight is None, "in a softmax, a weight is a correction of the score"
-    shares, log_total = softmax_in_place(scores, best)
+    is_empty = best == -torch.inf  # without another candidate, shares and the log of their total are 0
+    scores[:, :1].masked_fill_(is_empty, 0)
+    shares = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
+    log_total = -shares.amax(1, keepdim=True).log()  # of exp(score - best): the largest share is 1 / total
+    shares[:, :1].masked_fill_(is_empty, 0)
+    flush_denormals(shares, TWO_FACTORS)
     if targets.shape[1] == 1:
         loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
         return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
@@ -129,9 +141,8 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
     loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
     target_shares = torch.softmax(targets, 1)
     target_grads = (target_shares - wanted) - target_shares * factor
-    return LossAndGradients(
-        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), target_grads
-    )
+    loss = loss + (log_targets - mean_target)
+    return LossAndGradients(loss, torch.ones_like(factor), shares.mul_(factor), target_grads)
 
 
 def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
@@ -183,24 +194,6 @@ def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
     return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
 
 
-def accuracy_and_best(
-    target_score: Float[Tensor, "M 1"],
-    scores: Float[Tensor, "M N"],
-    width: Float[Tensor, "M 1"],
-    counts: Integer[Tensor, "M N"] | None = None,
-) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """Return the accuracy of each row and the highest other score. A score ties `counts` times (None: once)."""
-    best, lowest = scores.amax(1, keepdim=True), target_score - width
-    num_ties = torch.zeros_like(best)
-    # On a GPU, finding the rows with ties would make the host wait.
-    is_tied = (best >= lowest) & (best <= target_score + width)
-    tied: Any = is_tied.nonzero()[:, 0] if scores.device.type == "cpu" else slice(None)
-    is_tie = scores[tied] >= lowest[tied]
-    ties = is_tie if counts is None else is_tie * counts[tied]
-    num_ties[tied] = ties.sum(1, keepdim=True).to(num_ties)
-    return accuracy_of(target_score, best, num_ties, width)[:, 0], best
-
-
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
@@ -226,22 +219,6 @@ def tie_width(
     if bias is not None:
         largest = largest + bias.abs().amax(1, keepdim=True)
     return max(16, queries.shape[1]) * dtype.eps * largest
-
-
-def softmax_in_place(
-    scores: Float[Tensor, "M N"], best: Float[Tensor, "M 1"]
-) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
-    """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
-
-    The largest probability is 1 / sum. A row without a candidate, where `best` is minus infinity, has probabilities of
-    0 and a log of 0.
-    """
-    is_empty = best == -torch.inf
-    scores[:, :1].masked_fill_(is_empty, 0)
-    probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
-    log_total = -probabilities.amax(1, keepdim=True).log()
-    probabilities[:, :1].masked_fill_(is_empty, 0)
-    return flush_denormals(probabilities, TWO_FACTORS), log_total
 
 
 ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: in float32 e^-61 and e^-30

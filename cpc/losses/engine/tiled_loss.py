@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.config.argument_rules import Choices
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
 from cpc.losses.engine.blocks import Block, layout_of
@@ -31,7 +32,7 @@ from cpc.losses.engine.tiles import (
 )
 from cpc.losses.output import RowLosses
 
-COMPUTE = ("auto", *ROUNDINGS, "reference")
+_COMPUTE = Choices(("auto", *ROUNDINGS, "reference"))
 
 
 def info_nce_rows(
@@ -42,15 +43,12 @@ def info_nce_rows(
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "auto",
 ) -> RowLosses:
-    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
-
-    No step depends on values of tensors or waits for a GPU.
+    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU.
 
     Raises:
         ValueError: if `compute` is unknown, or would round float64 queries.
     """
-    if compute not in COMPUTE:
-        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+    _COMPUTE.check("compute", compute)
     if compute == "reference":
         return info_nce_definition(queries, candidates, rows, drawn, bias)
     dtype = score_dtype(queries)
@@ -90,8 +88,7 @@ def tiled_loss(
 
     Args:
         queries: `[Q, D]`; their dtype may be shorter than that of the candidates.
-        candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`. Scores and sums have their
-            dtype.
+        candidates: `[N, D]`, or separate for each row, `[M, N, D]`. Scores and sums have their dtype.
         blocks: which rows are scored against which candidates.
         weight: weight of each row in the mean.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
@@ -191,7 +188,7 @@ def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tenso
 
 
 def attach_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
-    """Return the scalar `loss` with known gradients by the inputs. A gradient is None if the input needs none."""
+    """Return the scalar `loss` with known gradients by the inputs, None for an input that needs none."""
     return _WithGradients.apply(loss, gradients, *inputs)
 
 
@@ -208,8 +205,8 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
         # In most cases the mean itself is differentiated, once. The factor is then 1, and gradients are neither
-        # multiplied nor copied. On a GPU gradients are always multiplied, since the host would have to wait to read the
-        # factor. A retained graph uses its gradients again, so callers get copies.
+        # multiplied nor copied. On a GPU the host would have to wait to read the factor. A retained graph uses its
+        # gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
         grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]

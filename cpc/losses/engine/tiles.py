@@ -24,8 +24,8 @@ _PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
-# On a CPU, if there are more candidates per drawn negative than this number, it is faster to multiply only with the
-# drawn candidates, in C, than to compute all scores. `python -m benchmarks.loss --rule` measures it.
+# With more candidates per drawn negative, a CPU multiplies faster with the drawn ones only, in C, than with all.
+# `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
 SOURCE = source("drawn.c")
 
@@ -48,8 +48,7 @@ def rounding_of(compute: str, device: str, dtype: torch.dtype) -> str:
 def products(rounding: str, device: str) -> Iterator[None]:
     """Compute products on a device in this rounding, whatever autocast and torch's own switches say.
 
-    On a CPU `bf16` products use its bfloat16 units, if it has any, and float32 otherwise. On a GPU, operands that were
-    rounded to bfloat16 lose nothing in TF32.
+    On a CPU `bf16` products use its bfloat16 units, if any. On a GPU, operands of 8 bits lose nothing in TF32.
     """
     precision = {"float32": "ieee", "tf32": "tf32", "bf16": "tf32"}[rounding] if device == "cuda" else "bf16"
     is_switched = device == "cuda" or rounding == "bf16"
@@ -71,11 +70,7 @@ def has_kernel(scores: Tensor) -> bool:
 def choose_tiles(
     block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, rounding: str
 ) -> "SharedTiles | PerRowTiles | DrawnTiles":
-    """Return the fastest tiles of a block.
-
-    Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`; `drawn` are `[M, R]`
-    columns of the block.
-    """
+    """Return the fastest tiles of a block; `drawn` are columns of the block, `[M, R]`."""
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias)
     is_few = drawn is not None and len(candidates) > DRAWN_BEYOND * drawn.shape[1]
@@ -89,12 +84,8 @@ def choose_tiles(
 class SharedTiles:
     """All candidates are scored in one product; those that a row does not have, or has several times, are counted.
 
-    Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, which halves the
-    memory that is read and written; sums are float32. The gradients of a tile must be computed before the scores of the
-    next tile, which overwrite its memory.
-
-    Attributes:
-        tile_rows: number of rows of a tile.
+    Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, and sums are float32.
+    The scores of the next tile overwrite the memory of a tile, which has `tile_rows` rows.
     """
 
     def __init__(
@@ -191,10 +182,7 @@ class DrawnTiles:
 
 
 class PerRowTiles:
-    """The methods of `SharedTiles`, for separate candidates of each row, `[M, N, D]`.
-
-    There is one tile, since the candidates take more memory than their scores.
-    """
+    """The methods of `SharedTiles`, for separate candidates of each row, `[M, N, D]`, in one tile."""
 
     def __init__(self, candidates: Tensor, bias: Tensor | None) -> None:
         self.candidates, self.bias, self.tile_rows = candidates, bias, max(1, len(candidates))
@@ -226,7 +214,7 @@ def loss_and_gradients(form: str, scores: Tensor, *arguments: Any) -> tuple[Tens
 
 
 def num_tile_rows(candidates: Tensor) -> int:
-    """Return the number of rows whose scores against all candidates fill a tile of this device."""
+    """Return the number of rows whose scores fill a tile of this device."""
     if not candidates.is_cuda:
         return min(TILE_ROWS, max(64, TILE_SCORES // len(candidates)))
     memory = torch.cuda.get_device_properties(candidates.device).total_memory
