@@ -53,7 +53,7 @@ class Contrastive(Loss):
         auxiliary_negatives: further strategies to train with, and the share of each in the training loss. The strategy
             `negatives` has the remaining share, and the bound. With `{"sequence_only": 0.75}` and `negatives="mixed"`,
             three quarters of the loss teach what is said, one quarter who speaks.
-        skip_steps: see `Loss`.
+        skip_steps: number of latents between a context and the first latent that it predicts, see `Loss`.
 
     Attributes:
         plans: the plan of each strategy in the last call. A CUDA graph of the call must hold them.
@@ -118,9 +118,8 @@ class Contrastive(Loss):
             drawn = None if draws is None else draws.draw(generator)
             losses = self._score(queries, candidates, rows, drawn)
             excess = None if draws is None else draws.excess_nats
-            outputs.append(
-                sum_by_step(losses, rows.step, rows.sequence, rows.num_steps, len(rows.candidate_mask), excess)
-            )
+            size = (rows.num_steps, len(rows.candidate_mask))
+            outputs.append(sum_by_step(losses, rows.step, rows.sequence, *size, excess))
         main, *auxiliary = outputs
         if not auxiliary:
             return main

@@ -45,9 +45,10 @@ class Block(NamedTuple):
 
     def columns_of(self, negatives: Int[Tensor, "M R"] | None) -> Int[Tensor, "m R"] | None:
         """Return the columns of the negatives of this block's rows; `negatives` has candidate indices of all rows."""
-        if negatives is None or self.rows is None or self.column_index is None:
-            return negatives
-        return self.column_index[negatives[self.rows]]
+        if negatives is None:
+            return None
+        negatives = negatives if self.rows is None else negatives[self.rows]
+        return negatives if self.column_index is None else self.column_index[negatives]
 
 
 class Layout(NamedTuple):
