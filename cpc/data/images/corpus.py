@@ -1,7 +1,4 @@
-"""The images of a source, cut to squares for training and evaluation: patches or whole images, augmented by a key.
-
-B images, C channels, S image side.
-"""
+"""The images of a source, cut to squares: patches or whole images, augmented by a key. B images, C channels, S side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +38,8 @@ class ImageDataset(Dataset[Batch]):
         rows: `[n]` rows of the table.
         image_size: side of the square that is cut out of each image.
         augmentation: cut and augmentation of patches; None: `x` holds whole images.
-        chance: the random changes, by key. `none`: images are cut in the middle; `images`: images are cut at random
-            places and mirrored at random; `patches`: patches are augmented as well.
+        chance: `none`: images are cut in the middle; `images`: at random places, and mirrored at random; `patches`:
+            patches are augmented as well.
         flip: mirror half of the images.
         split: split of the corpus, for messages.
         num_latents: latents (patches) of an image.
@@ -100,10 +97,6 @@ class ImageDataset(Dataset[Batch]):
         """Return the central squares of all images, in [0, 1]."""
         return replace(self, augmentation=None, chance="none").all_images().x
 
-    def subset(self, chosen: np.ndarray) -> "ImageDataset":
-        """Return only these images, in this order."""
-        return replace(self, rows=self.rows[chosen])
-
     def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)
@@ -120,13 +113,8 @@ class ImageDataset(Dataset[Batch]):
 class ImageCorpus(MapStyleCorpus):
     """Images by split. The first access to `images` reads pixels; `check` does not.
 
-    Args:
-        options: a `cpc.data.Images`.
-        encoder: an encoder, or an object with its `grid`, `num_channels`, `fully_convolutional` and `pixel_mean`.
-        table: names, labels and splits of all images.
-
-    Raises:
-        ValueError: if sizes and grid do not fit, or if patches are augmented for a fully convolutional encoder.
+    `options` is a `cpc.data.Images`, `encoder` an encoder, or an object with its `grid`, `num_channels`,
+    `fully_convolutional` and `pixel_mean`. Patches cannot be augmented for a fully convolutional encoder.
     """
 
     options: Any
@@ -170,11 +158,7 @@ class ImageCorpus(MapStyleCorpus):
         return pack_images(self.table, size, num_channels, options.cache_dir, skip_bad=options.skip_bad)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Return the rows of a split whose images were not skipped; None: of all splits.
-
-        Raises:
-            ValueError: if the split has no such image.
-        """
+        """Return the rows of a split whose images were not skipped; None: of all splits. There must be one."""
         rows, skipped = self.table.rows(split), self.images.skipped
         usable = rows[~np.isin(rows, list(skipped))]
         if not len(usable):

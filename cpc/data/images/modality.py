@@ -83,13 +83,8 @@ class Images(MapStyleModality):
                 f"{type(trunk).__name__} would count its edge as a gradient: set `augmentation` to none, or choose "
                 "another `encoder.trunk`"
             )
-        side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
-        if side <= furthest:
-            raise ValueError(
-                f"`image_size`={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
-                "rows ahead: lower `predictor.num_steps` (or the last of "
-                "`predictor.steps`) or `loss.skip_steps`, or cut finer patches"
-            )
+        side = model.encoder.grid.side(self.image_size)
+        self.check_reach(model, side, f"`image_size`={self.image_size} gives {side} rows of patches")
         skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
         if model.steps[0].k <= overlapping:
             warnings.warn(

@@ -29,14 +29,8 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
     Unicode.
 
-    Args:
-        counts: number of occurrences of each chunk.
-        alphabet: the characters, which are the first symbols.
-        num_symbols: number of different symbols, including characters. The result has fewer symbols if no adjacent
-            symbols are left to merge.
-
-    Raises:
-        ValueError: if `tokenizers` is not installed.
+    `counts` has the number of occurrences of each chunk, `alphabet` the characters, which are the first symbols. The
+    result has fewer than `num_symbols` different symbols if no adjacent symbols are left to merge.
     """
     package = _tokenizers()
     learner = package.Tokenizer(package.models.BPE())
@@ -47,15 +41,7 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
 
 
 class BytePairs:
-    """Splits lines into subwords by a list of merges.
-
-    Args:
-        symbols: all symbols, including characters; other characters become `<unk>`.
-        merges: merges of `learn_merges`, applied in their order.
-
-    Raises:
-        ValueError: if `tokenizers` is not installed, or a merge is not made of the symbols.
-    """
+    """Splits lines into subwords by the merges of `learn_merges`; characters that are no symbol become `<unk>`."""
 
     def __init__(self, symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> None:
         ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([UNKNOWN, *symbols]))}
@@ -102,9 +88,8 @@ class Vocabulary:
         segmentation: version of the rules in `cpc.data.text.segmentation` that segmented the training text. It is 1 for
             descriptions without a version; version 1 cut words at every mark.
 
-    Raises:
-        ValueError: if symbols repeat or lack `<eos>` or `<unk>`, or if symbols of version 1 are not in normal form C or
-            would be cut in another way by later versions.
+    Symbols that repeat, or lack `<eos>` or `<unk>`, are a ValueError, as are symbols of version 1 that later versions
+    would cut in another way.
     """
 
     def __init__(
@@ -157,15 +142,10 @@ class Vocabulary:
 def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, lower_case: bool = False) -> Vocabulary:
     """Build the vocabulary of the `num_tokens` most frequent symbols of a training text, including `<eos>` and `<unk>`.
 
-    Args:
-        lines: lines of the training split.
-        tokens: `whitespace`, `words` or `subwords`; see `Vocabulary`.
-        num_tokens: size of the vocabulary. `<unk>` replaces rare words, so that `<unk>` occurs in training.
-        lower_case: True to convert the text to lower case first.
+    `<unk>` replaces rare words, so that it occurs in training. `tokens` and `lower_case` are those of `Vocabulary`.
 
     Raises:
-        ValueError: if the lines hold no token or too few different tokens, or if `num_tokens` is less than the number
-            of characters of a vocabulary of subwords.
+        ValueError: if the text has too few different tokens, or more characters than `num_tokens` subwords.
     """
     split = _SPLITTERS[tokens]
     counts: Counter[str] = Counter()
@@ -223,11 +203,7 @@ def _sort_symbols(counts: dict[str, int]) -> list[str]:
 
 
 def encoder_vocabulary(encoder: Any) -> Vocabulary:
-    """Return the vocabulary with which an encoder of tokens was trained.
-
-    Raises:
-        ValueError: if the encoder holds no vocabulary, or one that cannot be read.
-    """
+    """Return the vocabulary with which an encoder of tokens was trained."""
     if encoder.vocabulary is None:
         raise ValueError("the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain")
     try:
