@@ -59,10 +59,6 @@ def open_environment(name: str, **options: Any) -> Any:
     Args:
         name: name of the environment.
         options: further arguments of `gymnasium.make`; paths of files must be absolute.
-
-    Raises:
-        ValueError: if Gymnasium, the environment's package or the environment is not installed, or the environment
-            does not accept an option.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
     try:
@@ -83,39 +79,25 @@ def open_environment(name: str, **options: Any) -> Any:
 
 
 def open_policy(class_path: str, action_space: Any) -> Policy:
-    """Build the policy of a class path for an action space; `random` is `RandomPolicy`.
-
-    Raises:
-        ValueError: if there is no such class, or its instances do not follow the protocol `Policy`.
-    """
+    """Build the policy of a class path for an action space; `random` is `RandomPolicy`."""
     if class_path == "random":
         return RandomPolicy(action_space)
     module, _, name = class_path.rpartition(".")
     try:
         policy = getattr(importlib.import_module(module), name)(action_space)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"`policy` {class_path!r}: {error}; give `random`, or the class path PACKAGE.MODULE.CLASS of a policy "
-            "whose constructor takes an action space"
-        ) from error
+        raise ValueError(f"`policy` {class_path!r}: {error}; give `random`, or a policy's class path") from error
     if not isinstance(policy, Policy):
         raise ValueError(f"`policy` {class_path!r} has no begin(seed) or cannot be called with an observation")
     return policy
 
 
 def picture_key(space: Any) -> str | None:
-    """Return the key of the picture in observations that are dictionaries; None if the observation is the picture.
-
-    Raises:
-        ValueError: if there is no picture, or more than one.
-    """
+    """Return the key of the only picture in observations that are dictionaries; None if they are the picture."""
     parts = space.spaces if hasattr(space, "spaces") and isinstance(space.spaces, dict) else {None: space}
     keys = [key for key, part in parts.items() if _is_picture(part)]
     if len(keys) != 1:
-        raise ValueError(
-            "the environment's observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not "
-            f"{space}"
-        )
+        raise ValueError(f"observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not {space}")
     return keys[0]
 
 

@@ -50,10 +50,6 @@ def record(
         options: further arguments of `gymnasium.make`, such as {frameskip: 1} for every frame of Atari instead of every
             fourth.
         progress: show a progress bar.
-
-    Raises:
-        ValueError: if the folder exists, the environment cannot be made or shows no picture, or an option is out of
-            range.
     """
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)
