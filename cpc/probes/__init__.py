@@ -20,7 +20,7 @@ _HOME_OF = {
     "Task": "task",
     "Tracker": "tracker",
     "fit_probe": "fit",
-    "format_report": "tables",
+    "format_report": "record",
     "open_probe_data": "open",
     "probe": "report",
     "train_supervised": "supervised",

@@ -3,7 +3,6 @@
 n examples, D feature dim, Y classes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated
@@ -11,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -19,22 +19,14 @@ from cpc.probes.results import Answers, answer_by_likelihood
 from cpc.probes.task import Examples
 
 BLOCK_ROWS = 4096
-_HIDDEN_LAYER_DEFAULTS = {
-    "hidden_dim": 512,
-    "num_seeds": 3,
-    "num_epochs": 20,
-    "min_steps": 1000,
-    "batch_size": 1024,
-    "learning_rate": 0.001,
-}
+_HIDDEN_LAYER_DEFAULTS = {"hidden_dim": 512, "num_seeds": 3}
 
 
 @dataclass(frozen=True)
 class ProbeProtocol:
     """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the defaults.
 
-    The linear probe is solved to its optimum. Its only setting is the penalty `l2`; all other settings except `hidden`
-    apply only to a hidden layer.
+    The linear probe is solved to its optimum; its only setting is the penalty `l2`.
 
     Args:
         hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
@@ -44,23 +36,12 @@ class ProbeProtocol:
         hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
         num_seeds: number of probes with a hidden layer, which differ in initial weights and order of examples; 3 if not
             given.
-        num_epochs: minimum passes over the training examples; 20 if not given.
-        min_steps: minimum steps; small training parts get more passes. 1000 if not given.
-        batch_size: examples per step; 1024 if not given.
-        learning_rate: Adam's initial rate, which falls to zero along a cosine; 0.001 if not given.
-
-    Raises:
-        ValueError: if a value is out of range, or a setting of a hidden layer is given for the linear probe.
     """
 
     hidden: Annotated[int, Range(0, 1)] = 0
     l2: Positive | None = None
     hidden_dim: Count | None = None
     num_seeds: Count | None = None
-    num_epochs: Count | None = None
-    min_steps: Count | None = None
-    batch_size: Count | None = None
-    learning_rate: Positive | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -76,24 +57,29 @@ class ProbeProtocol:
 
 
 class Probe(nn.Module):
-    """A classifier of features, with hidden layers of these widths; the weights of the last layer start at zero."""
+    """A classifier of features, with a hidden layer of `hidden_dim` or none; weights of the last layer start at zero.
+
+    With `is_layer_normed` features pass a LayerNorm without weights first.
+    """
 
     def __init__(
         self,
         dim: int,
         num_classes: int,
-        hidden_dims: Sequence[int] = (),
+        hidden_dim: int | None = None,
         l2: float | None = None,
         generator: torch.Generator | None = None,
+        *,
+        is_layer_normed: bool = False,
     ) -> None:
         super().__init__()
-        self.l2 = l2
-        widths = [dim, *hidden_dims, num_classes]
+        self.l2, self.is_layer_normed = l2, is_layer_normed
+        widths = [dim, num_classes] if hidden_dim is None else [dim, hidden_dim, num_classes]
         self.weights = nn.ParameterList()
         self.biases = nn.ParameterList()
         for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
             weight = torch.zeros(output_dim, input_dim)
-            if i < len(hidden_dims):
+            if i < len(widths) - 2:
                 nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(torch.zeros(output_dim)))
@@ -104,6 +90,7 @@ class Probe(nn.Module):
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         """Return unnormalised log-probabilities of the classes."""
+        x = F.layer_norm(x, x.shape[-1:]) if self.is_layer_normed else x
         hidden = x if x.is_sparse_csr else (x - self.mean) * self.scale
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
@@ -132,3 +119,37 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     mean = mean + shift
     is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
     return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
+
+
+_TEMPERATURE = 0.07  # temperature of Wu et al. 2018
+
+
+def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
+    """Predict the most frequent class of the training examples.
+
+    Counts start at one, so that the likelihood of a class without training examples is above zero.
+    """
+    counts = torch.from_numpy(np.bincount(train.labels, minlength=num_classes) + 1).double()
+    log_share = (counts / counts.sum()).log()
+    return [answer_by_likelihood(lambda x: log_share.expand(len(x), -1), test)]
+
+
+def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> list[Answers]:
+    """Predict classes by a weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
+
+    Similarity is the cosine of features centred on the training mean. A neighbour votes with the weight
+    exp(similarity / 0.07). The likelihood of a class is its share of the votes. One more vote, with the weight of the
+    weakest neighbour, is spread evenly over all classes. If there are fewer training examples, all vote.
+    """
+    values = train.read(slice(None))
+    mean = values.double().mean(0).float()
+    bank, classes = F.normalize(values - mean, dim=1), torch.from_numpy(train.labels)
+
+    def log_shares(x: Tensor) -> Tensor:
+        similarity, nearest = (F.normalize(x - mean, dim=1) @ bank.T).topk(min(num_neighbours, len(bank)), 1)
+        weights = ((similarity - similarity[:, :1]) / _TEMPERATURE).exp()
+        votes = repeat(weights[:, -1] / num_classes, "m -> m y", y=num_classes).clone()
+        votes.scatter_add_(1, classes[nearest], weights)
+        return (votes / votes.sum(1, keepdim=True)).log()
+
+    return [answer_by_likelihood(log_shares, test)]

@@ -72,12 +72,8 @@ def embed(
     Returns:
         The files written.
 
-    Raises:
-        ValueError: if the modality cannot be probed, a path is missing, a folder has no files of the modality, two
-            inputs have the same output, outputs exist already, or the device cannot be used. These exceptions are
-            raised before files are written. Without `skip_bad` also if a file is bad or has features that are not
-            finite; the files before it are written already. `num_ray_workers` adds the errors of
-            `cpc.on_ray.spread.spread`.
+        ValueError: before files are written, if the modality cannot be probed, a path is missing, two inputs have the
+            same output, outputs exist already, or the device cannot be used. Without `skip_bad` also if a file is bad.
     """
     if num_ray_workers is not None and ":" in device:
         raise ValueError(f"`device`={device}: each Ray worker has its own GPU; write {device.partition(':')[0]}")

@@ -31,14 +31,11 @@ class OnlineProbe(pl.Callback):
     so training of the model is bit for bit the same with and without the probe.
 
     Args:
-        task: a task of the data. Audio has `speaker` and `phones` (needs `data.alignments`), for every frame; images
-            have `class`, from the mean over their patches. Labels come from `Batch.group_id` if the classes are the
-            groups of the data, such as speakers, and from `Batch.labels` otherwise.
+        task: a task of the data with at least two classes. Audio has `speaker` and `phones` (needs `data.alignments`),
+            for every frame; images have `class`, from the mean over their patches. Labels come from `Batch.group_id` if
+            the classes are the groups of the data, such as speakers, and from `Batch.labels` otherwise.
         features: contexts `c` or latents `z`.
         learning_rate: learning rate of Adam.
-
-    Raises:
-        ValueError: if `features` is unknown. Before training: if the data lack the task or have fewer than two classes.
     """
 
     @checked

@@ -18,10 +18,9 @@ from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import NETWORKS, Comparison
 from cpc.probes.open import build_untrained, open_probe_data
-from cpc.probes.record import REPORT_NAME, heading, read_report
+from cpc.probes.record import REPORT_NAME, format_report, heading, plot_label_efficiency, read_report
 from cpc.probes.store import Extraction
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
-from cpc.probes.tables import format_report, plot_label_efficiency
 from cpc.probes.task import SHARE, Task
 
 CURVE_NAME = "label_efficiency.png"

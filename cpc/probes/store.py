@@ -5,6 +5,7 @@ R vectors of all observations, D feature dim.
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from cpc.config.argument_rules import Device, NonNegative, check_fields
@@ -34,8 +36,6 @@ class Extraction:
         skip_bad: leave out files that cannot be used, and count them.
         progress: show progress bars.
 
-    Raises:
-        ValueError: if `scratch_dir` is not a folder, `max_ram_gb` is negative, or the device cannot be used.
     """
 
     device: Device = "auto"
@@ -51,9 +51,7 @@ class Extraction:
         check_fields(self)
         object.__setattr__(self, "device", find_device(self.device))
         if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
-            raise ValueError(
-                f"scratch_dir={str(self.scratch_dir)!r} is not a folder: create it, or name another folder"
-            )
+            raise ValueError(f"scratch_dir={str(self.scratch_dir)!r} is not a folder: create it, or name another")
 
     def record(self) -> dict[str, Any]:
         """Return the settings that `probe.json` records."""
@@ -83,9 +81,7 @@ class FeatureStore:
     ) -> "FeatureStore":
         """Extract the features of every observation; `name` returns its name for messages.
 
-        Raises:
-            ValueError: if no observation has a vector, or features are not finite. The message names an observation.
-            OSError: if the disk cannot hold the temporary files.
+        One observation must have a vector, and all features must be finite. An OSError if the disk is too small.
         """
         title = " ".join(extractor.dims)
         num_vectors = extractor.num_vectors(rows)
@@ -94,15 +90,12 @@ class FeatureStore:
                 f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
                 f"a single vector of {title}"
             )
-        dtypes = {
-            feature: np.dtype(extraction.dtype or extractor.dtypes.get(feature, "float32"))
-            for feature in extractor.dims
-        }
+        chosen = {name: extraction.dtype or extractor.dtypes.get(name, "float32") for name in extractor.dims}
+        dtypes = {name: np.dtype(dtype) for name, dtype in chosen.items()}
         shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in extractor.dims.items()}
-        num_bytes = sum(rows * dim * dtypes[feature].itemsize for feature, (rows, dim) in shapes.items())
-        folder = (
-            None if num_bytes <= round(1e9 * extraction.max_ram_gb) else _scratch(num_bytes, extraction.scratch_dir)
-        )
+        num_bytes = sum(num * dim * dtypes[feature].itemsize for feature, (num, dim) in shapes.items())
+        is_large = num_bytes > round(1e9 * extraction.max_ram_gb)
+        folder = _scratch(num_bytes, extraction.scratch_dir) if is_large else None
         values = {feature: _allocate(shape, dtypes[feature], folder) for feature, shape in shapes.items()}
         store = cls(extractor, rows, num_vectors, values)
         num_threads, num_workers = torch.get_num_threads(), extractor.num_workers
@@ -139,6 +132,15 @@ class FeatureStore:
     def span(self, row: int) -> slice:
         """Return the slice of the vectors of an observation."""
         return self._spans[row]
+
+
+def as_tensor(rows: Any) -> Tensor:
+    """Return rows of stored features as a tensor; sparse features become CSR, which probes do not standardise."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows)
+    with warnings.catch_warnings(action="ignore"):  # ignore torch's warning that CSR is in beta
+        indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+        return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)
 
 
 def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:

@@ -24,7 +24,7 @@ from cpc.data.modality import Modality
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, Task, fit_probe, format_report, train_supervised
 from cpc.probes.report import _draw_curves, probe
-from cpc.probes.tables import plot_label_efficiency
+from cpc.probes.record import plot_label_efficiency
 
 BOUND = {
     "schema": 1,
@@ -246,7 +246,7 @@ def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
 
     measure()
     before = (tmp_path / "reports" / "report.json").read_bytes()
-    monkeypatch.setattr("cpc.probes.tables.results_table", lambda _: 1 / 0)
+    monkeypatch.setattr("cpc.probes.record.results_table", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measure()
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]

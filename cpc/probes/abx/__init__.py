@@ -4,8 +4,7 @@
 triplets, `errors.py` counts and averages errors, `command.py` is `cpc abx`.
 """
 
-from cpc.probes.abx.errors import ABXError, abx_errors
+from cpc.probes.abx.errors import ABXError, ABXProtocol, abx_errors
 from cpc.probes.abx.items import Spans, frames_of_items
-from cpc.probes.abx.triplets import ABXProtocol
 
 __all__ = ["ABXError", "ABXProtocol", "Spans", "abx_errors", "frames_of_items"]

@@ -19,9 +19,8 @@ from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
 from cpc.model import CPC
-from cpc.probes.abx.errors import abx_errors
+from cpc.probes.abx.errors import ABXProtocol, abx_errors
 from cpc.probes.abx.items import frames_of_items, locate
-from cpc.probes.abx.triplets import ABXProtocol
 from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, add_seconds, heading, read_report
 from cpc.probes.store import Extraction, FeatureStore
@@ -55,6 +54,8 @@ def abx(
         model_folder: a model folder, or a run folder that holds one.
         items: item file of `cpc data items`, libri-light or ZeroSpeech.
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
+        items: item file of `cpc data items`, libri-light or ZeroSpeech.
+        data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
         features: features of the model (c, z) and hand-made features (mfcc, logmel); c z mfcc if not given.
         baselines: random (the architecture untrained) and hand-made features; an empty list for no baselines.
         train_split: split whose statistics standardise hand-made features and the input of untrained models; all files
@@ -65,14 +66,13 @@ def abx(
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
-        The whole report. `abx[NAME]["results"]` has an entry for each feature, with the keys `within` and `across`. The
-        value of a key is the record of an `ABXError`, or None if there is no triplet. NAME is the stem of the item file
-        with the settings that differ from the default protocol, such as `dev` or `dev, context any`.
+        The whole report. `abx[NAME]["results"]` has an entry for each feature, with the keys `within` and `across`: the
+        record of an `ABXError`, or None if there is no triplet. NAME is the stem of the item file with the settings
+        that differ from the default protocol, such as `dev` or `dev, context any`.
 
     Raises:
-        ValueError: if the item file is damaged, names files that the data lack, or has no triplet; if a name is
-            unknown; if an item begins or ends after the end of its file; if the report has results of another item
-            file under the same name. All these exceptions are raised before features are computed.
+        ValueError: before features are computed, if the item file is damaged, names files that the data lack, or has no
+            triplet, or the report has results of another item file under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -189,8 +189,7 @@ def format_abx(record: Mapping[str, Any]) -> str:
 
 def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
     """Return the item file's stem with the settings that differ from the default protocol."""
-    default = asdict(ABXProtocol())
-    changes = [f"{option} {protocol[option]}" for option in default if protocol[option] != default[option]]
+    changes = [f"{name} {protocol[name]}" for name, value in asdict(ABXProtocol()).items() if protocol[name] != value]
     return ", ".join([Path(items["file"]).stem, *changes])
 
 
