@@ -26,10 +26,9 @@ from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.fit import fit_probe
-from cpc.probes.open import build_untrained, open_probe_data
 from cpc.probes.report import probe
 from cpc.probes.results import summarise
-from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.store import Extraction, FeatureStore, build_untrained, open_probe_data
 from cpc.probes.task import Task
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "signals"

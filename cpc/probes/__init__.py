@@ -21,7 +21,7 @@ _HOME_OF = {
     "Tracker": "tracker",
     "fit_probe": "fit",
     "format_report": "record",
-    "open_probe_data": "open",
+    "open_probe_data": "store",
     "probe": "report",
     "train_supervised": "supervised",
 }

@@ -1,11 +1,6 @@
-"""Probes: linear classifiers, or networks with one hidden layer, of standardised features.
-
-n examples, D feature dim, Y classes.
-"""
+"""Classifiers of features: linear probes, nearest neighbours, frequencies. n examples, D feature dim, Y classes."""
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,75 +9,38 @@ from einops import repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Positive, Range, check_fields
+from cpc.config.argument_rules import Positive, check_fields
 from cpc.probes.results import Answers, answer_by_likelihood
 from cpc.probes.task import Examples
 
 BLOCK_ROWS = 4096
-_HIDDEN_LAYER_DEFAULTS = {"hidden_dim": 512, "num_seeds": 3}
+_TEMPERATURE = 0.07  # temperature of Wu et al. 2018
 
 
 @dataclass(frozen=True)
 class ProbeProtocol:
-    """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the defaults.
-
-    The linear probe is solved to its optimum; its only setting is the penalty `l2`.
+    """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the default.
 
     Args:
-        hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
         l2: weight of the penalty. The objective is the sum of the losses plus l2 / 2 times the sum of the squared
             weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, the weight is
-            chosen on held-out groups of the training part; with a hidden layer the default is 1.
-        hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
-        num_seeds: number of probes with a hidden layer, which differ in initial weights and order of examples; 3 if not
-            given.
+            chosen on held-out groups of the training part.
     """
 
-    hidden: Annotated[int, Range(0, 1)] = 0
     l2: Positive | None = None
-    hidden_dim: Count | None = None
-    num_seeds: Count | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name, default in (_HIDDEN_LAYER_DEFAULTS | {"l2": 1.0}).items():
-            value = getattr(self, name)
-            if self.hidden and value is None:
-                object.__setattr__(self, name, default)
-            elif not self.hidden and value is not None and name != "l2":
-                raise ValueError(
-                    f"{name}={value} applies only to a hidden layer, because the linear probe is solved, not trained: "
-                    "leave it out, or set `hidden` to 1"
-                )
 
 
 class Probe(nn.Module):
-    """A classifier of features, with a hidden layer of `hidden_dim` or none; weights of the last layer start at zero.
+    """A linear classifier of standardised features; with `is_layer_normed`, of features after a LayerNorm."""
 
-    With `is_layer_normed` features pass a LayerNorm without weights first.
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        hidden_dim: int | None = None,
-        l2: float | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        is_layer_normed: bool = False,
-    ) -> None:
+    def __init__(self, dim: int, num_classes: int, l2: float | None = None, *, is_layer_normed: bool = False) -> None:
         super().__init__()
         self.l2, self.is_layer_normed = l2, is_layer_normed
-        widths = [dim, num_classes] if hidden_dim is None else [dim, hidden_dim, num_classes]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
-            weight = torch.zeros(output_dim, input_dim)
-            if i < len(widths) - 2:
-                nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-            self.weights.append(nn.Parameter(weight))
-            self.biases.append(nn.Parameter(torch.zeros(output_dim)))
+        self.weight = nn.Parameter(torch.zeros(num_classes, dim))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
         self.mean: Tensor
         self.scale: Tensor
         self.register_buffer("mean", torch.zeros(dim))
@@ -91,10 +49,7 @@ class Probe(nn.Module):
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         """Return unnormalised log-probabilities of the classes."""
         x = F.layer_norm(x, x.shape[-1:]) if self.is_layer_normed else x
-        hidden = x if x.is_sparse_csr else (x - self.mean) * self.scale
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
-        return hidden
+        return F.linear(x if x.is_sparse_csr else (x - self.mean) * self.scale, self.weight, self.bias)
 
     @torch.inference_mode()
     def answer(self, test: Examples) -> Answers:
@@ -119,9 +74,6 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     mean = mean + shift
     is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
     return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
-
-
-_TEMPERATURE = 0.07  # temperature of Wu et al. 2018
 
 
 def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:

@@ -13,10 +13,9 @@ from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
 from cpc.probes.classifier import ProbeProtocol, answer_by_frequency, answer_by_neighbours
 from cpc.probes.fit import fit_probe
-from cpc.probes.open import check_names
 from cpc.probes.record import add_seconds
 from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
-from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.store import Extraction, FeatureStore, check_names
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
 from cpc.probes.task import Examples, Task
 
@@ -63,13 +62,11 @@ class Comparison:
 
     def check(self, task: Task) -> None:
         """Check that a task has the neighbours, coarse features and shares of its labels that are to be measured."""
-        unit = self.probe_data.unit
+        pooled = {"neighbours", *self.probe_data.coarse} if task.pool == "frames" else set()
         for name in (*self.features, *self.baselines):
-            if task.pool == "frames" and (name in self.probe_data.coarse or name == "neighbours"):
-                raise ValueError(
-                    f"{name} has one vector for a whole {unit}, but task {task.name!r} labels every frame: set `pool` "
-                    f"to mean or mean_std, or leave {name} out"
-                )
+            if name in pooled:
+                whole = f"{name} has one vector for a whole {self.probe_data.unit}"
+                raise ValueError(f"{whole}, but task {task.name!r} labels every frame: set `pool` to mean or mean_std")
         for share in self.label_shares:
             task.subset(share)
 
@@ -102,7 +99,7 @@ class Comparison:
                 names = {name: f"random{data.features[name]}" for name in untrained}
                 models = map(build_model, range(self.num_random_models))
                 extractors = (data.feature_extractor(untrained, each) for each in models)
-                self._probe(probed, names, extractors, num_seeds=1)
+                self._probe(probed, names, extractors)
         for name in [name for name in NETWORKS if name in self.baselines]:
             with add_seconds(self.seconds, name):
                 initial = model if name == "fine_tuned" else build_model(self.supervised.seed)
@@ -134,7 +131,6 @@ class Comparison:
         tasks: Sequence[Task],
         names: Mapping[str, str],
         extractors: Iterable[FeatureExtractor],
-        num_seeds: int | None = None,
         *,
         is_model: bool = False,
     ) -> None:
@@ -145,27 +141,25 @@ class Comparison:
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in tasks]))
-        num_seeds = num_seeds or self.protocol.num_seeds or 1
         for extractor in extractors:
             store = self._store(extractor, rows)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
-                answers[name, task.name] += _classified(task, store, feature, self._fit(name, task, num_seeds))
+                answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))
                 self._add(name, task, answers[name, task.name])
                 for subset in self._subsets[task.name] if is_model else ():
-                    fit = self._fit(name, subset, num_seeds)
+                    fit = self._fit(name, subset)
                     self._add_to_curve(name, task, _classified(subset, store, feature, fit))
                 if is_model and "neighbours" in self.baselines and feature == self.model_features[0]:
                     self._add("neighbours", task, _classified(task, store, feature, answer_by_neighbours))
             del store  # before the next extractor allocates its features
 
-    def _fit(self, name: str, task: Task, num_seeds: int) -> Classify:
+    def _fit(self, name: str, task: Task) -> Classify:
         options: dict[str, Any] = {"device": self.extraction.device, "title": self._title(name, task)}
         options["penalty_chosen_by"] = self.probe_data.penalty_chosen_by
 
         def answer(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
-            seeds = range(num_seeds)
-            return [fit_probe(train, num_classes, self.protocol, seed, **options).answer(test) for seed in seeds]
+            return [fit_probe(train, num_classes, self.protocol, **options).answer(test)]
 
         return answer
 

@@ -1,16 +1,11 @@
-"""The fit of a probe to frozen features: a linear probe is solved, a probe with a hidden layer is trained by Adam.
+"""The fit of a linear probe to frozen features, and the choice of its penalty. n examples, D feature dim, Y classes."""
 
-n examples, D feature dim.
-"""
-
-import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,15 +23,12 @@ MOST_EXAMPLES = 5_000  # limit for the choice of the penalty; neighbouring frame
 DEFAULT_L2 = 1.0  # scikit-learn's default, used if no class is in two folds
 _TOLERANCE = 0.1  # tolerance of the choice in standard errors; 0.001 led to the same choices
 _PATIENCE = 2  # the search stops after this many penalties in a row without a better score
-# of a hidden layer: minimum passes and steps, examples per step, and Adam's initial rate
-_MIN_EPOCHS, _MIN_STEPS, _BATCH_SIZE, _LEARNING_RATE = 20, 1000, 1024, 0.001
 
 
 def fit_probe(
     train: Examples,
     num_classes: int,
     protocol: ProbeProtocol,
-    seed: int = 0,
     device: str | torch.device = "cpu",
     *,
     title: str | None = None,
@@ -44,12 +36,9 @@ def fit_probe(
 ) -> Probe:
     """Fit a probe to frozen features, standardised by the training examples.
 
-    The linear probe minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`); its
-    optimum does not depend on the seed. `title` is that of the progress bar, None for no bar; `penalty_chosen_by` is
-    the criterion of `cpc.data.probe_data.ProbeData`.
+    It minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`). `title` is that of the
+    progress bar, None for no bar; `penalty_chosen_by` is the criterion of `cpc.data.probe_data.ProbeData`.
     """
-    if protocol.hidden:
-        return _fit_hidden(train, num_classes, protocol, seed, device, title)
     mean, scale = standardise(train)
     coordinates = Coordinates(train.values, train.indices, mean, scale, device)
     l2, start, tolerance = protocol.l2, None, _TOLERANCE_GIVEN
@@ -62,41 +51,9 @@ def fit_probe(
         bar.update()
     probe = Probe(train.values.shape[1], num_classes, l2=l2).requires_grad_(False)
     fitted = (coordinates.feature_weights(solution.weight), solution.bias, mean, scale)
-    for parameter, values in zip((probe.weights[0], probe.biases[0], probe.mean, probe.scale), fitted, strict=True):
+    for parameter, values in zip((probe.weight, probe.bias, probe.mean, probe.scale), fitted, strict=True):
         parameter.copy_(values)
     return probe.to(device)
-
-
-def _fit_hidden(
-    train: Examples,
-    num_classes: int,
-    protocol: Any,
-    seed: int = 0,
-    device: str | torch.device = "cpu",
-    title: str | None = None,
-) -> Probe:
-    """Minimise mean cross-entropy + l2 / (2 n) |W|^2 by Adam, with a cosine schedule to zero."""
-    generator = torch.Generator().manual_seed(seed)
-    probe = Probe(train.values.shape[1], num_classes, protocol.hidden_dim, protocol.l2, generator)
-    for buffer, values in zip((probe.mean, probe.scale), standardise(train), strict=True):
-        buffer.copy_(values)
-    probe.to(device)
-    steps_per_epoch = math.ceil(len(train) / _BATCH_SIZE)
-    num_epochs = max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / steps_per_epoch))
-    optimiser = torch.optim.Adam(probe.parameters(), lr=_LEARNING_RATE, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, num_epochs * steps_per_epoch)
-    penalty, all_labels = protocol.l2 / (2 * len(train)), torch.from_numpy(train.labels)
-    with tqdm(total=num_epochs * steps_per_epoch, desc=title, unit="step", disable=title is None) as bar:
-        for _ in range(num_epochs):
-            for batch in torch.randperm(len(train), generator=generator).split(_BATCH_SIZE):
-                loss = F.cross_entropy(probe(train.read(batch.numpy()).to(device)), all_labels[batch].to(device))
-                loss = loss + penalty * sum(weight.square().sum() for weight in probe.weights)
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-                schedule.step()
-                bar.update()
-    return probe.requires_grad_(False)
 
 
 def choose_l2(
@@ -115,8 +72,7 @@ def choose_l2(
     accuracy or likelihood improves. Penalties are compared per example, l2 / n, because the folds have fewer examples
     than the whole.
 
-    Returns:
-        l2, and the mean of the folds' solutions to start from; None if there are no folds.
+    Return l2, and the mean of the folds' solutions to start from; None if there are no folds.
     """
     subsample = np.arange(0, len(labels), -(-len(labels) // MOST_EXAMPLES))
     folds = [

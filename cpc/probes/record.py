@@ -43,11 +43,7 @@ def heading(model_folder: str | Path, config: Mapping[str, Any]) -> dict[str, An
 
 
 def read_report(path: str | Path, sha256: str) -> dict[str, Any]:
-    """Read a report; it is empty if the file does not exist or belongs to weights with another hash.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+    """Read a report; it is empty if the file does not exist or belongs to weights with another hash."""
     path = Path(path)
     if not path.exists():
         return {}

@@ -17,9 +17,8 @@ from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
 from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import NETWORKS, Comparison
-from cpc.probes.open import build_untrained, open_probe_data
 from cpc.probes.record import REPORT_NAME, format_report, heading, plot_label_efficiency, read_report
-from cpc.probes.store import Extraction
+from cpc.probes.store import Extraction, build_untrained, open_probe_data
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
 from cpc.probes.task import SHARE, Task
 
@@ -95,8 +94,7 @@ def probe(
         keys.
 
     Raises:
-        ValueError: before anything is computed, if a name is unknown, the modality does not have an option, or the
-            corpus cannot be probed for a task.
+        ValueError: before anything is computed, if a name is unknown, or the corpus cannot be probed for a task.
     """
     if folds is None:
         train_split = train_split or "train"
@@ -121,11 +119,12 @@ def probe(
         label_shares=label_shares or (),
         num_random_models=num_random_models or 1,
     )
-    if num_random_models is not None and "random" not in comparison.baselines:
-        print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
-    if supervised_seconds is not None and not set(NETWORKS) & set(comparison.baselines):
-        option = f"supervised_seconds={supervised_seconds:g}"
-        print(f"{option} has no effect without the baseline supervised or fine_tuned", file=sys.stderr)
+    for option, value, needed in (
+        ("num_random_models", num_random_models, ("random",)),
+        ("supervised_seconds", supervised_seconds, NETWORKS),
+    ):
+        if value is not None and not set(needed) & set(comparison.baselines):
+            print(f"{option}={value:g} has no effect without the baseline {' or '.join(needed)}", file=sys.stderr)
     names, families = _task_names(probe_data, [task] if isinstance(task, str) else task)
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
@@ -201,7 +200,7 @@ def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) 
     rows = np.unique(np.concatenate([task.train for task in tasks]))
     durations = probe_data.minutes(rows)
     if durations is None:
-        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
+        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration")
     rows, durations = rows[durations > 0], durations[durations > 0]  # a skipped observation has the duration 0
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
@@ -211,8 +210,9 @@ def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) 
 def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
     for name, task in report["tasks"].items():
         if task["label_efficiency"] is not None:
-            num_classes, num_test = len(task["protocol"]["classes"]), task["protocol"]["num_test"]
-            title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
+            protocol = task["protocol"]
+            num = f"{len(protocol['classes'])} classes, {protocol['num_test']} test {protocol['unit']}s"
+            title = f"label efficiency: {num}"
             file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
                 plot_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

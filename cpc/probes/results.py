@@ -112,10 +112,10 @@ def cross_validate(task: Task, answer: Callable[[Task], tuple[int, Sequence[Answ
 
 
 def _joined(folds: Sequence[Answers]) -> Answers:
-    arrays = [np.concatenate([each[i] for each in folds]) for i in range(4)]
+    arrays = {name: np.concatenate([getattr(each, name) for each in folds]) for name in Answers._fields[:4]}
     num_steps = [each.num_steps for each in folds if each.num_steps is not None]
     return Answers(
-        *arrays,
+        **arrays,
         num_train=round(np.mean([each.num_train for each in folds])),
         l2=tuple(l2 for each in folds for l2 in each.l2),
         num_steps=round(np.mean(num_steps)) if num_steps else None,

@@ -77,6 +77,14 @@ class SupervisedProtocol:
         return float(min(max(self.min_steps, epoch_steps), self.num_steps or math.inf))
 
 
+def new_head(dim: int, num_classes: int, norm: str, seed: int) -> Probe:
+    """Return the linear softmax of a network that is trained for labels; `norm` is that of `SupervisedProtocol`."""
+    head = Probe(dim, num_classes, is_layer_normed=norm == "layer")
+    nn.init.normal_(head.weight, std=dim**-0.5, generator=torch.Generator().manual_seed(seed))
+    return head
+
+
+@torch.no_grad()
 def _standardise(head: Probe, x: Float[Tensor, "n D"]) -> None:
     """Set the mean and scale of the standardisation from the features of the first batch.
 
@@ -110,13 +118,9 @@ def train_supervised(
     with torch.no_grad():
         vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
     is_gpu = vectors.device.type == "cuda"
-    dim, generator = vectors.shape[2], torch.Generator().manual_seed(protocol.seed)
-    head = Probe(dim, len(task.classes), is_layer_normed=protocol.norm == "layer")
-    nn.init.normal_(head.weights[0], std=dim**-0.5, generator=generator)
-    head.to(device)
+    head = new_head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
-        with torch.no_grad():
-            _standardise(head, vectors[is_valid])
+        _standardise(head, vectors[is_valid])
     model.train()
     share = _PRETRAINED_RATE if is_pretrained else 1.0
     optimiser = torch.optim.AdamW(
@@ -147,10 +151,8 @@ def train_supervised(
             if protocol.seconds is not None:
                 progress = max(progress, (time.monotonic() - start) / protocol.seconds)
             if (step % _CHECK_EVERY == 0 or progress >= 1) and not torch.isfinite(loss_sum):
-                raise FloatingPointError(
-                    f"the supervised network's loss is not finite within its first {step} steps: lower its "
-                    f"learning_rate ({protocol.learning_rate})"
-                )
+                rate = f"lower its learning_rate ({protocol.learning_rate})"
+                raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {rate}")
             bar.update(min(progress, 1.0) - bar.n)
             if progress >= 1:
                 break

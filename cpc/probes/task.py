@@ -99,10 +99,8 @@ class Task:
         if folds is None:
             self.splits = {"train": probe_data.train_split, "test": test_split or probe_data.default_test_split(name)}
             if self.splits["train"] == self.splits["test"]:
-                raise ValueError(
-                    f"train_split and test_split are both {self.splits['test']!r}, but a probe must be tested on other "
-                    "data"
-                )
+                both = f"train_split and test_split are both {self.splits['test']!r}"
+                raise ValueError(f"{both}, but a probe must be tested on other data")
             parts = {part: self._split_rows(part) for part in self.splits}
         self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool != "frames":
@@ -171,10 +169,8 @@ class Task:
         if self.column is not None:
             raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
-            raise ValueError(
-                f"`label_shares` need labels of whole {self.probe_data.unit}s, but task {self.name!r} labels every "
-                "frame: set `pool` to mean, or leave `label_shares` out"
-            )
+            need = f"`label_shares` need labels of whole {self.probe_data.unit}s"
+            raise ValueError(f"{need}, but task {self.name!r} labels every frame: set `pool` to mean")
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
         by_class = [order[labels[order] == label] for label in np.unique(labels)]
@@ -244,19 +240,15 @@ class Task:
     def _group_folds(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the `[num_rows]` group ids of a column, and the `[num_rows]` folds; -1 for rows without a label."""
         if column == self.name:
-            raise ValueError(
-                f"`folds` {column} is the task itself, so each fold would have only new classes; name another column"
-            )
+            raise ValueError(f"`folds` {column} is the task itself, so each fold would have only new classes")
         try:
             group_names = self.probe_data.labels(column, self.rows).of_row
         except ValueError as error:
             raise ValueError(f"`folds` {column}: {error}") from error
         nameless = [row for row in self.rows.tolist() if row not in group_names]
         if nameless:
-            raise ValueError(
-                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no "
-                f"{column}, such as {self.probe_data.name(nameless[0])}; fill the column"
-            )
+            found = f"{len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no {column}"
+            raise ValueError(f"`folds` {column}: {found}, such as {self.probe_data.name(nameless[0])}; fill the column")
         names = sorted(set(group_names.values()), key=_numeric_key)
         if not 2 <= num_folds <= len(names):
             found = f"the number of groups of {column!r}"
@@ -272,10 +264,9 @@ class Task:
         splits, split = self.probe_data.splits, self.splits[part]
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
-            raise ValueError(
-                f"task {self.name!r} needs split {split!r}, but the data has only {', '.join(sorted(set(splits)))}: "
-                f"name one of these with `{part}_split`"
-            )
+            found = ", ".join(sorted(set(splits)))
+            need = f"task {self.name!r} needs split {split!r}, but the data has only {found}"
+            raise ValueError(f"{need}: name one of these with `{part}_split`")
         return rows
 
     def _check(self, train_labels: set[str], test_labels: set[str]) -> None:
@@ -285,10 +276,8 @@ class Task:
                 where = f"{self.probe_data.unit} of the {part} part (split {self.splits[part]!r})"
                 raise ValueError(f"no {where} has a label for task {self.name!r}")
         if len(train_labels) < 2:
-            raise ValueError(
-                f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}, but needs "
-                "two; name another task or `train_split`"
-            )
+            found = f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}"
+            raise ValueError(f"{found}, but needs two; name another task or `train_split`")
         if not train_labels & test_labels:
             splits = np.array(self.probe_data.splits)
             all_labels = self.probe_data.labels(self.name, np.arange(len(splits)))

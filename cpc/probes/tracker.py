@@ -99,12 +99,10 @@ class Tracker(pl.Callback):
             if sample.is_collapsed:
                 collapsed.append(name)
                 if name not in self._collapsed and trainer.is_global_zero:
-                    print(
-                        f"\nstep {step}: {name} has collapsed (variance {sample.variance:.3g}, effective rank "
-                        f"{sample.effective_rank:.2f} of {x.shape[1]}): it hardly depends on the input; lower "
-                        "model.learning_rate, or try data initialisation or another norm",
-                        file=sys.stderr,
-                    )
+                    rank = f"effective rank {sample.effective_rank:.2f} of {x.shape[1]}"
+                    advice = "lower model.learning_rate, or try data initialisation or another norm"
+                    found = f"{name} has collapsed (variance {sample.variance:.3g}, {rank})"
+                    print(f"\nstep {step}: {found}: it hardly depends on the input; {advice}", file=sys.stderr)
         self._collapsed = set(collapsed)
         self._begin_interval()
         dims = {"z_dim": outputs["latents"].shape[-1], "c_dim": outputs["contexts"].shape[-1]}

@@ -190,6 +190,12 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             sampler="same_speaker" if same_group else "uniform",
             seed=seed,
         )
+        num_latents, furthest = encoder.num_latents(window_samples), model.steps[-1].k
+        if num_latents <= furthest:
+            raise ValueError(
+                f"a window of {window_samples} samples gives {num_latents} latents, but the model predicts {furthest} "
+                "steps ahead: raise `window_samples`, use longer recordings, or choose another model for `init_from`"
+            )
         data.check(model)
         channels = self.channel_names_ or [str(channel) for channel in range(self.num_channels_)]
         table = Recordings(

@@ -37,7 +37,7 @@ class Recording(PackedRows):
 
     def __init__(self, folder: str | Path) -> None:
         if not (Path(folder) / STEPS_NAME).is_file():
-            raise ValueError(f"{folder} holds no recorded episodes: write some with `cpc data record ENV {folder}`")
+            raise ValueError(f"{folder} holds no recorded episodes: write episodes with `cpc data record ENV {folder}`")
         super().__init__(Path(folder) / FRAMES_NAME)
         self.ends = np.cumsum(self.lengths)
 

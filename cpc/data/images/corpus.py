@@ -97,6 +97,10 @@ class ImageDataset(Dataset[Batch]):
         """Return the central squares of all images, in [0, 1]."""
         return replace(self, augmentation=None, chance="none").all_images().x
 
+    def subset(self, chosen: np.ndarray) -> "ImageDataset":
+        """Return only these images, in this order."""
+        return replace(self, rows=self.rows[chosen])
+
     def _cut(self, pixels: np.ndarray, keys: np.ndarray) -> np.ndarray:
         slack = pixels.shape[1] - self.image_size + 1
         draws = keyed_uniforms(~keys, 3) if self.chance != "none" else np.full((len(keys), 3), 0.5)

@@ -46,15 +46,10 @@ class LabelledSentences:
         return list(dict.fromkeys(self.sets))
 
     def bags(self, kind: str) -> csr_array:
-        """Return the bags of words of all sentences, `[n, D]`; they are cached.
-
-        A column stands for a word of one set, so that the features of a set do not depend on other sets. Counts are
-        divided by the root mean square length of a set's rows, which only shifts the grid of penalties.
-        """
+        """Return the bags of words of all sentences, `[n, D]`; they are cached."""
         if kind not in self._bags:
-            sets = [np.array(self.sentences, object)[np.array(self.sets) == name] for name in self.names]
-            counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
-            self._bags[kind] = csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))
+            pairs = list(zip(self.sentences, self.sets, strict=True))
+            self._bags[kind] = bags(kind, [[s for s, set_name in pairs if set_name == name] for name in self.names])
         return self._bags[kind]
 
     def rows(self, task: str) -> np.ndarray:
@@ -133,6 +128,16 @@ def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
             yield label, sentence
             continue
         raise ValueError(f"{file}, line {number}: {problem}; {_ADVICE}")
+
+
+def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
+    """Return word counts (`bow`), or words and word pairs weighted by inverse document frequency (`tfidf`), by set.
+
+    A column stands for a word of one set, so that the features of a set do not depend on other sets. Counts are divided
+    by the root mean square length of a set's rows, which only shifts the grid of penalties.
+    """
+    counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
+    return csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))
 
 
 def unit_rows(x: csr_array) -> csr_array:

@@ -15,8 +15,8 @@ from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report
-from cpc.probes.open import open_probe_data
 from cpc.probes.report import probe
+from cpc.probes.store import open_probe_data
 
 BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
 BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
