@@ -27,21 +27,29 @@ class MapStyleCorpus(ABC):
     Attributes:
         speakers: names of the groups by their id, for messages; empty if groups have no names.
         nouns: two nouns for messages: for a group, and for an item of the source.
+        splits: split of each item.
         uniform: class of the streams for sampler `uniform`.
     """
 
     speakers: Sequence[str] = ()
     nouns: tuple[str, str] = ("speaker", "file")
+    splits: Sequence[str] = ()
     uniform: type[BatchStream] = UniformBatches
 
-    @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise a ValueError that names a split which cannot be used, before anything is decoded.
+        """Raise a ValueError that names a split which cannot be used, before anything is decoded; None: the corpus.
 
-        Args:
-            splits: splits that will be used; None: the whole corpus.
-            needs_speakers: True if the speaker of every observation must be known.
+        With `needs_speakers` the speaker of every observation must be known.
         """
+        item = self.nouns[1]
+        if needs_speakers and not self.speakers:
+            legal = "mixed, mixed_excluding or sequence_only"
+            raise ValueError(f"{item}s have no speakers: set `loss.negatives` to {legal}")
+        for split in splits:
+            if split is not None and split not in self.splits:
+                raise ValueError(
+                    f"no {item} is of split {split!r}; the splits are {', '.join(sorted(set(self.splits)))}"
+                )
 
     def prepare(self, *, is_training: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
         """Decode the observations, before any other method but `check`; see `Modality.prepare`."""
@@ -166,11 +174,9 @@ class MapStyleModality(Modality):
         corpus.check(split, needs_speakers=needs_speakers)
         needs_others = [name for name in strategies if name.endswith("_excluding")]
         if needs_others and corpus.num_sequences(split) == 1:
-            raise ValueError(
-                f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
-                "negatives from other sequences: add sequences to this split; or choose other negatives, with "
-                "`loss.negatives`"
-            )
+            found = f"split {split!r} has only one sequence (a file, or images of a scene)"
+            need = f"{needs_others[0]!r} takes negatives from other sequences"
+            raise ValueError(f"{found}, but {need}: add sequences, or choose other negatives, with `loss.negatives`")
 
     def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
         """Return the strategies without the extra ones that the split has no negatives for, and print these."""

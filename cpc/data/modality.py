@@ -124,10 +124,8 @@ class Modality(ABC):
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
         """Return the classes of a task of the online probe; by default there are no tasks, which is a ValueError."""
-        raise ValueError(
-            f"data of {self.name} have no task {task!r} for an online probe: leave the probe out with "
-            "--trainer.callbacks null"
-        )
+        advice = "leave the probe out with --trainer.callbacks null"
+        raise ValueError(f"data of {self.name} have no task {task!r} for an online probe: {advice}")
 
     def prepare(self, corpus: Any, *, is_training: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
         """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done."""

@@ -95,7 +95,8 @@ class FrameCorpus(MapStyleCorpus):
 
     def __init__(self, source: str | Path, window_frames: int, stack: int) -> None:
         self.recording = Recording(source)
-        say_contents(source, "episodes", self.recording.splits)
+        self.splits = self.recording.splits
+        say_contents(source, "episodes", self.splits)
         self.window_frames, self.stack = window_frames, stack
 
     @property
@@ -106,17 +107,6 @@ class FrameCorpus(MapStyleCorpus):
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
         return self.recording.content(rows)
-
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error if a split has no episode, or a strategy needs speakers."""
-        if needs_speakers:
-            raise ValueError(
-                "episodes have no speakers: set `loss.negatives` to mixed, mixed_excluding or sequence_only"
-            )
-        for split in splits:
-            if split is not None and split not in self.recording.splits:
-                known = ", ".join(sorted(set(self.recording.splits)))
-                raise ValueError(f"there are no episodes of split {split!r}; the splits are {known}")
 
     def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
         """Return the windows of the episodes of a split; training uses no augmentation."""

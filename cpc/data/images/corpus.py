@@ -142,15 +142,9 @@ class ImageCorpus(MapStyleCorpus):
         mean_colour = self.encoder.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.options.augmentation, self.encoder.grid, mean_colour)
 
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check, before decoding, that every split has images and that the strategy does not need speakers."""
-        if needs_speakers:
-            raise ValueError(
-                "images have no speakers: choose a strategy (`loss.negatives`) among mixed, "
-                "mixed_excluding (other images) and sequence_only (the same image)"
-            )
-        for split in splits:
-            self.table.rows(split)
+    @property
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # noqa: D102
+        return self.table.splits
 
     @cached_property
     def images(self) -> PackedImages | ImageFiles:

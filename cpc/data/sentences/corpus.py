@@ -163,15 +163,9 @@ class SentenceCorpus(MapStyleCorpus):
         """Names of the books, which are the groups."""
         return self.books.names
 
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error on a split without a book. Speakers need no check: the book of every passage is known."""
-        for split in splits:
-            if split is not None and split not in self.books.splits:
-                raise ValueError(
-                    f"{self.options.source} has no book of split {split!r}, only of "
-                    f"{', '.join(sorted(set(self.books.splits)))}: put the split into the name of a book, or set "
-                    "`valid_share` or `test_share`"
-                )
+    @property
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # noqa: D102
+        return self.books.splits
 
     @cached_property
     def passages(self) -> Passages:
