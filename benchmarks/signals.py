@@ -24,7 +24,6 @@ from benchmarks.ablations import keep_options, train
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
-from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.fit import fit_probe
 from cpc.probes.report import probe
 from cpc.probes.results import summarise
@@ -178,7 +177,7 @@ def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> di
         for fold in task.folds:  # a fold tests one person: here that person's labels are the training part
             train_part, test = fold.examples("test", store, feature), fold.examples("train", store, feature)
             num_classes = len(task.classes)
-            protocol = ProbeProtocol(l2=penalties[name] * len(train_part))
+            protocol = penalties[name] * len(train_part)
             answers = [fit_probe(train_part, num_classes, protocol).answer(test)]
             accuracies.append(summarise(answers, num_classes).accuracy_percent)
         found[name] = float(np.mean(accuracies))

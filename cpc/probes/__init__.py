@@ -14,7 +14,6 @@ _HOME_OF = {
     "FeatureStore": "store",
     "OnlineProbe": "online",
     "Probe": "classifier",
-    "ProbeProtocol": "classifier",
     "ProbeResult": "results",
     "SupervisedProtocol": "supervised",
     "Task": "task",

@@ -1,7 +1,5 @@
 """Classifiers of features: linear probes, nearest neighbours, frequencies. n examples, D feature dim, Y classes."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,28 +7,11 @@ from einops import repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Positive, check_fields
 from cpc.probes.results import Answers, answer_by_likelihood
 from cpc.probes.task import Examples
 
 BLOCK_ROWS = 4096
 _TEMPERATURE = 0.07  # temperature of Wu et al. 2018
-
-
-@dataclass(frozen=True)
-class ProbeProtocol:
-    """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the default.
-
-    Args:
-        l2: weight of the penalty. The objective is the sum of the losses plus l2 / 2 times the sum of the squared
-            weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, the weight is
-            chosen on held-out groups of the training part.
-    """
-
-    l2: Positive | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Probe(nn.Module):

@@ -11,7 +11,7 @@ import numpy as np
 
 from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
-from cpc.probes.classifier import ProbeProtocol, answer_by_frequency, answer_by_neighbours
+from cpc.probes.classifier import answer_by_frequency, answer_by_neighbours
 from cpc.probes.fit import fit_probe
 from cpc.probes.record import add_seconds
 from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
@@ -39,7 +39,7 @@ class Comparison:
     probe_data: ProbeData
     features: Sequence[str]
     baselines: Sequence[str]
-    protocol: ProbeProtocol = field(default_factory=ProbeProtocol)
+    l2: float | None = None
     supervised: SupervisedProtocol = field(default_factory=SupervisedProtocol)
     extraction: Extraction = field(default_factory=Extraction)
     label_shares: Sequence[float] = ()
@@ -116,7 +116,7 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """Return the `protocol` of `probe.json`."""
         return {
-            "probe": asdict(self.protocol),
+            "probe": {"l2": self.l2},
             "standardisation": "mean and deviation of each feature over the training examples",
             "confidence": CONFIDENCE,
             "num_random_models": self.num_random_models,
@@ -159,7 +159,7 @@ class Comparison:
         options["penalty_chosen_by"] = self.probe_data.penalty_chosen_by
 
         def answer(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
-            return [fit_probe(train, num_classes, self.protocol, **options).answer(test)]
+            return [fit_probe(train, num_classes, self.l2, **options).answer(test)]
 
         return answer
 

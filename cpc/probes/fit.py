@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.probes.classifier import Probe, ProbeProtocol, standardise
+from cpc.probes.classifier import Probe, standardise
 from cpc.probes.convex import Coordinates, Solution, solve
 from cpc.probes.task import Examples
 
@@ -28,7 +28,7 @@ _PATIENCE = 2  # the search stops after this many penalties in a row without a b
 def fit_probe(
     train: Examples,
     num_classes: int,
-    protocol: ProbeProtocol,
+    l2: float | None = None,
     device: str | torch.device = "cpu",
     *,
     title: str | None = None,
@@ -36,12 +36,12 @@ def fit_probe(
 ) -> Probe:
     """Fit a probe to frozen features, standardised by the training examples.
 
-    It minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`). `title` is that of the
-    progress bar, None for no bar; `penalty_chosen_by` is the criterion of `cpc.data.probe_data.ProbeData`.
+    It minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`); `choose_l2` chooses l2 if
+    it is None. `title` is that of the progress bar, None for no bar.
     """
     mean, scale = standardise(train)
     coordinates = Coordinates(train.values, train.indices, mean, scale, device)
-    l2, start, tolerance = protocol.l2, None, _TOLERANCE_GIVEN
+    start, tolerance = None, _TOLERANCE_GIVEN
     with tqdm(total=2, desc=title, unit="step", disable=title is None) as bar:
         if l2 is None:
             l2, start = choose_l2(coordinates, train.labels, train.groups, num_classes, penalty_chosen_by)

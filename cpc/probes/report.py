@@ -15,7 +15,6 @@ from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
-from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import NETWORKS, Comparison
 from cpc.probes.record import REPORT_NAME, format_report, heading, plot_label_efficiency, read_report
 from cpc.probes.store import Extraction, build_untrained, open_probe_data
@@ -40,7 +39,7 @@ def probe(
     folds: str | None = None,
     num_folds: Annotated[int, Range(2)] | None = None,
     train_minutes: Positive | None = None,
-    protocol: ProbeProtocol | None = None,
+    l2: Positive | None = None,
     supervised_seconds: Positive | None = None,
     supervised: Mapping[str, Any] | None = None,
     num_random_models: Count | None = None,
@@ -76,7 +75,8 @@ def probe(
         num_folds: number of folds; 4, or the modality's default, if not given.
         train_minutes: train probes on this many minutes of random audio of the split; networks are trained on the whole
             split.
-        protocol: how probes are trained.
+        l2: weight of the penalty of probes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, it is
+            chosen on held-out groups of the training part.
         supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
             labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
@@ -113,7 +113,7 @@ def probe(
         probe_data,
         features=probe_data.default_features if features is None else features,
         baselines=probe_data.default_baselines if baselines is None else baselines,
-        protocol=protocol or ProbeProtocol(),
+        l2=l2,
         supervised=SupervisedProtocol(**{**(probe_data.supervised or {}), **seconds, **(supervised or {})}),
         extraction=extraction,
         label_shares=label_shares or (),

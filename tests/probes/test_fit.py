@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
-from cpc.probes.classifier import ProbeProtocol, standardise
+from cpc.probes.classifier import standardise
 from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
 from cpc.probes.task import Examples
@@ -28,7 +28,7 @@ def examples(num: int, separation: float, seed: int) -> Examples:
 
 def result(separation: float, test: Examples | None = None, num_train: int = 3000):  # type: ignore[no-untyped-def]
     train, test = examples(num_train, separation, 0), test or examples(2000, separation, 1)
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol())
+    probe = fit_probe(train, NUM_CLASSES)
     return summarise([probe.answer(test)], NUM_CLASSES)
 
 
@@ -38,7 +38,7 @@ def test_agrees_with_scikit_learn() -> None:
     oracle = LogisticRegression(max_iter=2000).fit(scaler.transform(train.values), train.labels)
     oracle_percent = 100 * oracle.score(scaler.transform(test.values), test.labels)
     assert 50 < oracle_percent < 95
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=1.0))
+    probe = fit_probe(train, NUM_CLASSES, 1.0)
     found = summarise([probe.answer(test)], NUM_CLASSES)
     assert found.accuracy_percent == pytest.approx(oracle_percent, abs=0.1)
     weights = probe.weight.numpy()
@@ -53,7 +53,7 @@ def test_agrees_with_scikit_learn_where_the_penalty_decides() -> None:
     scaler = StandardScaler().fit(train.values)
     for l2 in (0.1, 10.0):
         oracle = LogisticRegression(C=1 / l2, max_iter=5000, tol=1e-8).fit(scaler.transform(train.values), train.labels)
-        probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=l2))
+        probe = fit_probe(train, NUM_CLASSES, l2)
         np.testing.assert_allclose(probe.weight.numpy(), oracle.coef_, atol=0.01)
 
 
@@ -72,7 +72,7 @@ def test_labels_without_relation_to_features_give_chance_and_no_information() ->
 def test_label_information_is_that_of_scikit_learn_and_scipy() -> None:
     """From the probe's own weights, by other code."""
     train, test = examples(500, 0.6, 0), examples(700, 0.6, 1)
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol())
+    probe = fit_probe(train, NUM_CLASSES)
     found = summarise([probe.answer(test)], NUM_CLASSES)
     x = StandardScaler().fit(train.values.astype(np.float64)).transform(test.values)
     x = x @ probe.weight.numpy().T.astype(np.float64) + probe.bias.numpy()
@@ -104,21 +104,16 @@ def test_standardisation_takes_labelled_rows_alone_and_keeps_constant_features()
 
 def test_training_a_probe_draws_nothing_from_the_global_generator() -> None:
     state = torch.get_rng_state()
-    fit_probe(examples(50, 0.6, 0), NUM_CLASSES, ProbeProtocol())
+    fit_probe(examples(50, 0.6, 0), NUM_CLASSES)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_penalty_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="`l2`=0"):
-        ProbeProtocol(l2=0.0)
 
 
 def test_the_penalty_is_chosen_and_noted() -> None:
     train, test = examples(400, 0.1, 0), examples(2000, 0.1, 1)
-    chosen = fit_probe(train, NUM_CLASSES, ProbeProtocol())
-    given = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=chosen.l2))
+    chosen = fit_probe(train, NUM_CLASSES)
+    given = fit_probe(train, NUM_CLASSES, chosen.l2)
     np.testing.assert_allclose(chosen.weight, given.weight, atol=3e-4)  # both within tolerance
-    small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
+    small = fit_probe(train, NUM_CLASSES, 0.01).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
     assert summarise([chosen.answer(test)], NUM_CLASSES).l2 == [chosen.l2]
 
@@ -136,7 +131,7 @@ def sparse_examples(sparse: csr_array, values: csr_array | np.ndarray, which: sl
 
 def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> None:
     train, test = (sparse_examples(sparse, sparse, part) for part in (slice(200), slice(200, 300)))
-    probe = fit_probe(train, 3, ProbeProtocol(l2=0.5))
+    probe = fit_probe(train, 3, 0.5)
     theirs = LogisticRegression(C=2.0, tol=1e-8, max_iter=2000).fit(sparse[:200], train.labels)
     np.testing.assert_allclose(probe.weight, theirs.coef_, atol=5e-3)
     answers = probe.answer(test)
@@ -148,9 +143,9 @@ def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> Non
 def test_the_penalty_is_chosen_as_of_dense_features_of_the_same_scale(sparse: csr_array) -> None:
     dense = sparse.toarray()
     dense = (dense - dense.mean(0)) / dense.std(0)  # standardising changes nothing, so both probes see the same
-    of_sparse = fit_probe(sparse_examples(sparse, csr_array(dense), slice(200)), 3, ProbeProtocol())
-    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3, ProbeProtocol())
-    of_all = fit_probe(sparse_examples(sparse, csr_array(dense), slice(300)), 3, ProbeProtocol())
+    of_sparse = fit_probe(sparse_examples(sparse, csr_array(dense), slice(200)), 3)
+    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3)
+    of_all = fit_probe(sparse_examples(sparse, csr_array(dense), slice(300)), 3)
     assert of_all.l2 == of_dense.l2
     assert of_sparse.l2 is not None
     torch.testing.assert_close(of_all(torch.from_numpy(dense)), of_dense(torch.from_numpy(dense)), atol=0.1, rtol=0.05)

@@ -13,7 +13,7 @@ from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.features import Features
 from cpc.data.recordings import features as recording_features
 from cpc.data.recordings.features import RecordingFeatures
-from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe
+from cpc.probes import Extraction, FeatureStore, Task, fit_probe
 from cpc.probes import store as store_module
 
 
@@ -91,7 +91,7 @@ def test_a_memory_mapped_store_gives_identical_probes(
         )
         assert all(isinstance(values, np.memmap) == (max_ram_gb == 0) for values in store.values.values())
         train = task.examples("train", store, "c")
-        probes.append(fit_probe(train, 3, ProbeProtocol()))
+        probes.append(fit_probe(train, 3))
     assert torch.equal(probes[0].weight, probes[1].weight)
     assert not list(tmp_path.iterdir())  # the file has no name, so nothing can be left behind
 

@@ -1,7 +1,7 @@
 """ABX tests: is X, which has the same label as A, closer to A than to B (Schatz et al. 2013)?
 
-`items.py` finds the frames of items, `alignment.py` measures the distance of two items, `triplets.py` lists the
-triplets, `errors.py` counts and averages errors, `command.py` is `cpc abx`.
+`items.py` finds the frames of items, `alignment.py` measures the distance of two items, `errors.py` lists the triplets,
+counts and averages errors, `command.py` is `cpc abx`.
 """
 
 from cpc.probes.abx.errors import ABXError, ABXProtocol, abx_errors

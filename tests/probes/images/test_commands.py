@@ -9,7 +9,7 @@ import pytest
 from cpc.cli import main
 from cpc.config.options import Options
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Extraction, ProbeProtocol
+from cpc.probes import Extraction
 from cpc.probes.report import probe
 
 
@@ -54,13 +54,7 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
 def test_probe_without_options() -> None:
     given = Options(probe).parse(["run", "--data", "there", "--task", "class"])
     defaults = {name: parameter.default for name, parameter in inspect.signature(probe).parameters.items()}
-    assert given == {
-        "model_folder": "run",
-        "data": "there",
-        "task": ["class"],
-        "protocol": ProbeProtocol(),
-        "extraction": Extraction(),
-    }
+    assert given == {"model_folder": "run", "data": "there", "task": ["class"], "extraction": Extraction()}
     assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
     assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, None)
     assert ImageProbeData.default_features == ("z", "z_grid", "c")
