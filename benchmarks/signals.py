@@ -177,8 +177,8 @@ def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> di
         for fold in task.folds:  # a fold tests one person: here that person's labels are the training part
             train_part, test = fold.examples("test", store, feature), fold.examples("train", store, feature)
             num_classes = len(task.classes)
-            protocol = penalties[name] * len(train_part)
-            answers = [fit_probe(train_part, num_classes, protocol).answer(test)]
+            l2 = penalties[name] * len(train_part)
+            answers = [fit_probe(train_part, num_classes, l2).answer(test)]
             accuracies.append(summarise(answers, num_classes).accuracy_percent)
         found[name] = float(np.mean(accuracies))
     return found

@@ -36,8 +36,8 @@ def fit_probe(
 ) -> Probe:
     """Fit a probe to frozen features, standardised by the training examples.
 
-    It minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`); `choose_l2` chooses l2 if
-    it is None. `title` is that of the progress bar, None for no bar.
+    It minimises the sum of the cross-entropies + l2 / 2 |W|^2 (see `cpc.probes.convex.solve`). If l2 is None,
+    `choose_l2` chooses it. `title` is that of the progress bar, None for no bar.
     """
     mean, scale = standardise(train)
     coordinates = Coordinates(train.values, train.indices, mean, scale, device)
