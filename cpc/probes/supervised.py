@@ -151,8 +151,8 @@ def train_supervised(
             if protocol.seconds is not None:
                 progress = max(progress, (time.monotonic() - start) / protocol.seconds)
             if (step % _CHECK_EVERY == 0 or progress >= 1) and not torch.isfinite(loss_sum):
-                rate = f"lower its learning_rate ({protocol.learning_rate})"
-                raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {rate}")
+                advice = f"lower its learning_rate ({protocol.learning_rate})"
+                raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {advice}")
             bar.update(min(progress, 1.0) - bar.n)
             if progress >= 1:
                 break
