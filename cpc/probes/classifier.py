@@ -58,10 +58,7 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
 
 
 def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
-    """Predict the most frequent class of the training examples.
-
-    Counts start at one, so that the likelihood of a class without training examples is above zero.
-    """
+    """Predict the most frequent class of the training examples; counts start at one."""
     counts = torch.from_numpy(np.bincount(train.labels, minlength=num_classes) + 1).double()
     log_share = (counts / counts.sum()).log()
     return [answer_by_likelihood(lambda x: log_share.expand(len(x), -1), test)]

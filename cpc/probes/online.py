@@ -114,10 +114,7 @@ class OnlineProbe(pl.Callback):
         self._totals[2:] += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """Return a line of `probe.jsonl` on the held-out batches since the last call, with log N - L.
-
-        Measures are None if no held-out frame is labelled. H(Y) - CE is a lower bound on the label information.
-        """
+        """Return a line of `probe.jsonl`, with log N - L; measures are None if no held-out frame is labelled."""
         totals = _sum_over_ranks(trainer, self._totals)
         num_examples = int(totals[2:].sum())
         accuracy, cross_entropy, *_ = (totals / max(1, num_examples)).tolist()

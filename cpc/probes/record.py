@@ -116,10 +116,7 @@ def _row(values: Sequence[float | int], form: str) -> str:
 
 
 def plot_label_efficiency(curve: Mapping[str, Any], title: str) -> Any:
-    """Return a `matplotlib.figure.Figure` of accuracy over the number of labels, on a logarithmic axis.
-
-    Each entry of the `label_efficiency` of a task has a line. The legend is sorted by the accuracy with all labels.
-    """
+    """Return a matplotlib figure of accuracy over the number of labels, on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.8, 5.2), layout="constrained")

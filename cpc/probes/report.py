@@ -173,10 +173,7 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
 
 
 def _count_copies(task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Count the test files that the model was pretrained on, and those that are copies of training files.
-
-    With folds, a copy is in another fold. A count is None if it is unknown.
-    """
+    """Count the test files that the model was pretrained on, and copies of training files; None if unknown."""
     content, unit = probe_data.content, probe_data.source_unit
     found = [count_copies(content(fold.test), fingerprint_record(content(fold.train)), unit) for fold in task.folds]
     counts = [each for each in found if each is not None]

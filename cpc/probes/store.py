@@ -78,10 +78,7 @@ class FeatureStore:
     def extract(
         cls, extractor: FeatureExtractor, rows: np.ndarray, name: Callable[[int], str], extraction: Extraction
     ) -> "FeatureStore":
-        """Extract the features of every observation; `name` returns its name for messages.
-
-        One observation must have a vector, and all features must be finite. An OSError if the disk is too small.
-        """
+        """Extract the features of every observation, which must be finite; `name` returns its name for messages."""
         title = " ".join(extractor.dims)
         num_vectors = extractor.num_vectors(rows)
         if not num_vectors.any():

@@ -161,10 +161,7 @@ class Task:
         return task
 
     def subset(self, share: float, seed: int = 0) -> "Task":
-        """Return the task with this share of the training labels of each class, at least one label of each.
-
-        Larger shares contain the smaller ones. A task with folds, or that labels every frame, has no shares.
-        """
+        """Return the task with this share of the training labels of each class, at least one; shares are nested."""
         SHARE.check("`label_shares`", share)
         if self.column is not None:
             raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")

@@ -75,10 +75,7 @@ class Tracker(pl.Callback):
     def record(
         self, trainer: pl.Trainer, module: pl.LightningModule, step: int, outputs: dict[str, Tensor], batch: Batch
     ) -> dict[str, Any]:
-        """Return a line of `health.jsonl` on the steps since the last line; warn when features collapse.
-
-        A value is None if it is not finite, or if there are too few features for it.
-        """
+        """Return a line of `health.jsonl` on the steps since the last line; warn when features collapse."""
         norms = self._norms_so_far() or [math.nan]
         measures: dict[str, float] = {
             "time_unix_seconds": time.time(),
@@ -156,10 +153,7 @@ class Health(NamedTuple):
 
 @torch.no_grad()
 def health(features: Float[Tensor, "n D"]) -> Health:
-    """Return variance and effective rank of at least two features; more than 512 are thinned out evenly.
-
-    The function does not draw random numbers, so it does not change training.
-    """
+    """Return variance and effective rank of at least two features, of 512 at most; no random number is drawn."""
     if len(features) < 2:
         raise ValueError(f"{len(features)} features have no variance: at least 2 are needed")
     if len(features) > NUM_FEATURES:

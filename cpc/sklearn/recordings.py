@@ -37,10 +37,7 @@ def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
 
 
 def list_recordings(X: Any) -> list[Any] | None:
-    """Return the recordings of `[n, T, C]`, or of a list or Series of recordings; None if X is a table `[n, T]`.
-
-    Lists of plain numbers are a table if they have one length.
-    """
+    """Return the recordings of `[n, T, C]`, or of a list or Series of recordings; None if X is a table `[n, T]`."""
     num_dims = getattr(X, "ndim", None)
     is_list = isinstance(X, list | tuple) or (num_dims == 1 and X.dtype.kind == "O")
     if not is_list:
@@ -98,10 +95,7 @@ def channels_named(recording: Any, name: str, channels: Sequence[str] | None) ->
 
 
 def check_table(X: Any) -> None:
-    """Refuse a table that looks like one recording `[T, C]`, or like several recordings below each other.
-
-    Such a table has more rows than columns, or a column whose name has no digit, which is no time.
-    """
+    """Refuse a table that looks like one recording `[T, C]`, or like several recordings below each other."""
     names, shape, groups = column_names(X), np.shape(X), ""
     if names is not None and not all(re.search(r"\d", name) for name in names):
         problem = f"X has the columns {names}, which look like channels"

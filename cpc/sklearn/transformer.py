@@ -149,10 +149,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "CPCTransformer":
-        """Pretrain on the recordings X; `y` is ignored.
-
-        `groups` has the subject of each recording; a subject is trained on or held out as a whole.
-        """
+        """Pretrain on the recordings X; `groups` has their subjects, each trained on or held out as a whole."""
         with quiet(not self.verbose), self._own_arguments():
             return self._fit(X, groups)
 

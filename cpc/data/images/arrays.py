@@ -97,10 +97,7 @@ class ArrayImages(FolderImages):
 
 
 def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
-    """Return one table of the images in all arrays, in order. Images of different arrays are in different sequences.
-
-    The classes of two arrays must not differ.
-    """
+    """Return one table of the images in all arrays, in order; different arrays are different sequences."""
     labels = np.concatenate([array.labels for array in arrays])
     classes = [str(label) for label in range(int(labels.max()) + 1)]
     named = [array for array in arrays if array.classes is not None]

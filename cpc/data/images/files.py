@@ -114,11 +114,7 @@ _COMPARED_IMAGES = 32  # number of images that are compared when a run is resume
 
 
 class ImageFiles(RowSource):
-    """The images of a table, decoded at every read, as squares of side S with C channels (3: RGB, 1: grey).
-
-    A pack (`pack_images`) gives the same pixels faster, and finds bad files before training; here a file that cannot
-    be decoded raises an error when it is read.
-    """
+    """The images of a table, decoded at every read, as squares of side S with C channels; a pack is faster."""
 
     noun, dtype = "image", "|u1"
     skipped: Mapping[int, str] = {}
@@ -132,10 +128,7 @@ class ImageFiles(RowSource):
         self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return mean and deviation of each channel over these images, or over 1000 images drawn with a fixed seed.
-
-        Pixels lie in [0, 1].
-        """
+        """Return mean and deviation of each channel, in [0, 1], over these images or 1000 drawn with a fixed seed."""
         if not len(rows):
             raise ValueError("there are no images to compute statistics from")
         num_sampled = min(NUM_STATISTICS_IMAGES, len(rows))

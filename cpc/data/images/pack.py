@@ -24,12 +24,7 @@ _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequenc
 
 
 class PackedImages(PackedRows):
-    """Images in one uint8 memory map, which `pack_images` writes; row `i` is row `i` of the table.
-
-    Attributes:
-        image_size: S, side of every image.
-        num_channels: C, 3 for RGB, 1 for grey.
-    """
+    """Images in one uint8 memory map, `image_size` a side with `num_channels`; row `i` is row `i` of the table."""
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
         """Return the exact mean and deviation of each channel over these images, in [0, 1], without skipped ones."""

@@ -173,10 +173,7 @@ def colour(x: Tensor, amount: Tensor) -> Tensor:
 
 
 def sharpness(x: Tensor, amount: Tensor) -> Tensor:
-    """Blend towards a blur of 3 x 3 pixels, or away from it, except at the border.
-
-    The weight of the middle pixel is five times the weight of each other pixel.
-    """
+    """Blend towards a blur of 3 x 3 pixels, whose middle weighs five times as much, or away; borders stay."""
     if x.shape[2] < 3:
         return x
     blurred = x.clone()

@@ -106,11 +106,7 @@ class ImageFeatures(FeatureExtractor):
 
 
 def hand_made_features(feature: str, pixels: Float[np.ndarray, "B C S S"]) -> Float[np.ndarray, "B D"]:
-    """Return the pixels, or `hog`: histograms (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
-
-    Raises:
-        ValueError: if `hog` is asked for without scikit-image, or for images smaller than a block of cells.
-    """
+    """Return the pixels, or `hog`: histograms (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image."""
     if feature == "pixels":
         return pixels.reshape(len(pixels), -1)
     try:
@@ -124,10 +120,7 @@ def hand_made_features(feature: str, pixels: Float[np.ndarray, "B C S S"]) -> Fl
 
 
 class ImageProbeData(ProbeData):
-    """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
-
-    The corpus is empty if only files outside a corpus are read.
-    """
+    """Features of whole images, probed for their class; the corpus is empty if only files outside it are read."""
 
     unit = source_unit = "image"
     features: Mapping[str, str] = {"z": "", "z_grid": "_grid", "c": "_c", "c_grid": "_c_grid"}

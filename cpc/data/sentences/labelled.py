@@ -111,10 +111,7 @@ def set_and_split(name: str) -> tuple[str, str]:
 
 
 def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
-    """Split the lines that are not blank at their tab, or, in a file without tabs, at their first space.
-
-    A line that looks like another format is a ValueError.
-    """
+    """Split the lines that are not blank at their tab, or, in a file without tabs, at their first space."""
     separator = "\t" if "\t" in text else " "
     for number, line in enumerate(text.split("\n"), start=1):
         label, _, sentence = (part.strip() for part in line.strip(" \r").partition(separator))

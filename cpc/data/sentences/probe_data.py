@@ -106,11 +106,7 @@ class SentenceFeatures(FeatureExtractor):
 
 
 class SentenceProbeData(ProbeData):
-    """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`).
-
-    `corpus` is None if only files outside a corpus are read. `text` is the text on which the model was trained, for
-    expanded features; without it there are none.
-    """
+    """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`)."""
 
     unit = source_unit = "sentence"
     is_content_of_training = False  # models are trained on passages

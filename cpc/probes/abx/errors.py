@@ -157,10 +157,7 @@ def abx_errors(
 
 
 def abx_error(groups: Groups, cells: Sequence[Cell], distances: Callable[[np.ndarray], np.ndarray]) -> ABXError | None:
-    """Return the error over all triplets of the cells; None if there is no cell.
-
-    `distances` returns the `[P]` distances of `[P, 2]` pairs of items, with X first.
-    """
+    """Return the error over all triplets of the cells, by a function of pairs of items; None without a cell."""
     if not cells:
         return None
     errors, num_triplets = cell_errors(groups, cells, distances)

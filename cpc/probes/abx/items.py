@@ -59,10 +59,7 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
-
-    File suffixes are ignored. Names without a path are left out; a name with several paths is an error.
-    """
+    """Return the row of each name: of the equal path, or of the only path that ends with it, without suffix."""
     row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
     rows_of_stem = defaultdict(list)
     for row, path in enumerate(bare):
