@@ -42,7 +42,7 @@ def record(
         folder: folder to write; it must not exist yet.
         num_episodes: number of episodes to play.
         max_steps: largest number of steps of an episode; longer episodes are cut.
-        policy: random, or the class path of your own policy (`cpc.data.frames.environments.Policy`).
+        policy: random, or the class path of your own policy (`cpc.data.frames.environments.RandomPolicy` is one).
         shrink: side of the squares of pixels that are averaged.
         valid_share: share of the episodes, drawn at random, in the split valid.
         test_share: share of the episodes, drawn at random, in the split test.

@@ -6,6 +6,7 @@ Byte pairs (Sennrich et al. 2016, arXiv:1508.07909) join frequent pairs of symbo
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 from cpc.config.extras import install_hint
@@ -40,27 +41,15 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
 
 
-class BytePairs:
-    """Splits lines into subwords by the merges of `learn_merges`; characters that are no symbol become `<unk>`."""
-
-    def __init__(self, symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> None:
-        ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([UNKNOWN, *symbols]))}
-        package = _tokenizers()
-        try:
-            self._model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=UNKNOWN)
-        except Exception as error:  # the package does not raise a narrower class
-            raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
-        self._chunk_symbols: dict[str, list[str]] = {}
-
-    def __call__(self, line: str) -> list[str]:
-        """Return the symbols of a line."""
-        return [symbol for chunk in chunks(line) for symbol in self.merge_chunk(chunk)]
-
-    def merge_chunk(self, chunk: str) -> list[str]:
-        """Return the symbols of one chunk; they are cached."""
-        if chunk not in self._chunk_symbols:
-            self._chunk_symbols[chunk] = [token.value for token in self._model.tokenize(chunk)]
-        return self._chunk_symbols[chunk]
+def byte_pairs(symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:
+    """Return a function that splits a chunk by the merges of `learn_merges`; other characters become `<unk>`."""
+    ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([UNKNOWN, *symbols]))}
+    package = _tokenizers()
+    try:
+        model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=UNKNOWN)
+    except Exception as error:  # the package does not raise a narrower class
+        raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
+    return cache(lambda chunk: [token.value for token in model.tokenize(chunk)])
 
 
 def _tokenizers() -> Any:
@@ -118,7 +107,10 @@ class Vocabulary:
                 "the model again"
             )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
-        self._split = BytePairs(self.symbols, self.merges) if tokens == "subwords" else _SPLITTERS[tokens]
+        self._split = _SPLITTERS[tokens]
+        if tokens == "subwords":
+            merge = byte_pairs(self.symbols, self.merges)
+            self._split = lambda line: [symbol for chunk in chunks(line) for symbol in merge(chunk)]
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -189,10 +181,10 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
             f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, including "
             f"{END} and {UNKNOWN}: lower `encoder.num_tokens`"
         )
-    pairs = BytePairs(symbols, merges)
+    merge = byte_pairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():
-        for symbol in pairs.merge_chunk(chunk):
+        for symbol in merge(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
     return Vocabulary(_sort_symbols(used), "subwords", lower_case, merges, VERSION)
 
