@@ -101,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
         return (batch._replace(x=batch.x * np.nan) for batch in batches(*arguments))
 
     monkeypatch.setattr(AudioProbeData, "batches", broken)
-    with pytest.raises(FloatingPointError, match=r"not finite within its first 40 steps: lower its learning_rate \(0"):
+    with pytest.raises(FloatingPointError, match=r"not finite by step 40: lower its learning_rate \(0"):
         train_supervised(model, task.probe_data, task, BRIEF)
 
 

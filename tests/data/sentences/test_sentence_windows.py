@@ -90,7 +90,7 @@ def test_packed_tokens_are_made_once(source: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_refusals(source: Path) -> None:
-    with pytest.raises(ValueError, match="no book of split 'test', only of train, valid"):
+    with pytest.raises(ValueError, match="no passage is of split 'test'; the splits are train, valid"):
         opened(source).check("test")
     with pytest.raises(ValueError, match="`passage_sentences`=3 is less than `window_sentences`=4"):
         opened(source, passage_sentences=3)

@@ -111,7 +111,7 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
     corpus.options.image_size = 15
-    with pytest.raises(ValueError, match="images of at least 16 pixels, but these have 15: leave hog out"):
+    with pytest.raises(ValueError, match="images of at least 16 pixels, but these have 15"):
         ImageFeatures(["hog"], None, corpus, "cpu", "float32")
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
     with pytest.raises(
