@@ -52,11 +52,8 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         """Compute the features of waveforms.
 
         X holds waveforms `[S]` of any lengths at `sample_rate_hz_`, with amplitudes from -1 to 1 as in training; an
-        array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768.
-
-        Raises:
-            ValueError: if a waveform is not a sequence of finite floats, or is too short for a frame.
-            TypeError: if X is a sparse matrix.
+        array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768. A waveform that is no
+        sequence of finite floats, or is too short for a frame, is a ValueError.
         """
         reader = self._reader()
         return np.stack([reader(wave).mean(0) for wave in _waves(X, reader)])

@@ -92,9 +92,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         feature_names_in_: names of the columns of X, if X has data frames whose columns have names.
 
     Raises:
-        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing or
-            no real numbers, units cannot be converted, or an option is out of range; in `transform`, if recordings have
-            another number of channels or other names of columns than in `fit`.
+        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing, or
+            units cannot be converted; in `transform`, if recordings have other channels than in `fit`.
     """
 
     num_channels_: int

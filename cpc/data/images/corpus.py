@@ -30,18 +30,13 @@ Chance = Literal["none", "images", "patches"]
 
 @dataclass(eq=False)
 class ImageDataset(Dataset[Batch]):
-    """Some images of a table, augmented or not; an index is a pair (position in `rows`, augmentation key).
+    """The images of some rows of a table, cut to squares; an index is a pair (position in `rows`, augmentation key).
 
     Args:
-        images: source of the pixels.
-        table: names, labels and sequences of the images.
-        rows: `[n]` rows of the table.
-        image_size: side of the square that is cut out of each image.
         augmentation: cut and augmentation of patches; None: `x` holds whole images.
         chance: `none`: images are cut in the middle; `images`: at random places, and mirrored at random; `patches`:
             patches are augmented as well.
         flip: mirror half of the images.
-        split: split of the corpus, for messages.
         num_latents: latents (patches) of an image.
     """
 

@@ -80,8 +80,7 @@ def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
     - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied.
     - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 
-    Raises:
-        ValueError: for floating point, and for integers beyond 16 bits, since their black and white are unknown.
+    Floating point and integers beyond 16 bits are refused, since their black and white are unknown.
     """
     if is_wide_grey(image):
         image = _narrow_grey(image)

@@ -68,10 +68,6 @@ def pack_images(
         skip_bad: leave out images that cannot be used, and warn how many, instead of raising an error.
         num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.
-
-    Raises:
-        ValueError: if files are bad (good files are packed before), or shards hold other squares.
-        OSError: if the disk is full or the folder cannot be written; no partial pack remains.
     """
     if table.origin.shards is not None:
         return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)

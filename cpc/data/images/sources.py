@@ -54,10 +54,6 @@ def read_image_source(
         seed: seed of the hash.
         cache_dir: folder for the shards of a URL; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of these shards on disk, in 1e9 bytes.
-
-    Raises:
-        ConnectionError: if a URL cannot be read.
-        ValueError: if the source is missing, damaged or of unknown layout, or `valid_share` leaves a split empty.
     """
     table = read_sharded_images(source, cache_dir, cache_gb) if is_sharded(source) else _read(source)
     if "valid" not in table.splits:

@@ -69,12 +69,8 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
     Files whose names differ only in the word of the split form one set: `TREC.train.all` and `TREC.test.all` are TREC
     with its official split. A file without such a word has the split `all`, for cross-validation.
 
-    Args:
-        source: the file; or the folder, whose `*.all`, `*.tsv` and `*.txt` files are read.
-        encoding: encoding of the files.
-
-    Raises:
-        ValueError: if a file is missing, is no such table, or has nearly as many different labels as lines.
+    Of a folder, the `*.all`, `*.tsv` and `*.txt` files are read. A file that is no such table, or has nearly as many
+    different labels as lines, is a ValueError.
     """
     path = Path(source)
     if not path.exists():

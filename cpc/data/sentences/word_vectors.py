@@ -28,10 +28,8 @@ def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> tuple[list[str], 
     """Return the singular vectors of positive pointwise mutual information (Levy, Goldberg and Dagan 2015, TACL 3).
 
     Words up to 5 apart in a sentence are neighbours. The frequencies of neighbours are raised to the power 0.75, and
-    the singular values to the power 0.5, as the paper recommends.
-
-    Returns:
-        At least three words in lower case, the most frequent first, and their vectors, of length 1.
+    the singular values to the power 0.5, as the paper recommends. The words are in lower
+    case, the most frequent first, and their vectors have length 1.
     """
     word_lists = [WORD.findall(normal_form(sentence, lower_case=True)) for sentence in sentences]
     counts = Counter(word for sentence in word_lists for word in sentence)

@@ -38,10 +38,6 @@ class Text:
 
     Attributes:
         digest: hash of names, contents, splits and segmentation, in hexadecimal.
-
-    Raises:
-        ValueError: if there is no text file or no line, only some files name a split, there are too few lines to hold
-            out blocks, or a file is not UTF-8.
     """
 
     def __init__(

@@ -135,9 +135,6 @@ def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, l
     """Build the vocabulary of the `num_tokens` most frequent symbols of a training text, including `<eos>` and `<unk>`.
 
     `<unk>` replaces rare words, so that it occurs in training. `tokens` and `lower_case` are those of `Vocabulary`.
-
-    Raises:
-        ValueError: if the text has too few different tokens, or more characters than `num_tokens` subwords.
     """
     split = _SPLITTERS[tokens]
     counts: Counter[str] = Counter()
