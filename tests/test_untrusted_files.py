@@ -30,7 +30,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.index import join_labels
-from cpc.data.audio.item_files import read_items
+from cpc.data.audio.items import read_items
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
 from cpc.data.images.sources import read_image_source

@@ -18,7 +18,7 @@ from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.extras import install_hint
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.table import IMAGE_SUFFIXES
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import read_json
 from cpc.interop.hub import why_unreachable

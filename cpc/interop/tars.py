@@ -13,8 +13,7 @@ from cpc.config.argument_rules import NewFolder, Positive, checked
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.audio.manifest import is_manifest, read_manifest
 from cpc.data.images.table import IMAGE_SUFFIXES
-from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text
 from cpc.data.store.folders import find_files, name_a_few, require_utf8
 from cpc.data.store.splits import split_called, split_named
 from cpc.data.store.tables import format_table, has_line_break

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
 from cpc.data.features import Features
 from cpc.data.recordings.features import RecordingFeatures
 from cpc.probes.abx import ABXProtocol, abx_errors

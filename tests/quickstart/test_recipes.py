@@ -14,8 +14,7 @@ import yaml
 from cpc.cli import main
 from cpc.config.description import build
 from cpc.data.synthetic import photographs
-from cpc.data.synthetic.speakers import draw_speakers
-from cpc.data.synthetic.speech import _scripts
+from cpc.data.synthetic.speech import _scripts, draw_speakers
 from cpc.data.text.lines import Text
 from cpc.quickstart import images, load_recipe, prose, speech, time_budget
 from cpc.quickstart.time_budget import FLOAT32

@@ -15,14 +15,13 @@ from cpc.data.audio.alignment_formats import (
     read_csv,
     read_ctm,
     read_phn,
+    read_textgrid,
 )
 from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.manifest import Manifest
-from cpc.data.audio.textgrid import read_textgrid
 from cpc.data.batch import UNLABELLED
-from cpc.data.recordings.labels import Segment
+from cpc.data.recordings.labels import Segment, check_label_ends
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.label_times import check_label_ends
 
 ALIGNMENTS_NAME = "alignments.csv"
 

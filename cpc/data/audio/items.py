@@ -1,16 +1,122 @@
 """Items of ABX tests, made from the alignments of a corpus."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import read_matching_alignments
 from cpc.data.audio.file_names import shortest_names
-from cpc.data.audio.item_files import Items, items_of_rows
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.recordings.labels import Segment
+from cpc.data.store.atomic import write_atomically
+from cpc.data.store.folders import refuse, require_utf8
+from cpc.data.store.tables import number_or_nan
+from cpc.data.store.text_files import read_text
+
+HEADER = "#file onset offset #phone prev-phone next-phone speaker"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of an ABX test, column by column.
+
+    Columns are the audio file (as named in the item file), onset and offset `[n]` in seconds, the phone, the phones
+    before and after it, and the speaker.
+    """
+
+    files: Sequence[str]
+    onset_seconds: np.ndarray
+    offset_seconds: np.ndarray
+    phones: Sequence[str]
+    previous: Sequence[str]
+    following: Sequence[str]
+    speakers: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def line(self, row: int) -> str:
+        """Return the line of an item in the file."""
+        times = (str(round(float(seconds[row]), 6)) for seconds in (self.onset_seconds, self.offset_seconds))
+        labels = (column[row] for column in (self.phones, self.previous, self.following, self.speakers))
+        return " ".join((self.files[row], *times, *labels))
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "Items":
+        """Return only these items, in this order."""
+        files, *labels = (
+            [column[row] for row in rows]
+            for column in (self.files, self.phones, self.previous, self.following, self.speakers)
+        )
+        return Items(files, self.onset_seconds[rows], self.offset_seconds[rows], *labels)
+
+    def write(self, path: str | Path) -> None:
+        """Write the item file, atomically.
+
+        Raises:
+            ValueError: if a name is empty, is not UTF-8, or holds a blank (which would shift the columns), or an item
+                is shorter than a microsecond.
+        """
+        names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
+        unfit = sorted(name for name in names if name.split() != [name])
+        problem = "names of files, phones or speakers are empty or hold a blank, which divides the columns"
+        refuse(problem, map(repr, unfit), "rename them")
+        lines = list(map(self.line, range(len(self))))
+        rounded = [line for line in lines if len(set(line.split()[1:3])) == 1]
+        refuse("items are shorter than a microsecond, the precision of written times", rounded, "leave them out")
+        require_utf8(sorted(names), "an item file")
+        with write_atomically(path) as new:
+            new.write_text("\n".join([HEADER, *lines, ""]), encoding="utf-8")
+
+
+def read_items(path: str | Path) -> Items:
+    """Read an item file.
+
+    Raises:
+        ValueError: if the file is missing, is not UTF-8, or has no header or no items; if a line does not have seven
+            fields, its times are not numbers with 0 <= onset < offset, or two lines name the same segment of a file
+            (compared with each other they would have no error). The message names the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")
+    header, *lines = read_text(path).split("\n")
+    if header.replace("#", "").split() != HEADER.replace("#", "").split():
+        raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
+    rows = []
+    line_of: dict[tuple[str, float, float], int] = {}
+    for line_number, line in enumerate(lines, start=2):
+        cells = line.split()
+        if not cells:
+            continue
+        if len(cells) != len(HEADER.split()):
+            raise ValueError(f"{path}, line {line_number}: {len(cells)} fields under the 7 of {HEADER!r}")
+        onset, offset = (number_or_nan(cell) for cell in cells[1:3])
+        if not 0 <= onset < offset < np.inf:
+            raise ValueError(
+                f"{path}, line {line_number}: the item is from {cells[1]} to {cells[2]} s; onset and offset are "
+                "seconds from the start of the file, the onset first"
+            )
+        if line_of.setdefault((cells[0], onset, offset), line_number) != line_number:
+            raise ValueError(
+                f"{path}, line {line_number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
+                f"{line_of[cells[0], onset, offset]} already; keep one of them"
+            )
+        rows.append((cells[0], onset, offset, *cells[3:]))
+    if not rows:
+        raise ValueError(f"{path} has a header and no items")
+    return items_of_rows(rows)
+
+
+def items_of_rows(rows: Iterable[tuple[Any, ...]]) -> Items:
+    """Return items from rows with the columns of `Items`."""
+    files, onsets, offsets, *labels = map(list, zip(*rows, strict=True))
+    return Items(files, np.array(onsets), np.array(offsets), *labels)
+
 
 Span = Literal["phone", "triphone"]
 

@@ -12,9 +12,16 @@ from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.recordings.labels import RecordingLabels
-from cpc.data.recordings.starts import Starts, known_samples, ranges_of, usable_starts
 from cpc.data.recordings.statistics import signal_statistics
-from cpc.data.recordings.windows import FrameLabels, WindowDataset, unpadded_samples
+from cpc.data.recordings.windows import (
+    FrameLabels,
+    Starts,
+    WindowDataset,
+    known_samples,
+    ranges_of,
+    unpadded_samples,
+    usable_starts,
+)
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import refuse
 from cpc.data.streams.stream import digest, naming

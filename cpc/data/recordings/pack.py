@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from cpc.data.store.packed import PackedRows
-from cpc.data.store.statistics import bit_sums
+from cpc.data.store.packed import PackedRows, bit_sums
 
 LOUDEST = 32768
 _SCALE = np.float32(1 / LOUDEST)

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cpc.data.signals.tables import Rows, SignalTable
-from cpc.data.signals.times import NUM_COUNTED, parse_times
+from cpc.data.signals.tables import NUM_COUNTED, Rows, SignalTable, parse_times
 from cpc.data.store.tables import number_or_nan, read_table
 
 _BLOCK_ROWS = 4096

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from cpc.config.extras import install_hint
-from cpc.data.signals.tables import Rows, SignalTable
-from cpc.data.signals.times import NUM_COUNTED
+from cpc.data.signals.tables import NUM_COUNTED, Rows, SignalTable
 from cpc.data.store.untrusted import reading
 
 _BLOCK_ROWS = 1 << 16

@@ -3,6 +3,7 @@
 t samples of a block, C channels.
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -10,9 +11,136 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
+from cpc.data.recordings.labels import RATE_ROUNDING
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.signals.times import NUM_HEAD, TimeColumn, is_counter, is_time
+from cpc.data.signals.rates import RATE_TOLERANCE
+
+NUM_HEAD = 4096  # rows that the rate is taken from
+NUM_COUNTED = 1024  # rows by which counters are known
+_LEAST_COUNTED = 100  # fewer samples of a channel may rise by a constant
+_UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "millis": 1e-3, "us": 1e-6, "ns": 1e-9}
+_UNIT = "s|sec|seconds|ms|millis|us|ns"
+_NAME = re.compile(
+    rf"(?:elapsed[ _]?)?(?:time|timestamps?|datetime|t|epoch)(?:[ _]?elapsed)?(?:[ _.\[(]*({_UNIT})[\])]?)?"
+    r"|(seconds|millis)(?:[ _]?elapsed)?"
+)
+_INDEX_NAME = re.compile(r"index|unnamed: \d+")  # pandas writes the latter for the index of a frame
+_ZONE = re.compile(r"([T ]\d\d(?::\d\d)*(?:\.\d+)?) ?(?:Z|([+-])(\d\d)(?::?(\d\d))?)$")  # and the time before it
+_LARGEST_STEP = 1.75  # of the mean step: timestamps are rounded and jitter, a lost sample doubles the step
+
+
+def is_time(name: str) -> bool:
+    """Return whether the name of a column is one of time, such as `Timestamp`, `time_ms`, `seconds_elapsed` or `t`."""
+    return _NAME.fullmatch(name.lower()) is not None
+
+
+def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
+    """Return whether a column is a time, an index or a counter, by its first values; None if it is too short to judge.
+
+    A column that is named so is one if its values rise, or none is a number; any other, if they rise by a constant.
+    """
+    is_named = is_time(name) or _INDEX_NAME.fullmatch(name.lower()) is not None
+    if len(head) < (2 if is_named else _LEAST_COUNTED):
+        return None
+    steps = np.diff(head)
+    rises = bool(np.isfinite(head).all() and (steps > 0).all())
+    if is_named:
+        return rises or bool(np.isnan(head).all())  # dates are no numbers
+    if not rises:
+        return False
+    decimals = [place for place in range(9) if np.allclose(head, head.round(place), rtol=1e-15, atol=0)]
+    rounding = 10.0 ** -decimals[0] if decimals else 1e-6 * steps.mean()
+    return bool(np.ptp(steps) < 1.5 * rounding + 4 * np.spacing(np.abs(head).max()))  # 60 Hz: 16 or 17 ms
+
+
+def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
+    """Return times as numbers, in seconds if the cells are dates (UTC without a zone), and whether they are.
+
+    Raises:
+        ValueError: if a cell is neither a number nor a date of ISO 8601.
+    """
+    try:
+        return np.fromiter(map(float, cells), np.float64, len(cells)), False
+    except ValueError:
+        texts = [cell.strip() for cell in cells]
+    zones = [_ZONE.search(text) for text in texts]
+    dates = [text[: zone.end(1)] if zone else text for text, zone in zip(texts, zones, strict=True)]
+    offsets = [
+        float(f"{zone[2]}1") * (3600 * int(zone[3]) + 60 * int(zone[4] or 0)) if zone and zone[2] else 0.0
+        for zone in zones
+    ]
+    return np.array(dates, "datetime64[ns]").astype(np.int64) * 1e-9 - offsets, True
+
+
+class TimeColumn:
+    """The rate of a column of time, and a check that the column has no gaps.
+
+    Args:
+        path: the table.
+        name: the column, whose name may end with a unit.
+        head: the first times.
+        is_dates: whether they are seconds of dates.
+        expected_hz: the rate that the user gave; it decides the unit if the column's name has none.
+
+    Attributes:
+        sample_rate_hz: the rate; whole if the times come within a thousandth of it. None for a single sample.
+
+    Raises:
+        ValueError: if the times are irregular or contradict `expected_hz`; the message names the file.
+    """
+
+    def __init__(
+        self, path: Path, name: str, head: Float64[np.ndarray, " n"], is_dates: bool, expected_hz: float | None
+    ) -> None:
+        self._path, self._name = path, name
+        self.sample_rate_hz: float | None = None
+        if len(head) < 2:
+            return  # one sample, which has no steps either
+        self._mean_step = float(head[-1] - head[0]) / (len(head) - 1)
+        self.check(head, 0, None)
+        unit = 1.0 if is_dates else self._unit(head, expected_hz)
+        rate = 1 / (self._mean_step * unit)
+        whole = float(max(1, round(rate)))
+        self.sample_rate_hz = whole if abs(rate / whole - 1) < RATE_ROUNDING else float(f"{rate:.6g}")
+        if expected_hz is not None and abs(rate / expected_hz - 1) > RATE_TOLERANCE:
+            raise ValueError(
+                f"{path}: the column {name!r} has a step of {self._mean_step:.6g}, a rate of {rate:.6g} Hz if it is in "
+                f"units of {unit:g} s, but `sample_rate_hz` is {expected_hz:g}: leave the option out, or add the "
+                "column's unit to its name (time_s, time_ms, time_us)"
+            )
+
+    def check(self, times: Float64[np.ndarray, " n"], first: int, previous: float | None) -> None:
+        """Refuse times that go backwards or have a gap; the message names the file and the sample.
+
+        Args:
+            times: consecutive times.
+            first: index of the first of them in the recording.
+            previous: the time before them; None at the start.
+        """
+        steps = np.diff(times) if previous is None else np.diff(times, prepend=previous)
+        bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))
+        if bad.size:
+            sample = first + int(bad[0]) + (previous is None)
+            raise ValueError(
+                f"{self._path}: the column {self._name!r} steps by {steps[bad[0]]:.6g} before sample {sample}, on "
+                f"average by {self._mean_step:.6g}; a recording has equal steps: cut it there, resample it, or "
+                "remove the column and set `sample_rate_hz`"
+            )
+
+    def _unit(self, head: np.ndarray, expected_hz: float | None) -> float:
+        """Return the unit of the column in seconds: by its name, the expected rate, or the size of an epoch."""
+        match = _NAME.fullmatch(self._name.lower())
+        word = match[1] or match[2] if match else None
+        if word:
+            return _UNITS[word]
+        if expected_hz is not None:
+            for unit in (1.0, 1e-3, 1e-6, 1e-9):
+                if abs(1 / (self._mean_step * unit) / expected_hz - 1) <= RATE_TOLERANCE:
+                    return unit
+        # Times since 1970: 1e9 in seconds, 1e12 in milliseconds ...
+        return next((unit for unit, least in ((1e-9, 1e17), (1e-6, 1e14), (1e-3, 1e11)) if head[0] > least), 1.0)
 
 
 class Rows(NamedTuple):

@@ -6,10 +6,12 @@ Reading a FIFO or a device may never end, and a few hundred bytes of YAML can ex
 import json
 import os
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import yaml
@@ -141,3 +143,42 @@ def _check_kind(path: str | Path, state: os.stat_result) -> None:
     kind = _KINDS.get(stat.S_IFMT(state.st_mode))
     if kind is not None:
         raise ValueError(f"{path} is {kind}, not a regular file")
+
+
+def read_torch_archive(path: str | Path, written_by: str) -> Any:
+    """Read a file written by `torch.save` without running code from it.
+
+    All bytes are compared with their checksums, and tensors are mapped from the file.
+
+    Args:
+        path: the file.
+        written_by: program that writes these files, for messages.
+
+    Raises:
+        ValueError: if the file is damaged, or contains more than tensors and plain values. The message names the file.
+        OSError: if the file does not exist.
+    """
+    import torch  # the monitor reads files without torch
+
+    require_regular(path)
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type for member in archive.infolist()):  # torch.save never compresses
+                raise zipfile.BadZipFile("a member is compressed")
+            if archive.testzip() is not None:  # torch.load does not check checksums
+                raise zipfile.BadZipFile("a checksum differs")
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        content = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
+    except UnpicklingError:
+        names = names or ["objects"]
+    except Exception as error:  # reading a damaged file may raise any exception
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
+    if names:
+        raise ValueError(
+            f"{path} holds {', '.join(names)}, which could run code when the file is read. A checkpoint of "
+            f"{written_by} holds only tensors, numbers and text"
+        )
+    return content

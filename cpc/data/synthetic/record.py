@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from cpc import __version__
-from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text
 from cpc.data.store.untrusted import read_json
 
 REMEDY = "remove the folder, or name another one"

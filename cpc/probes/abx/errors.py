@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.items import Spans
 from cpc.probes.abx.triplets import ABXProtocol, Cell, Groups, Label

@@ -13,10 +13,10 @@ import numpy as np
 
 from cpc.data.audio.alignments import FrameTimes
 from cpc.data.audio.file_names import bare_path, is_end_of
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
 from cpc.data.audio.probe_data import AudioProbeData
+from cpc.data.recordings.labels import MOST_SECONDS_AFTER_END
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.label_times import MOST_SECONDS_AFTER_END
 from cpc.probes.store import FeatureStore
 
 # Times are rounded. An item that ends after its recording by less than this time is not counted as cut.

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 
 from cpc.config.argument_rules import Count, Range, Seed, check_fields
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
 
 Context = Literal["within", "any"]
 Label = tuple[Any, str, str]  # context, speaker, phone

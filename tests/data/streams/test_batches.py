@@ -12,8 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.recordings.windows import WindowDataset
 from cpc.data.streams.same_group import SameGroupBatches
-from cpc.data.streams.spread import SpreadBatches
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.uniform import SpreadBatches, UniformBatches
 
 WINDOW = 100
 
