@@ -35,12 +35,10 @@ COMMANDS = {
     "models": ("cpc.pretrained:models", "list the small models that ship with cpc, or print the card of one"),
     "share": ("cpc.interop.share:share", "write a model with a card, for the Hugging Face Hub, and upload it"),
     "monitor": ("cpc.monitor.command:monitor", "serve a local page that watches runs while they train"),
-    "data": ("", "index, pack, shard, tar, download, list items of, synthesise or record a corpus"),
+    "data": ("", "index, pack, shard, download, list items of, synthesise or record a corpus"),
     "data index": ("cpc.data.audio.index:index_folder", "write a folder's manifest.csv"),
     "data pack": ("cpc.data.sharding:pack_corpus", "decode a corpus once, before training does"),
     "data shard": ("cpc.data.sharding:shard_corpus", "write a corpus as shards, to be read from a folder or URL"),
-    "data tar": ("cpc.interop.tars:tar_corpus", "write a corpus of files as tars that WebDataset reads"),
-    "data untar": ("cpc.interop.tars:untar_corpus", "write the files and labels of WebDataset's tars"),
     "data items": ("cpc.data.audio.items:write_items", "write the items of an ABX test, from a corpus' alignments"),
     "data download": (
         "cpc.interop.hub_datasets:download_dataset",
