@@ -16,10 +16,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +30,6 @@ INDEX_NAME = "shards.json"
 _PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json", "signals.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
 _MOST_CHECKED_BYTES = 2e11  # bytes that a process checks at most; this takes two and a half minutes
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Shards:
@@ -75,7 +73,8 @@ class Shards:
                     f"`cache_gb`={cache_gb} is too small for two shards of {self.source}, of "
                     f"{index.shard_bytes / 1e9:g} GB each: raise `cache_gb`"
                 )
-            self.folder = _cache(cache_dir) / hashlib.sha256(content).hexdigest()[:24]
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
+            self.folder = Path(cache_dir or cache) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
         self._checked: set[str] = set()
         for name in index.files:
@@ -85,12 +84,7 @@ class Shards:
                 self._fetch(name)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards.
-
-        Raises:
-            ValueError: if a local shard is missing or damaged.
-            ConnectionError: the errors of `fetch`.
-        """
+        """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards."""
         if not 0 <= start <= stop <= self.num_bytes:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")
         content, done = np.empty(stop - start, np.uint8), 0
@@ -125,11 +119,11 @@ class Shards:
 
     def _is_sound(self, stream: FileIO, name: str) -> bool:
         """Return whether a file has its size and, when this process first reads it, its checksum."""
-        seal = self._index.seals[name]
-        if os.fstat(stream.fileno()).st_size != seal.num_bytes:
+        num_bytes, sha256 = self._index.seals[name]
+        if os.fstat(stream.fileno()).st_size != num_bytes:
             return False
         if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != seal.sha256:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
                 return False
             self._checked.add(name)
         return True
@@ -139,11 +133,18 @@ class Shards:
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
         seal = self._index.seals[name]
-        content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
+
+        def check(content: bytes) -> None:
+            if len(content) != seal[0]:
+                raise ValueError(f"{len(content)} of {seal[0]} bytes came")
+            if hashlib.sha256(content).hexdigest() != seal[1]:
+                raise ValueError("its SHA-256 differs from the index")
+
+        content = fetch(f"{self.source}/{name}", seal[0], check)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
             with _locked(self.folder):
-                self._make_room(seal.num_bytes)
+                self._make_room(len(content))
                 new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
                 try:
                     with new.open("wb") as stream:
@@ -200,45 +201,20 @@ class ShardedElements:
         return self._shards.read(start, max(start, stop)).view(self._dtype).reshape(-1, *self._shape)
 
 
-@dataclass(frozen=True)
-class Seal:
-    """Size and SHA-256 of a file."""
-
-    num_bytes: int
-    sha256: str
-
-    @staticmethod
-    def of(content: bytes) -> "Seal":
-        """Return the seal of a content."""
-        return Seal(len(content), hashlib.sha256(content).hexdigest())
-
-    def check(self, content: bytes) -> None:
-        """Raise an error on other content.
-
-        Raises:
-            ValueError: if the content differs; the message names the difference.
-        """
-        if len(content) != self.num_bytes:
-            raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
-        if Seal.of(content) != self:
-            raise ValueError("its SHA-256 differs from the index")
-
-
-@dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
 
     Attributes:
         shard_bytes: size of every shard except the last.
         num_bytes: size of all shards.
         files: names of the files that are not shards.
-        seals: the seal of every file, by name.
+        seals: size and SHA-256 of every file, by name.
     """
 
     shard_bytes: int
     num_bytes: int
     files: list[str]
-    seals: dict[str, Seal]
+    seals: dict[str, tuple[int, str]]
 
 
 def parse_index(content: bytes) -> Index:
@@ -260,15 +236,12 @@ def parse_index(content: bytes) -> Index:
         raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum per shard")
     if not isinstance(files, dict) or not set(_PACK_FILES) < set(files) <= {*_PACK_FILES, *_TABLES}:
         raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_PACK_FILES)}, and some of {', '.join(_TABLES)}")
-    seals = {
-        shard_name(i): Seal(min(shard_bytes, num_bytes - i * shard_bytes), sha256) for i, sha256 in enumerate(sums)
-    }
+    seals = {shard_name(i): (min(shard_bytes, num_bytes - i * shard_bytes), each) for i, each in enumerate(sums)}
     for name, entry in files.items():
         entry = entry if isinstance(entry, dict) else {}
-        size = _integer(entry, "num_bytes", 0, _MOST_FILE_BYTES, f" of {name}")
-        seals[name] = Seal(size, entry.get("sha256"))  # type: ignore[arg-type]  # checked below
-    for name, seal in seals.items():
-        if not isinstance(seal.sha256, str) or not _SHA256.fullmatch(seal.sha256):
+        seals[name] = (_integer(entry, "num_bytes", 0, _MOST_FILE_BYTES, f" of {name}"), entry.get("sha256"))
+    for name, (_, sha256) in seals.items():
+        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError(f"{INDEX_NAME}: {name} has no SHA-256")
     return Index(shard_bytes, num_bytes, list(files), seals)
 
@@ -285,18 +258,10 @@ def is_sharded(source: str | Path) -> bool:
 
 @contextmanager
 def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, Any]]:
-    """Yield a JSON table of a sharded corpus; every error of the block becomes a ValueError that names the table.
-
-    Args:
-        shards: the shards.
-        name: file name of the table.
-        contents: noun for what the table lists, such as `images`.
-    """
+    """Yield the JSON table of a sharded corpus of images or signals; its name the table."""
     path = shards.folder / name
     if not path.is_file():
-        raise ValueError(
-            f"{shards.source} holds no {contents}: name a folder that `cpc data shard` made from {contents}"
-        )
+        raise ValueError(f"{shards.source} holds no {contents}: name shards that `cpc data shard` made of {contents}")
     with reading(path, f"is not a table of {contents}; is it damaged?"):
         yield json.loads(path.read_bytes())
 
@@ -313,9 +278,8 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
 
     Args:
         pack: folder of the pack.
-        tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, `images.json`, or
-            `signals.json`.
-        out: a new folder, which is written atomically.
+        tables: the tables of the corpus by file name.
+        out: a new folder.
         element_bytes: size of an element; elements are not divided between shards.
         shard_bytes: largest size of a shard.
 
@@ -331,20 +295,17 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
         with (pack / "rows.bin").open("rb") as stream:
             while content := stream.read(shard_bytes):
                 (unfinished / shard_name(len(sums))).write_bytes(content)
-                sums.append(Seal.of(content).sha256)
+                sums.append(hashlib.sha256(content).hexdigest())
             num_bytes = stream.tell()
         for name, content in contents.items():
             (unfinished / name).write_bytes(content)
-        files = {name: asdict(Seal.of(content)) for name, content in contents.items()}
+        files = {
+            name: {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in contents.items()
+        }
         index = {"format": FORMAT, "shard_bytes": shard_bytes, "num_bytes": num_bytes, "shards": sums, "files": files}
         (unfinished / INDEX_NAME).write_text(json_text(index), encoding="utf-8")
     return len(sums)
-
-
-def _cache(cache_dir: str | Path | None) -> Path:
-    if cache_dir is not None:
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
 
 
 def _integer(entries: Mapping[str, Any], name: str, lowest: int, highest: int, owner: str = "") -> int:
