@@ -44,11 +44,7 @@ class Features:
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
 
     Attributes:
-        dim: D.
-        has_context: whether a context network runs over the latents.
-        hop_samples: distance from a frame to the next.
         first_centre_samples: centre of frame 0, from the file's first sample.
-        sample_rate_hz: rate of the waveforms.
 
     Raises:
         ValueError: if the kind is unknown, or needs a model or a rate that is missing.

@@ -222,12 +222,7 @@ _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
-    """Read one interval tier of a Praat TextGrid, long or short, UTF-8 or UTF-16; intervals without text are left out.
-
-    Args:
-        file: the TextGrid.
-        tier: name of the tier; None: `phones`, or the only interval tier.
-    """
+    """Read an interval tier of a Praat TextGrid, by default `phones` or the only one, without intervals without text."""
     values = _Values(file)
     # The Penn aligner writes this name of the short format.
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":

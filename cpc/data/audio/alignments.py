@@ -35,7 +35,6 @@ class Alignments:
     Args:
         tracks: name of the audio file -> its track, or a function that reads it. A name is a path relative to some
             folder, with or without a suffix, or a stem.
-        source: file or folder of the alignments, for messages.
     """
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
@@ -84,11 +83,7 @@ class Alignments:
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
-        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap.
-
-        Raises:
-            ValueError: if the file has no or several alignments, or its alignment is malformed.
-        """
+        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap."""
         track = self._track_of(path)
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 

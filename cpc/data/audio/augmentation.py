@@ -201,13 +201,7 @@ class WaveformAugmentation:
 
 
 class Augmenter:
-    """Changes a waveform by a key. The result does not depend on the order of windows, the process or the rank.
-
-    Args:
-        options: the changes.
-        sample_rate_hz: rate of waveforms and noise.
-        recordings: `PackedAudio` of noise, if the options name some.
-    """
+    """Changes a waveform by a key. The result does not depend on the order of windows, the process or the rank."""
 
     def __init__(self, options: WaveformAugmentation, sample_rate_hz: int, recordings: Any = None) -> None:
         self.options = options

@@ -72,11 +72,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Raise an error if a file goes on after its audio; call this after the last sample is read from `stream`.
-
-    Raises:
-        ValueError: if another file follows, or bytes that are neither metadata nor padding. The message names the file.
-    """
+    """Raise an error if a file goes on after its audio; call this after the last sample is read from `stream`."""
     if sound.format in ("MP3", "OGG"):  # `whole_samples` has counted the frames or pages of these formats
         return
     end = stream.tell()

@@ -55,10 +55,6 @@ class Sound(soundfile.SoundFile):
     """An audio file. It seeks only if the format has exact seeks; otherwise it is decoded from the start.
 
     soundfile seeks after every `read` of a seekable file. In an MP3 or Ogg Vorbis file this corrupts the next block.
-
-    Attributes:
-        stream: the open file.
-        num_samples: number of decoded samples per channel.
     """
 
     stream: FileIO
@@ -71,11 +67,7 @@ class Sound(soundfile.SoundFile):
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """Open an audio file; errors of the decoder become a ValueError that names the file.
-
-    Raises:
-        ValueError: if the file cannot be decoded or holds no samples; also the errors of `whole_samples`.
-    """
+    """Open an audio file; errors of the decoder become a ValueError that names the file."""
     with reading(path, "cannot be decoded: it is damaged, truncated or not audio"), open_regular(path) as stream:
         try:
             sound = Sound(stream.fileno(), closefd=False)

@@ -251,11 +251,6 @@ def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
 def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
     """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path.
 
-    Args:
-        paths: paths relative to the folder that is indexed.
-        table: a table in UTF-8 with a header.
-        key: the column that names the files, by these paths, by file names, or by stems; it is not returned.
-
     Raises:
         ValueError: if the table cannot be read (see `read_table`), lacks the column `key`, has a column that the index
             fills, or has two rows for a file; if no row names a file, a row names several files, or only some files

@@ -28,12 +28,7 @@ _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 @dataclass(frozen=True)
 class Manifest:
-    """The rows of a corpus, column by column.
-
-    Attributes:
-        root: folder of the CSV, which paths are relative to.
-        columns: every column as a list of strings, including `path`; all have the same length.
-    """
+    """The rows of a corpus, column by column."""
 
     root: Path
     columns: dict[str, list[str]]

@@ -26,12 +26,6 @@ class AudioProbeData(RecordingProbeData):
 
     Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
     Speakers are tested on split `valid`, because the speakers of the test split are not in the training split.
-
-    Args:
-        corpus: the files; None if only files outside a corpus are read.
-        alignments: file or folder of alignments with the labels of `phones`; None: the alignments beside the manifest.
-        tier: tier of TextGrids, see `read_alignments`.
-        where: other arguments of `ProbeData`.
     """
 
     unit = "file"

@@ -36,18 +36,12 @@ class RecordingCorpus(MapStyleCorpus):
     Args:
         table: the recordings, a `Manifest` of audio or the `Recordings` of signals: `names`, `splits`, `groups` ("" if
             unknown), and `rows` of a split.
-        encoder: the encoder, or an object with its geometry.
-        window_samples: length of a window.
-        decode: returns the samples of all recordings.
         nouns: nouns for a group and a recording, for messages.
         files: plural noun for the recordings in the fingerprint of batches.
         names_matter: whether a resumed run compares the names of recordings, besides their content.
         check_labels: raises an error if labels of these rows do not fit; called before decoding.
         frame_labels: returns the labels of frames that come with every window; None: no labels.
-        classes: classes of these labels.
         augmenter: returns the augmenter of training windows; None: no augmentation.
-        windows_at_once: number of training windows that are shuffled together; None: all.
-        has_missing: whether samples may be missing.
         caps_held_out: whether a held-out batch is at most one pass over the split.
 
     Attributes:

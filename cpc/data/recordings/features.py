@@ -20,8 +20,6 @@ class RecordingFeatures(FeatureExtractor):
 
     Args:
         features: names of the features; `c` and `z` together take one pass.
-        times: computes the features of one recording.
-        samples: the recordings; None if only `file_features` is called.
         read_file: returns the samples of a file outside the corpus, in blocks.
         together: encode several recordings at a time, on all cores: faster, and equal up to rounding.
     """

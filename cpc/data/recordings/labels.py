@@ -159,17 +159,7 @@ def check_label_ends(
     advice: str,
     rate_error: float = 0.0,
 ) -> None:
-    """Raise an error if labels end after their recordings.
-
-    Args:
-        source: source of the labels, for messages.
-        names: names of the recordings.
-        ends: end of the last label of each recording in seconds; 0 without labels.
-        covered: seconds of each recording that have a label.
-        lengths: length of each recording in seconds.
-        noun: noun for a recording, for messages.
-        advice: what to change.
-        rate_error: largest relative error of `lengths`.
+    """Raise an error if labels end after their recordings. Times are seconds; `ends` is 0 without labels.
 
     Raises:
         ValueError: if the labels of a recording end more than 50 ms after it; the message has both times.

@@ -19,9 +19,6 @@ class PackedRecordings(PackedRows):
     Attributes:
         sample_rate_hz: rate of all recordings.
         channels: names of the channels on disk; empty for audio.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
     """
 
     @property
@@ -74,11 +71,7 @@ class PackedRecordings(PackedRows):
 
 
 class ArraySignals:
-    """Recordings in memory, with the interface of `PackedRecordings`.
-
-    Args:
-        arrays: recordings `[T, C]`, NaN where missing.
-    """
+    """Recordings in memory, with the interface of `PackedRecordings`."""
 
     def __init__(self, arrays: Sequence[Float32[np.ndarray, "_ C"]]) -> None:
         self.arrays = arrays

@@ -52,14 +52,7 @@ def known_samples(signals: Any, row: int) -> Bool[np.ndarray, " n"]:
 def usable_starts(
     is_known: Bool[np.ndarray, " n"], encoder: Any, window_samples: int, steps: Sequence[int]
 ) -> Bool[np.ndarray, " starts"]:
-    """Return the starts of the windows of a recording in which latents t and t + k are known, for a step k.
-
-    Args:
-        is_known: the samples of the recording of which a channel is known.
-        encoder: its latents are known by `known_latents`.
-        window_samples: S; a shorter recording is one window.
-        steps: the steps k; 0 stands for any known latent.
-    """
+    """Return the starts of the windows of a recording in which latents t and t + k are known, for a step k."""
     window_samples = min(window_samples, len(is_known))
     num_latents, hop = encoder.num_latents(window_samples), encoder.hop_samples
     is_usable = np.zeros(len(is_known) - window_samples + 1, bool)
@@ -115,18 +108,13 @@ class WindowDataset(Dataset[Batch]):
     standardise NaN to zero. If samples of all channels are missing, `Batch.is_known` marks the others.
 
     Args:
-        samples: source of the samples.
-        window_samples: S, length of every window.
         rows: `[n]` the recordings that windows are cut from; None: all.
         sequence_ids: `[n]` id of each recording's sequence; None: its row.
         group_ids: `[n]` speaker or subject of each recording, or -1 if unknown; None: all unknown.
-        labels: labels of the latents of a window; None: none.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
-        split: split of the corpus, for messages.
         starts: the samples at which windows begin; None: all from which a whole window follows, or 0.
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
-        has_missing: whether samples may be missing (NaN).
         noun: noun for the recordings, by which a resumed run compares their lengths.
         made_from: further properties of the data, by name, that a resumed run checks.
 

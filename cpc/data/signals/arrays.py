@@ -29,11 +29,7 @@ def open_npy(path: Path) -> np.ndarray:
 
 
 def list_npy(path: Path) -> Listing:
-    """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`.
-
-    Raises:
-        ValueError: if it is damaged, or has another shape or type; the message names the file.
-    """
+    """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`."""
     array = open_npy(path)
     num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
     spans = np.tile([0, num_samples], (num, 1))

@@ -16,13 +16,7 @@ _WINDOWS_AT_ONCE = 256
 
 
 class SignalFeatures(RecordingFeatures):
-    """Latents and contexts of whole recordings.
-
-    Args:
-        features: `c`, `z`.
-        model: the model in eval mode.
-        probe_data: the rows; `file_features` needs no corpus.
-    """
+    """Latents and contexts of whole recordings."""
 
     def __init__(self, features: Sequence[str], model: Any, probe_data: Any) -> None:
         self.data, self._encoder = probe_data, model.encoder
@@ -93,7 +87,6 @@ class HandMadeFeatures(FeatureExtractor):
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
             window itself if it is the first. Whole recordings have only `hand`.
-        probe_data: the rows.
     """
 
     def __init__(self, name: str, probe_data: Any) -> None:

@@ -65,11 +65,7 @@ OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
 
 
 def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
-    """List files as recordings, by their paths relative to `root`. All have the chosen channels, perhaps among others.
-
-    Raises:
-        ValueError: if a file cannot be read, or two have different channels or rates; the message names them.
-    """
+    """List files as recordings, by paths relative to `root`. All have the chosen channels, perhaps among others."""
     files: list[SignalFile] = []
     for name in names:
         path = root / name
@@ -155,16 +151,7 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 
 
 def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
-    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out.
-
-    Args:
-        root: the folder.
-        more_suffixes: suffixes of other files to find.
-        tables: other tables, which are no recordings even if they lie below the folder.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out."""
     found = find_files(root, {*OPENERS, *more_suffixes}, "signal")
     below = [table.resolve() for table in tables if table.resolve().is_relative_to(root.resolve())]
     left_out = {MANIFEST_NAME, INTERVALS_NAME, *(table.relative_to(root.resolve()).as_posix() for table in below)}
@@ -180,11 +167,7 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
 
 
 def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segment]]]:
-    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task.
-
-    Raises:
-        ValueError: if a path is unknown, names several recordings, or a time is not legal; the message names the row.
-    """
+    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task."""
     columns = _read_columns(path, ("path", "start", "end", "label"))
     keys = list(map(composed, columns["path"]))
     names_there = names_in_table(names, keys)

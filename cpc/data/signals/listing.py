@@ -23,8 +23,6 @@ class ReadOptions(NamedTuple):
     """The user's description of the files of a source.
 
     Attributes:
-        sample_rate_hz: rate of all files; None: theirs.
-        channels: the chosen channels; None: all.
         label_columns: names of columns of tables that hold labels per sample.
         model_channels: names of the channels that a model reads; None: it reads by position.
     """
@@ -43,9 +41,7 @@ class SignalFile(ABC):
     """A file that is one recording. The constructor of a format reads only the header, and sets the attributes.
 
     Attributes:
-        path: the file.
         parts: all files that the samples depend on; the file itself unless set.
-        channels: names of its channels.
         units: unit of each channel; "" if the file does not say, as for all unless set.
         rate_hz: rate of the samples; None if the file does not say.
         num_samples: upper bound.
@@ -125,17 +121,9 @@ class Listing:
     """The recordings of a source; lists have one entry per recording.
 
     Attributes:
-        names: path relative to the source, or `recording 3`.
-        channels: names of all channels.
-        sample_rate_hz: rate of all recordings; None if the source does not say.
         own_rates_hz: rate of each recording by its own clock, if there are segments; None: that of all.
         num_samples: upper bound of each recording's number of samples.
-        reader: decodes the recordings; None if they are decoded.
         version: numbers and strings that change if the content of the source does.
-        splits: "" where the source names none, as for all unless given.
-        groups: "" where unknown.
-        labels: task -> labels per recording or per sample.
-        segments: task -> segments of each recording.
         units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
         layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
     """

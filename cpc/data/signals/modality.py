@@ -211,19 +211,11 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, of windows in which a step is predicted.
-
-        Raises:
-            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
-        """
+        """Return the training batches, of windows in which a step is predicted."""
         return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, of windows in which a step is predicted.
-
-        Raises:
-            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
-        """
+        """Return the held-out batches, of windows in which a step is predicted."""
         return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:

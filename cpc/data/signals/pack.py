@@ -34,13 +34,6 @@ def pack_signals(
     can change without a new one. Warnings name constant channels, and recordings of whole numbers whose range is a
     hundred times that of others.
 
-    Args:
-        recordings: the recordings, as `read_recordings` returns them.
-        cache_dir: parent folder of all packs; `.cpc_cache` beside the recordings unless given.
-        skip_bad: keep recordings that cannot be used as empty ones, and warn how many, instead of raising.
-        num_workers: threads that decode; all cores unless given.
-        progress: show a progress bar.
-
     Raises:
         ValueError: on recordings that cannot be used (damaged, empty, missing samples under `missing: refuse`).
         OSError: if the disk is full, or the folder cannot be written; nothing stays behind.

@@ -26,12 +26,7 @@ _RANGES = ("physical_min", "physical_max", "digital_min", "digital_max")
 
 
 class EdfFile(SignalFile):
-    """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names.
-
-    Raises:
-        ValueError: if the file is damaged, has no signals or gaps (EDF+D), or a chosen channel has another rate or no
-            range of values; the message names the file.
-    """
+    """An EDF, EDF+ or BDF file without gaps. Values are in the units that the file's header names."""
 
     units: Sequence[str] = ()
 
@@ -158,9 +153,6 @@ def sidecar_segments(path: Path) -> dict[str, list[Segment]]:
     `NAME_events.tsv` beside `NAME_eeg.edf` (or another word than `eeg`) is the task `trial_type`, its column.
     `SC4001EC-Hypnogram.edf` beside `SC4001E0-PSG.edf`, whose last letters may differ, is the task `hypnogram`. Events
     without a type or an onset, and unscored stages, have no label.
-
-    Raises:
-        ValueError: if a file cannot be read, a time is illegal, or several hypnograms fit; the message names the file.
     """
     found: dict[str, list[Segment]] = {}
     start, _, _ = path.stem.rpartition("_")

@@ -19,11 +19,7 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
 
 
 def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Sequence[str], source: object) -> float:
-    """Return the rate of the chosen columns of a file, from the rates and names of all its channels.
-
-    Raises:
-        ValueError: if two chosen channels have different rates, which the message lists, or the rate is not positive.
-    """
+    """Return the rate of the chosen columns of a file, from the rates and names of all its channels."""
     if len({rates[column] for column in chosen}) > 1:
         listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
         raise ValueError(f"{source}: channels have different rates: {listed}; choose those of one rate by `channels`")

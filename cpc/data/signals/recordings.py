@@ -31,14 +31,8 @@ class Recordings:
 
     Attributes:
         source: the file or folder, or a name for messages.
-        names: of each recording, its path relative to the source, or `recording 3`.
-        channels: the chosen channels, in order; "0", "1", ... if the source names none.
-        sample_rate_hz: rate of all recordings.
-        splits: split of each recording.
         groups: subject of each recording; "" if unknown.
-        labels: task -> labels.
         num_samples: upper bound of each recording's number of samples.
-        missing: `refuse` or `mask`, see `read_recordings`.
         units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
         columns: the channels in the files.
         version: numbers and strings that change if the content of the files does.
@@ -77,12 +71,7 @@ class Recordings:
         return rows
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
-        """Yield a recording in blocks, in `units`; NaN where a sample is missing.
-
-        Raises:
-            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and
-                `missing` is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
-        """
+        """Yield a recording in blocks, in `units`; NaN where a sample is missing."""
         assert self.reader is not None
         num_read, num_known = 0, 0
         for block in self.reader.blocks(row, self.columns):

@@ -49,12 +49,7 @@ def write_table(recordings: Recordings, packed: PackedRecordings) -> bytes:
 def open_sharded_signals(
     shards: Shards, *, missing: Missing, skip_bad: bool
 ) -> tuple[Listing, PackedRecordings, Missing]:
-    """Return the recordings of shards, their samples, and whether samples may be missing.
-
-    Raises:
-        ValueError: if the shards hold no signals, are damaged, or were made with `missing: mask` and `missing` is
-            `refuse`; as `check_skipped`.
-    """
+    """Return the recordings of shards, their samples, and whether samples may be missing."""
     with open_table(shards, TABLE_NAME, "signals") as table:
         packed = PackedRecordings(shards.folder, shards)
         num_channels = len(packed.channels)

@@ -32,11 +32,7 @@ def read_installed_smartwatch() -> SignalArrays:
 
 
 def read_published_smartwatch(root: Path) -> SignalArrays:
-    """Return the recordings of seglearn's wheel, or of its folder or file `watch_dataset.npy`.
-
-    Raises:
-        ValueError: if there is no such file, or it is damaged.
-    """
+    """Return the recordings of seglearn's wheel, or of its folder or file `watch_dataset.npy`."""
     candidates = [*root.rglob("watch_dataset.npy"), *root.glob("seglearn-*.whl")] if root.is_dir() else [root]
     if not candidates or not candidates[0].is_file():
         raise ValueError(

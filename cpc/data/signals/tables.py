@@ -56,11 +56,7 @@ def is_counter(name: str, head: Float64[np.ndarray, " n"]) -> bool | None:
 
 
 def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
-    """Return times as numbers, in seconds if the cells are dates (UTC without a zone), and whether they are.
-
-    Raises:
-        ValueError: if a cell is neither a number nor a date of ISO 8601.
-    """
+    """Return times as numbers, in seconds if the cells are dates (UTC without a zone), and whether they are."""
     try:
         return np.fromiter(map(float, cells), np.float64, len(cells)), False
     except ValueError:
@@ -75,17 +71,9 @@ def parse_times(cells: Sequence[str]) -> tuple[Float64[np.ndarray, " n"], bool]:
 
 
 class TimeColumn:
-    """The rate of a column of time, and a check that the column has no gaps.
+    """The rate of a column of time, None for a single sample, and a check that the column has no gaps.
 
-    Args:
-        path: the table.
-        name: the column, whose name may end with a unit.
-        head: the first times.
-        is_dates: whether they are seconds of dates.
-        expected_hz: the rate that the user gave; it decides the unit if the column's name has none.
-
-    Attributes:
-        sample_rate_hz: the rate; whole if the times come within a thousandth of it. None for a single sample.
+    `expected_hz`, the rate that the user gave, decides the unit if the column's name has none.
 
     Raises:
         ValueError: if the times are irregular or contradict `expected_hz`; the message names the file.
@@ -112,13 +100,7 @@ class TimeColumn:
             )
 
     def check(self, times: Float64[np.ndarray, " n"], first: int, previous: float | None) -> None:
-        """Refuse times that go backwards or have a gap; the message names the file and the sample.
-
-        Args:
-            times: consecutive times.
-            first: index of the first of them in the recording.
-            previous: the time before them; None at the start.
-        """
+        """Refuse times that go backwards or have a gap; the message names the file and the sample."""
         steps = np.diff(times) if previous is None else np.diff(times, prepend=previous)
         bad = np.flatnonzero(~((steps > 0) & (steps <= _LARGEST_STEP * self._mean_step)))
         if bad.size:
@@ -172,9 +154,6 @@ class SignalTable(SignalFile):
         time_column: the column that gives the rate; None without it.
         counters: further columns of times, indices and counters, which are no channels.
         verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
-
-    Raises:
-        ValueError: if the header cannot be read, or no column is a channel; the message names the file.
     """
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
@@ -214,11 +193,7 @@ class SignalTable(SignalFile):
         return self._clock.sample_rate_hz if self._clock else None
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen channels, `[t, C]` float64.
-
-        Raises:
-            ValueError: naming file, line and column, if a cell is no number; if the column of time has a gap.
-        """
+        """Yield the chosen channels, `[t, C]` float64."""
         first, previous = 0, None
         for rows in self._rows([self.channels[column] for column in columns], self.time_column):
             if self._clock and rows.times is not None:

@@ -66,16 +66,6 @@ def convert_units(
 ) -> tuple[list[str], Float64[np.ndarray, "n C"] | None, str]:
     """Return the unit of each channel, the factors that convert every recording to it, and a line about them.
 
-    Args:
-        units: unit of each channel in each recording; empty if all are unknown.
-        channels: names of the channels.
-        names: names of the recordings, for messages.
-        wanted: unit of each channel that a model reads; where it is unknown, that of the first recording that has one.
-        source: the recordings' source, for messages.
-
-    Returns:
-        The units; the factors, None if nothing is converted; the line, "" if nothing is converted.
-
     Raises:
         ValueError: if a unit cannot be converted (the message names channel, units and two recordings), or the model
             reads another number of channels.

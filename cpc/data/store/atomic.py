@@ -42,9 +42,6 @@ def json_text(content: Any, **options: Any) -> str:
     """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
 
     Numbers and arrays of numpy are written like those of Python.
-
-    Raises:
-        ValueError: if a number is not finite; pass the content through `finite` first.
     """
     return json.dumps(content, allow_nan=False, default=_written, **options)
 
@@ -67,11 +64,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def write_json(content: Mapping[str, Any], path: str | Path) -> None:
-    """Replace a JSON file, as `write_atomically` does.
-
-    Raises:
-        ValueError: if a number is not finite, which JSON does not allow; pass the content through `finite` first.
-    """
+    """Replace a JSON file, as `write_atomically` does."""
     with write_atomically(path) as new:
         new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 

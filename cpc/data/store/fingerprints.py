@@ -56,11 +56,6 @@ def count_copies(content: Content | None, record: Mapping[str, Any] | None, unit
     """Return how many observations are in a record, for reports (`pretrained_on` in docs/records.md).
 
     The result is None if content or record is not at hand.
-
-    Args:
-        content: the content of held-out or test observations.
-        record: the record of the training observations.
-        unit: noun for an observation.
     """
     if content is None or not record:
         return None
@@ -79,9 +74,6 @@ def num_shared(content: Content, record: Mapping[str, Any]) -> tuple[int, int]:
 
     All can be compared if the record holds all fingerprints. Otherwise the observations whose fingerprints are not
     above the largest of the record can be.
-
-    Raises:
-        ValueError: if the record is damaged.
     """
     fingerprints = _fingerprints(content)
     compared = fingerprints[fingerprints <= _largest(record)]

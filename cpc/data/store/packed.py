@@ -171,14 +171,7 @@ class PackedRows:
 
 
 class RowSource(ABC):
-    """The input of a pack.
-
-    Attributes:
-        noun: noun for a row, for messages.
-        dtype: numpy's name of the type of an element.
-        shape: shape of an element.
-        about: further entries of the index, for the pack's reader.
-    """
+    """The input of a pack."""
 
     noun: str
     dtype: str
@@ -234,11 +227,7 @@ def pack_rows(
 
 
 def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
-    """Raise an error if a pack has skipped rows; with `skip_bad`, warn instead.
-
-    Raises:
-        ValueError: if rows were skipped without `skip_bad`, or all rows were skipped. The message names the first few.
-    """
+    """Raise an error if a pack has skipped rows; with `skip_bad`, warn instead."""
     refuse_bad(list(packed.skipped.values()), len(packed), f"{noun}s", skip_bad)
 
 

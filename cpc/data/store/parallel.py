@@ -17,9 +17,6 @@ def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_
 
     Unlike `ThreadPoolExecutor.map`, at most `4 * num_workers` items are pending, so a slow consumer does not fill the
     memory, and Ctrl-C or an exception ends the work at once.
-
-    Raises:
-        ValueError: if `num_workers` is less than 1.
     """
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:

@@ -16,9 +16,6 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
     A kill can tear only the last line. This function cuts a torn line off first; otherwise the new record would
     continue the torn line, and both would be lost.
-
-    Raises:
-        OSError: if the disk accepts only a part of the line; the line is then torn.
     """
     line = json_text(finite(record)).encode() + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)

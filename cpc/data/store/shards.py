@@ -40,13 +40,8 @@ class Shards:
     the process has already checked 200 GB. Pickling does not copy the bytes of shards.
 
     Args:
-        source: a folder that `write_shards` wrote, or its URL.
         cache_dir: folder for fetched files; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
-
-    Attributes:
-        folder: folder with the other files of the pack, already checked.
-        num_bytes: size of all shards.
 
     Raises:
         ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
@@ -205,8 +200,6 @@ class Index(NamedTuple):
     """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
 
     Attributes:
-        shard_bytes: size of every shard except the last.
-        num_bytes: size of all shards.
         files: names of the files that are not shards.
         seals: size and SHA-256 of every file, by name.
     """
@@ -258,7 +251,7 @@ def is_sharded(source: str | Path) -> bool:
 
 @contextmanager
 def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON table of a sharded corpus of images or signals; its name the table."""
+    """Yield the JSON table of a sharded corpus; an error of the block names the table."""
     path = shards.folder / name
     if not path.is_file():
         raise ValueError(f"{shards.source} holds no {contents}: name shards that `cpc data shard` made of {contents}")
@@ -275,13 +268,6 @@ def list_of(kind: type, values: Any, num: int | None = None) -> list[Any]:
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:
     """Cut a pack into shards, one at a time in memory, and return their number.
-
-    Args:
-        pack: folder of the pack.
-        tables: the tables of the corpus by file name.
-        out: a new folder.
-        element_bytes: size of an element; elements are not divided between shards.
-        shard_bytes: largest size of a shard.
 
     Raises:
         ValueError: if `out` exists, or a shard is smaller than an element or larger than 2^30 bytes.

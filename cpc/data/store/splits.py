@@ -27,11 +27,7 @@ def split_called(name: str) -> str | None:
 
 
 def split_named(path: str) -> str | None:
-    """Return the split that a word in a path stands for. The search goes from the file name to the outermost folder.
-
-    Raises:
-        ValueError: if a part of the path names several splits.
-    """
+    """Return the split that a word in a path stands for. The search goes from the file name to the outermost folder."""
     for part in reversed(PurePath(path).parts):
         if found := _splits_in(part):
             if len(found) > 1:

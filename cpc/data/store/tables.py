@@ -60,11 +60,7 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
 
 
 def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
-    """Return the content of a CSV that `read_table` reads.
-
-    Raises:
-        ValueError: if a cell holds a line break; the first few are named.
-    """
+    """Return the content of a CSV that `read_table` reads."""
     broken = [
         f"{name}: {cell[:80]!r}" for name, cells in columns.items() for cell in (name, *cells) if has_line_break(cell)
     ]

@@ -23,11 +23,7 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def require_regular(path: str | Path) -> None:
-    """Raise an error on a FIFO, device or socket, on which a library could wait for ever. Other paths pass.
-
-    Raises:
-        ValueError: naming the path.
-    """
+    """Raise an error on a FIFO, device or socket, on which a library could wait for ever. Other paths pass."""
     try:
         _check_kind(path, os.stat(path))
     except OSError:  # a missing file, for which the reader raises a better error
@@ -35,12 +31,7 @@ def require_regular(path: str | Path) -> None:
 
 
 def open_regular(path: str | Path) -> FileIO:
-    """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO.
-
-    Raises:
-        ValueError: the errors of `require_regular`.
-        OSError: if there is no such file, or it cannot be opened.
-    """
+    """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _check_kind(path, os.fstat(file))
@@ -51,12 +42,7 @@ def open_regular(path: str | Path) -> FileIO:
 
 
 def read_bytes(path: str | Path, most_bytes: int) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        ValueError: if the path is not a regular file or has more than `most_bytes`. The message names the path.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a file."""
     with BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
@@ -65,13 +51,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ValueError: if the path is not a regular file, is too large, or is not JSON in UTF-8. The message names the
-            path.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a JSON file."""
     content = read_bytes(path, MOST_JSON_BYTES)
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_JSON_NODES:
         raise ValueError(f"{path} has more than {MOST_JSON_NODES} values: it was not written by cpc")
@@ -82,13 +62,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file, with aliases expanded.
-
-    Raises:
-        ValueError: if the path is not a regular file, is too large, is not UTF-8, or breaks a rule of `check_yaml`. The
-            message names the path, and the line if possible.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a YAML file, with aliases expanded."""
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
         text = content.decode("utf-8")
@@ -118,13 +92,6 @@ def reading(path: str | Path, damage: str = "cannot be read: it is damaged or of
     """Convert every error of a file's reader to a ValueError that begins with the file's name.
 
     A ValueError that already has the name, and a MemoryError, pass unchanged.
-
-    Args:
-        path: the file, which must be a regular file.
-        damage: message if the reader raises an error on the content; the reader's message follows.
-
-    Raises:
-        ValueError: naming the path.
     """
     require_regular(path)
     try:
@@ -149,10 +116,6 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
     """Read a file written by `torch.save` without running code from it.
 
     All bytes are compared with their checksums, and tensors are mapped from the file.
-
-    Args:
-        path: the file.
-        written_by: program that writes these files, for messages.
 
     Raises:
         ValueError: if the file is damaged, or contains more than tensors and plain values. The message names the file.

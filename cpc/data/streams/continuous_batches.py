@@ -27,8 +27,6 @@ class TrainingLanes:
         num_lanes: B.
         chunk_tokens: T.
         num_ahead: K.
-        rank: index of this process.
-        world_size: processes that share the stream.
 
     Raises:
         ValueError: if a lane would be shorter than a batch.

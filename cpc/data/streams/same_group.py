@@ -21,11 +21,8 @@ class SameGroupBatches(BatchStream):
 
     Args:
         group_ids: `[num_items]` the group of each item.
-        groups_per_batch: different groups in a batch.
         require_distinct_items: require two items or more in a group's part of a batch. `same_speaker_excluding` needs
             this, because draws from one item share the sequence id and are not negatives of each other.
-        group_names: names of the groups by id, for messages.
-        nouns: nouns for a group and an item, for messages.
         stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
             least 2 per group.
 

@@ -19,11 +19,7 @@ ENDLESS = 2**62  # number of batches
 
 
 def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise an error if the fingerprint of a state differs from that of this stream.
-
-    Raises:
-        ValueError: if the fingerprints differ; the message names the entries.
-    """
+    """Raise an error if the fingerprint of a state differs from that of this stream."""
     changes = [
         f"other {name}" if is_of_files(name) else f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
         for name in here | saved
@@ -69,11 +65,7 @@ class ResumableIndex:
         return {"position": self.position, "fingerprint": self.fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state.
-
-        Raises:
-            ValueError: if the state belongs to another stream; the message names the differences.
-        """
+        """Continue from a state."""
         check_same_batches(state["fingerprint"], self.fingerprint)
         self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds
 
@@ -110,10 +102,6 @@ class BatchStream(ResumableIndex):
     Args:
         num_slots: `[num_items]` number of draws of each item in a pass; an item with 0 is never drawn.
         num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
-        batch_size: draws per batch, on each rank.
-        seed: seed of the whole stream, not negative.
-        rank: index of this process, 0..world_size - 1.
-        world_size: processes that share the stream.
         made_from: properties of the items, by option. A state with other properties raises an error that names these
             options. None: a hash of `num_slots` and `num_starts`.
 

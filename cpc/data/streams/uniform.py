@@ -50,11 +50,6 @@ class SpreadBatches(UniformBatches):
     A batch holds two items of a sequence only if the sequence has more items than the pass has batches, or if the batch
     spans two passes.
 
-    Args:
-        sequence_ids: `[num_items]` equal for items of one sequence.
-        noun: noun for an item, for messages.
-        stream: arguments of `BatchStream` except `num_slots`; the batch of all ranks is at most one pass.
-
     Raises:
         ValueError: if an item would occur twice in one step and be its own negative.
     """

@@ -137,11 +137,7 @@ class Espeak:
         return str(self._library.espeak_Info(None).decode())
 
     def speak(self, text: str, voice: Voice) -> Speech:
-        """Synthesise a text.
-
-        Raises:
-            ValueError: if the library has no such accent or variant.
-        """
+        """Synthesise a text."""
         # The library accepts any variant, and replaces an unknown variant by the plain voice of the accent.
         variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
         if voice.variant not in variants:

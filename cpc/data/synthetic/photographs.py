@@ -61,9 +61,6 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
             folder.
         seed: seed of the choice of blocks and crops.
 
-    Returns:
-        The npz file of each corpus by name.
-
     Raises:
         ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything
             except the corpora of this seed and these photographs.
@@ -92,11 +89,7 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def photograph_files() -> dict[str, Path]:
-    """Return the files of the photographs by class, without importing scikit-image and its downloader.
-
-    Raises:
-        ValueError: if scikit-image is not installed, or lacks one of the photographs.
-    """
+    """Return the files of the photographs by class, without importing scikit-image and its downloader."""
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
         raise ValueError(f"the photographs come from scikit-image: {install_hint('image')}")

@@ -54,11 +54,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the prose sentences of reference texts, in the order of the titles, without duplicates.
-
-    Args:
-        texts: texts by title, in the format of Sphinx: blank lines separate paragraphs, code is in double quotes.
-    """
+    """Return the prose sentences of reference texts, in the order of the titles, without duplicates."""
     unique: dict[str, str] = {}
     for title in sorted(texts):
         for paragraph in re.split(r"\n\s*\n", texts[title]):

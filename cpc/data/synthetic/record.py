@@ -18,13 +18,6 @@ def make_once(
 ) -> bool:
     """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False.
 
-    Args:
-        out: the folder. It appears when the corpus is complete, so an interrupted run does not leave a partial corpus.
-        record_name: name of the JSON file with the record.
-        parameters: parameters that determine the corpus.
-        make: function that writes the corpus to a folder, and returns further entries of the record: `corpus`, a
-            description, and `versions` of packages other than cpc and numpy.
-
     Raises:
         ValueError: if `out` holds anything except this corpus.
     """

@@ -44,14 +44,7 @@ WORDS_PER_MINUTE = (145, 205)
 
 @dataclass(frozen=True)
 class Speaker:
-    """A speaker of the corpus.
-
-    Attributes:
-        name: name in the manifest.
-        sex: "f" or "m".
-        voice: voice of the library.
-        is_heldout: True if the speaker is only in the test split.
-    """
+    """A speaker of the corpus."""
 
     name: str
     sex: str
