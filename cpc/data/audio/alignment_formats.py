@@ -222,7 +222,7 @@ _VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?
 
 
 def read_textgrid(file: Path, tier: str | None = None) -> Track:
-    """Read an interval tier of a Praat TextGrid, by default `phones` or the only one, without intervals without text."""
+    """Read an interval tier of a Praat TextGrid, by default `phones` or the only one; empty intervals are left out."""
     values = _Values(file)
     # The Penn aligner writes this name of the short format.
     if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":

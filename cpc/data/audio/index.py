@@ -123,11 +123,7 @@ def index_folder(
         else header_errors(files, num_workers)
     )
     bad = [entry for entry in entries if isinstance(entry, str)]
-    if not skip_bad or len(bad) == len(paths):
-        problem = f"of the {len(paths)} {'audio' if is_audio else 'signal'} files below {root} cannot be used"
-        refuse(problem, bad, "repair or remove them, or set `skip_bad` to leave them out")
-    if bad:
-        warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
+    refuse_bad(bad, len(paths), f"{'audio' if is_audio else 'signal'} files below {root}", skip_bad)
     headers = {row: entry for row, entry in enumerate(entries) if not isinstance(entry, str)}
     columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | columns_of_paths).items()}
     columns |= draw(columns)

@@ -5,19 +5,21 @@ n recordings, T samples, C channels.
 
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
 from cpc.data.images.arrays import array_header, load_array, open_npz
 from cpc.data.recordings.labels import RecordingLabels, encode_names, labels_of_recordings, runs_of_samples, sort_names
-from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader
+from cpc.data.signals.listing import GROUP_NAMES, Listing
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
 SIGNAL_NAMES = ("x", "X", "data")  # names of the signals, if the file has other arrays too
+_IS_LOADING = Lock()
 _KNOWN = ("length", "split", "channels", "units", "classes", "sample_rate_hz")
 
 
@@ -38,7 +40,7 @@ def list_npy(path: Path) -> Listing:
         names=[path.name] if array.ndim < 3 else _names(num),
         channels=[str(channel) for channel in range(num_channels)],
         num_samples=[num_samples] * num,
-        reader=Reader(partial(read_array, spans), partial(open_npy, path)),
+        read_blocks=partial(_read_npy, path, spans),
         version=[status.st_size, status.st_mtime_ns],
         layout_problem=transposed(path, num_samples, num_channels),
     )
@@ -82,12 +84,12 @@ def list_npz(path: Path) -> Listing:
         channels=channels,
         sample_rate_hz=_rate(path, arrays["sample_rate_hz"]) if "sample_rate_hz" in arrays else None,
         num_samples=np.diff(spans).ravel().tolist(),
-        reader=Reader(partial(read_array, spans), partial(load_array, path, signals)),
+        read_blocks=partial(_read_npz, path, path.stat().st_mtime_ns, signals, spans),
         version=version,
         splits=[split_called(split) or split for split in splits],
         groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
         labels=_labels(path, arrays, spans, shape, group_name),
-        units=[units] * num,
+        file_units=[units] * num,
         layout_problem=problem,
     )
 
@@ -111,6 +113,28 @@ def read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence
     first, end = spans[row].tolist()
     for start in range(first, end, BLOCK_SAMPLES):
         yield np.asarray(samples[start : min(start + BLOCK_SAMPLES, end), list(columns)])
+
+
+def release_arrays() -> None:
+    """Release the array of an npz file, which stays in memory while its recordings are read."""
+    _load_once.cache_clear()
+
+
+def _read_npy(path: Path, spans: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+    return read_array(spans, open_npy(path), row, columns)
+
+
+def _read_npz(
+    path: Path, changed: int, name: str, spans: np.ndarray, row: int, columns: Sequence[int]
+) -> Iterator[np.ndarray]:
+    with _IS_LOADING:
+        array = _load_once(path, name, changed)
+    return read_array(spans, array, row, columns)
+
+
+@lru_cache(maxsize=1)
+def _load_once(path: Path, name: str, changed: int) -> np.ndarray:
+    return load_array(path, name)
 
 
 def _names(num: int) -> list[str]:

@@ -20,7 +20,7 @@ from cpc.data.recordings.labels import (
 )
 from cpc.data.signals.arrays import list_npy, open_npy, read_array, transposed
 from cpc.data.signals.comma_tables import CommaTable
-from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader, ReadOptions, SignalFile
+from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions, SignalFile
 from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
@@ -103,11 +103,11 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         channels=shared,
         sample_rate_hz=rate,
         num_samples=[file.num_samples for file in files],
-        reader=Reader(partial(_read_file, files, columns)),
+        read_blocks=partial(_read_file, files, columns),
         version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
         labels={task: RecordingLabels(partial(_labels_of_columns, files, task)) for task in labelled},
         segments={task: [file.segments.get(task, []) for file in files] for task in tasks},
-        units=units,
+        file_units=units,
         own_rates_hz=[file.rate_hz for file in files],
         layout_problem=next(filter(None, problems), ""),
     )
@@ -211,7 +211,7 @@ def _say_counters(root: Path, tables: Sequence[SignalTable]) -> None:
 
 
 def _read_file(
-    files: Sequence[SignalFile], columns: Sequence[Sequence[int]], _: None, row: int, chosen: Sequence[int]
+    files: Sequence[SignalFile], columns: Sequence[Sequence[int]], row: int, chosen: Sequence[int]
 ) -> Iterator[np.ndarray]:
     file, places = files[row], [columns[row][column] for column in chosen]
     if -1 in places:

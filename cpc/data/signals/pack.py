@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.signals.arrays import release_arrays
 from cpc.data.signals.recordings import Recordings
 from cpc.data.store.folders import name_a_few
 from cpc.data.store.packed import FORMAT, RowSource, pack_rows
@@ -63,8 +64,10 @@ class _Samples(RowSource):
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        with self._recordings.loaded():
+        try:
             yield
+        finally:
+            release_arrays()
         for message in (self._constant_channels(), self._other_scales()):
             if message:
                 warnings.warn(message, stacklevel=6)

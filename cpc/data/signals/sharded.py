@@ -63,7 +63,7 @@ def open_sharded_signals(
             splits=list_of(str, table["splits"], len(packed)),
             groups=list_of(str, table["groups"], len(packed)),
             labels={task: _labels(entry, packed.lengths) for task, entry in table["labels"].items()},
-            units=[list_of(str, table.get("units", [""] * num_channels), num_channels)] * len(packed),
+            file_units=[list_of(str, table.get("units", [""] * num_channels), num_channels)] * len(packed),
         )
     if missing == "refuse" and table["missing"] == "mask":
         raise ValueError(

@@ -18,7 +18,7 @@ _SIZES = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLU
 
 
 def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
-    """Print the number of units in each split of a source, and the names of groups by their plural noun, as `say` does."""
+    """Print the number of units in each split of a source, and its groups by their plural noun, as `say` does."""
     counts = Counter(splits)
     order = [*SPLITS, *sorted(counts.keys() - set(SPLITS))]
     split_counts = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])

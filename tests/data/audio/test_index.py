@@ -123,7 +123,7 @@ def test_index_names_bad_files_of_every_kind(corpus: Path) -> None:
             with pytest.raises(ValueError, match=f"{name}: .*{reason}"):
                 read_header(corpus / name)
 
-    with pytest.warns(UserWarning, match=r"left out 10 of 16 files"):
+    with pytest.warns(UserWarning, match=r"went on without 10 of 16 audio files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
     assert len(manifest) == 6
 
@@ -137,7 +137,7 @@ def test_a_disk_error_is_named_with_its_file(corpus: Path, monkeypatch: pytest.M
     monkeypatch.setattr("cpc.data.audio.headers.read_header", fail_once)
     with pytest.raises(ValueError, match=r"1 of the 6 audio files(.|\n)*4\.mp3: cannot be read \(Input/output error\)"):
         index_folder(corpus, progress=False)
-    with pytest.warns(UserWarning, match=r"left out 1 of 6 files(.|\n)*4\.mp3"):
+    with pytest.warns(UserWarning, match=r"went on without 1 of 6 audio files(.|\n)*4\.mp3"):
         assert len(index_folder(corpus, skip_bad=True, progress=False)) == 5
 
 
@@ -225,7 +225,7 @@ def test_a_split_is_drawn_among_the_files_that_can_be_used(corpus: Path) -> None
     """However many bad files there are, no split is made of them alone."""
     for number in range(200):
         (corpus / f"bad{number}.wav").touch()
-    with pytest.warns(UserWarning, match="left out 200 of 206 files"):
+    with pytest.warns(UserWarning, match="went on without 200 of 206 audio files"):
         manifest = index_folder(corpus, skip_bad=True, progress=False)
     assert set(manifest.column("split")) == {"train", "valid", "test"}
 
