@@ -79,7 +79,7 @@ def _are_signals(data: Path) -> bool:
     """Return whether a source holds signals: by its suffix, or by those of the files that it holds or names."""
     from cpc.data.audio.index import find_media
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
-    from cpc.data.signals.sharded import is_file_of_signals
+    from cpc.data.signals.pack import is_file_of_signals
 
     if (data / MANIFEST_NAME).is_file():
         return is_file_of_signals(data / read_manifest(data, check_files=False).paths[0])
@@ -94,9 +94,8 @@ def _are_signals(data: Path) -> bool:
 def _signals(
     data: str | Path, options: Any, sample_rate_hz: Any = None, channels: Any = None, missing: Any = "refuse"
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.signals.pack import pack_signals
+    from cpc.data.signals.pack import TABLE_NAME, pack_signals, write_table
     from cpc.data.signals.recordings import read_recordings
-    from cpc.data.signals.sharded import TABLE_NAME, write_table
 
     source = {"sample_rate_hz": sample_rate_hz, "channels": channels, "missing": missing}
     recordings = read_recordings(data, **source)  # readers of the shards draw splits

@@ -17,8 +17,7 @@ from cpc.data.audio.alignment_formats import (
     read_phn,
     read_textgrid,
 )
-from cpc.data.audio.file_names import bare_path, is_end_of
-from cpc.data.audio.manifest import Manifest
+from cpc.data.audio.manifest import Manifest, bare_path, is_end_of
 from cpc.data.batch import UNLABELLED
 from cpc.data.recordings.labels import Segment, check_label_ends
 from cpc.data.store.folders import name_a_few

@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 
-from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, named_groups
 from cpc.data.store.folders import refuse, require_file
 from cpc.data.store.text_files import read_text
 

@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
-from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
-from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, named_groups, read_manifest
 from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
 from cpc.data.signals.listing import GROUP_NAMES
-from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse, refuse_doubles
+from cpc.data.store.folders import composed, find_files, names_in_table, refuse, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
 from cpc.data.store.tables import format_table, read_table
 

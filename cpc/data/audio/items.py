@@ -10,8 +10,7 @@ import numpy as np
 
 from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import read_matching_alignments
-from cpc.data.audio.file_names import shortest_names
-from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.manifest import read_manifest, shortest_names
 from cpc.data.recordings.labels import Segment
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.folders import refuse, require_utf8

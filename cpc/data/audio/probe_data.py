@@ -11,10 +11,9 @@ import numpy as np
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.features import Features
+from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import Labels
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.features import RecordingFeatures
 from cpc.data.recordings.probe_data import RecordingProbeData, VaryingLabels
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS
 from cpc.data.store.atomic import json_text

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.features import Features
+from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import FeatureExtractor
-from cpc.data.recordings.features import RecordingFeatures
 from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.recordings import read_recordings
 

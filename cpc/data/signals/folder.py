@@ -19,13 +19,11 @@ from cpc.data.recordings.labels import (
     sort_names,
 )
 from cpc.data.signals.arrays import list_npy, open_npy, read_array, transposed
-from cpc.data.signals.comma_tables import CommaTable
+from cpc.data.signals.channels import common_channels, common_rate, find_channel
 from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions, SignalFile
-from cpc.data.signals.parquet import ParquetTable
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
-from cpc.data.signals.rates import common_channels, common_rate, find_channel
-from cpc.data.signals.tables import SignalTable, leave_out_counters
+from cpc.data.signals.tables import CommaTable, ParquetTable, SignalTable, leave_out_counters
 from cpc.data.store.contents import say
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.parallel import map_in_order

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.data.recordings.labels import RecordingLabels, Segment
-from cpc.data.signals.rates import choose_model_channels
+from cpc.data.signals.channels import choose_model_channels
 
 GROUP_NAMES = ("group", "user", "subject")
 

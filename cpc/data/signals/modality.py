@@ -15,11 +15,10 @@ from cpc.data.modality import Training
 from cpc.data.recordings.corpus import RecordingCorpus, check_window
 from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
-from cpc.data.signals.pack import pack_signals
+from cpc.data.signals.channels import is_nameless
+from cpc.data.signals.pack import open_sharded_signals, pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.rates import is_nameless
 from cpc.data.signals.recordings import Recordings, read_recordings
-from cpc.data.signals.sharded import open_sharded_signals
 from cpc.data.store.contents import say, say_contents
 from cpc.data.store.shards import Shards, is_sharded
 

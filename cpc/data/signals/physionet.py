@@ -10,8 +10,8 @@ import numpy as np
 
 from cpc.config.extras import install_hint
 from cpc.data.recordings.labels import Segment
+from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.signals.rates import channels_rate
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16

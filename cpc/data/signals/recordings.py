@@ -14,10 +14,9 @@ from jaxtyping import Float32, Float64
 
 from cpc.data.recordings.labels import labels_of_segments
 from cpc.data.signals.arrays import list_npy, list_npz
+from cpc.data.signals.channels import RATE_TOLERANCE, convert_units
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.listing import Listing, ReadOptions
-from cpc.data.signals.rates import RATE_TOLERANCE
-from cpc.data.signals.units import convert_units
 from cpc.data.store.atomic import json_text
 from cpc.data.store.splits import draw_splits
 

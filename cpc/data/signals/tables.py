@@ -3,19 +3,24 @@
 t samples of a block, C channels.
 """
 
+import itertools
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
+from cpc.config.extras import install_hint
 from cpc.data.recordings.labels import RATE_ROUNDING
+from cpc.data.signals.channels import RATE_TOLERANCE
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.signals.rates import RATE_TOLERANCE
+from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.untrusted import reading
 
 NUM_HEAD = 4096  # rows that the rate is taken from
 NUM_COUNTED = 1024  # rows by which counters are known
@@ -222,3 +227,155 @@ class SignalTable(SignalFile):
         if head is None or head.times is None:
             return None
         return TimeColumn(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)
+
+
+_BLOCK_ROWS = 4096
+_MISSING = ("", "na", "n/a", "null", "none", "-")
+
+
+class CommaTable(SignalTable):
+    """A csv or tsv file with a header. An empty line between rows is a sample of which all channels are missing."""
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of one column."""
+        column = self.names.index(name)
+        return [cells[column].strip() if cells else "" for _, cells in self._cells()]
+
+    def _open(self) -> tuple[list[str], int]:
+        names, rows = read_table(self.path)
+        numbers = [name for name in names if math.isfinite(number := number_or_nan(name)) and number % 1]
+        # Three names 0, 1, 2 or more are pandas'; fewer may be counts.
+        if numbers or (len(names) < 3 and all(map(str.isdecimal, [*names, *next(rows, (0, [""]))[1]]))):
+            raise ValueError(
+                f"{self.path}, line 1: {', '.join(numbers or names)[:80]} may be names of columns or the first sample: "
+                "write other names into the first line"
+            )
+        num_breaks, last = {b"\n": 0, b"\r": 0}, b""
+        with self.path.open("rb") as stream:
+            while content := stream.read(1 << 20):
+                for character in num_breaks:
+                    num_breaks[character] += content.count(character)
+                last = content[-1:]
+        return names, max(num_breaks.values()) - (last in num_breaks)
+
+    def _head(self, names: Sequence[str]) -> np.ndarray:
+        rows = [cells or [""] * len(self.names) for _, cells in itertools.islice(self._cells(), NUM_COUNTED)]
+        columns = [self.names.index(name) for name in names]
+        head = [[number_or_nan(cells[column]) for column in columns] for cells in rows]
+        return np.array(head, np.float64).reshape(len(rows), len(names))
+
+    def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
+        columns = [self.names.index(name) for name in numbers]
+        rows = self._cells()
+        while block := list(itertools.islice(rows, _BLOCK_ROWS)):
+            lines = [line for line, _ in block]
+            filled = [cells or [""] * len(self.names) for _, cells in block]
+            values = np.empty((len(block), len(columns)))
+            for place, column in enumerate(columns):
+                values[:, place] = self._numbers([cells[column] for cells in filled], lines, self.names[column])
+            if time is None:
+                yield Rows(values, None)
+                continue
+            cells = [cells[self.names.index(time)] for cells in filled]
+            try:
+                yield Rows(values, *parse_times(cells))
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.path}, line {lines[0]} on: the column {time!r} holds no times ({error})"
+                ) from error
+
+    def _cells(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield line number and cells of every row; no cells for an empty line between rows."""
+        _, rows = read_table(self.path)
+        previous = None
+        for line, cells in rows:
+            yield from ((empty, []) for empty in range((previous or line - 1) + 1, line))
+            yield line, cells
+            previous = line
+
+    def _numbers(self, cells: Sequence[str], lines: Sequence[int], name: str) -> np.ndarray:
+        try:
+            return np.fromiter(map(float, cells), np.float64, len(cells))
+        except ValueError:
+            return np.array([self._number(cell, line, name) for cell, line in zip(cells, lines, strict=True)])
+
+    def _number(self, cell: str, line: int, name: str) -> float:
+        if cell.strip().lower() in _MISSING:
+            return np.nan
+        try:
+            return float(cell)
+        except ValueError:
+            raise ValueError(
+                f"{self.path}, line {line}: the column {name!r} holds {cell[:40]!r}, no number; correct it, choose "
+                "other columns by `channels`, or name a column of labels `label`"
+            ) from None
+
+
+_PARQUET_ROWS = 1 << 16
+_NUMBERS = ("int", "uint", "float", "halffloat", "double", "decimal")  # names of types
+
+
+class ParquetTable(SignalTable):
+    """A parquet file; a numbered index that pandas stores beside the columns is left out."""
+
+    def texts(self, name: str) -> list[str]:
+        """Return the cells of one column."""
+        return [
+            "" if value is None else str(value)
+            for batch in self._batches([name])
+            for value in batch.column(0).to_pylist()
+        ]
+
+    def _open(self) -> tuple[list[str], int]:
+        with reading(self.path, "cannot be read as a parquet file"), _parquet().ParquetFile(self.path) as file:
+            names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{self.path} names a column twice: {', '.join(names)}")
+            self._types = {field.name: str(field.type) for field in file.schema_arrow}
+            return names, int(file.metadata.num_rows)
+
+    def _head(self, names: Sequence[str]) -> np.ndarray:
+        head = np.full((min(NUM_COUNTED, self.num_samples), len(names)), np.nan)
+        numeric = [place for place, name in enumerate(names) if self._types[name].startswith(_NUMBERS)]
+        batch = next(self._batches([names[place] for place in numeric], NUM_COUNTED), None) if numeric else None
+        if batch is not None:
+            head[: len(batch), numeric] = _numbers(batch, len(numeric))
+        return head
+
+    def _rows(self, numbers: Sequence[str], time: str | None) -> Iterator[Rows]:
+        for name in numbers:
+            if not self._types[name].startswith(_NUMBERS):
+                raise ValueError(
+                    f"{self.path}, line 1: the column {name!r} holds {self._types[name]}, no numbers; choose other "
+                    "columns by `channels`, or name a column of labels `label`"
+                )
+        is_dates = time is not None and self._types[time].startswith(("timestamp", "date"))
+        for batch in self._batches([*numbers, *([] if time is None else [time])]):
+            times = None
+            if time is not None:
+                times = batch.column(time).to_numpy(zero_copy_only=False)
+                with reading(self.path, f"the column {time!r} holds no times"):
+                    times = times.astype("datetime64[ns]").astype(np.int64) * 1e-9 if is_dates else times.astype(float)
+            yield Rows(_numbers(batch, len(numbers)), times, is_dates)
+
+    def _batches(self, names: Sequence[str], num_rows: int = _PARQUET_ROWS) -> Iterator[Any]:
+        with reading(self.path, "cannot be read as a parquet file"), _parquet().ParquetFile(self.path) as file:
+            for batch in file.iter_batches(num_rows, columns=list(names), use_threads=False):
+                if len(batch):
+                    yield batch
+
+
+def _numbers(batch: Any, num_columns: int) -> np.ndarray:
+    """Return the first columns of a batch as float64, NaN where empty."""
+    values = np.empty((len(batch), num_columns))
+    for place in range(num_columns):
+        values[:, place] = np.asarray(batch.column(place).to_numpy(zero_copy_only=False), np.float64)
+    return values
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ValueError(f"parquet files need the package `pyarrow`: {install_hint('signals')}") from error
+    return pyarrow.parquet

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data.audio.alignments import FrameTimes
-from cpc.data.audio.file_names import bare_path, is_end_of
 from cpc.data.audio.items import Items
+from cpc.data.audio.manifest import bare_path, is_end_of
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.recordings.labels import MOST_SECONDS_AFTER_END
 from cpc.data.store.folders import name_a_few

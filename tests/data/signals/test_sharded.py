@@ -15,7 +15,7 @@ from cpc import cli
 from cpc.data import Signals
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.sharding import shard_corpus
-from cpc.data.signals.sharded import TABLE_NAME
+from cpc.data.signals.pack import TABLE_NAME
 from cpc.data.store.shards import INDEX_NAME, Seal
 from cpc.encoders import SignalEncoder
 

@@ -11,9 +11,9 @@ from opened import opened
 import cpc
 from cpc.data import Signals
 from cpc.data.sharding import shard_corpus
+from cpc.data.signals.channels import conversion
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.signals.units import conversion
 from cpc.encoders import SignalEncoder
 from cpc.pretraining.transfer import start_from
 from cpc.probes.embed import embed
