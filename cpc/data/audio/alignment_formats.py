@@ -1,4 +1,4 @@
-"""Line formats of time alignments: TIMIT `.phn`, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
+"""Time alignments: TIMIT `.phn`, CTM, CSV, CPC's `converted_aligned_phones.txt`, and Praat's TextGrids.
 
 Every reader returns tracks: the segments of each audio file, in order of time and without overlap. Anything else in a
 file raises a ValueError that names the file and the line.
@@ -56,10 +56,7 @@ def read_phn(file: Path) -> Track:
                 raise ValueError(f"{file}, line {line_number}: {' '.join(cells)!r} is not 'start end label'")
             start, end = (_number(file, line_number, cell) / PHN_RATE_HZ for cell in cells[:2])
             if start < last_start:
-                raise ValueError(
-                    f"{file}, line {line_number}: the segment begins at {start:g} s, before the segment above "
-                    f"({last_start:g} s); put the lines in order of time"
-                )
+                raise ValueError(f"{file}, line {line_number}: begins at {start:g} s, before the line above")
             last_start = start
             yield line_number, "", start, end, cells[2]
 
@@ -84,10 +81,7 @@ def read_ctm(file: Path) -> dict[str, Track]:
                 _number(file, line_number, cells[5])  # a blank inside the label would shift the following cells
             name, channel, *times, label = cells[:5]
             if channels.setdefault(name, channel) != channel:
-                raise ValueError(
-                    f"{file}, line {line_number}: {name} has the channels {channels[name]} and {channel}; keep one "
-                    "channel"
-                )
+                raise ValueError(f"{file}, line {line_number}: {name} has channels {channels[name]} and {channel}")
             start, duration = (_number(file, line_number, time) for time in times)
             yield line_number, name, start, start + duration, label
 
@@ -102,10 +96,7 @@ def read_csv(file: Path) -> dict[str, Track]:
         raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
     ambiguous = [name for name in ("offset", "duration") if name in header]
     if ambiguous:
-        raise ValueError(
-            f"{file}: has the column {ambiguous[0]} beside start and end. Start and end count from the beginning of "
-            f"the file; leave {ambiguous[0]} out"
-        )
+        raise ValueError(f"{file}: has the column {ambiguous[0]} beside start and end of the file's time: leave it out")
     columns = [header.index(name) for name in CSV_COLUMNS]
 
     def rows() -> Iterator[Row]:

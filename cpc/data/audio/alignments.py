@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -94,10 +94,7 @@ class Alignments:
     def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
         if name is None:
-            raise ValueError(
-                f"{path}: {self.source} holds no alignment of this name (it has, for example, "
-                f"{', '.join(self.names[:3])})"
-            )
+            raise ValueError(f"{path}: {self.source} has no alignment, but {', '.join(self.names[:3])} ...")
         return self._track(name)
 
     def _candidates(self, path: str) -> list[str]:
@@ -171,29 +168,14 @@ def read_matching_alignments(
     return alignments
 
 
-@runtime_checkable
-class FrameTimes(Protocol):
-    """The times of frames: latents of an encoder, or features of a feature extractor.
-
-    Attributes:
-        sample_rate_hz: rate of the samples.
-        hop_samples: distance of the centres of neighbouring frames.
-        first_centre_samples: centre of frame 0, from the first sample of the window.
-    """
-
-    sample_rate_hz: int
-    hop_samples: int
-    first_centre_samples: float
-
-
 def window_labels(
-    segments: Sequence[Segment], times: FrameTimes, start: int, num_frames: int, classes: Mapping[str, int]
+    segments: Sequence[Segment], times: Any, start: int, num_frames: int, classes: Mapping[str, int]
 ) -> np.ndarray:
     """Return the class at the centre of every frame of a window.
 
     Args:
         segments: segments of the window's file, in order of time and without overlap; if empty, no frame has a label.
-        times: times of the frames in a window.
+        times: has `sample_rate_hz`, `hop_samples`, and `first_centre_samples` of frame 0 in a window.
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
         classes: class of each label; frames whose label is not in it stay unlabelled.
@@ -213,13 +195,9 @@ def window_labels(
 
 
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
-    """Raise an error if alignments do not fit the files; frames of files without an alignment stay unlabelled.
+    """Raise an error if alignments do not fit these files, or none has a label; see also `check_label_ends`.
 
-    Only the alignments of `rows` are read. Lengths come from the manifest; without counts, from the files' headers.
-
-    Raises:
-        ValueError: if no file has an alignment, no alignment has a label, or a file has several alignments; as
-            `check_label_ends`, which also warns.
+    Frames of files without an alignment stay unlabelled.
     """
     rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds may repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
@@ -254,10 +232,7 @@ def _files_below(folder: Path) -> list[Path]:
         formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
         raise ValueError(f"{folder} holds {formats} files; name a folder with a single format")
     if not files:
-        raise ValueError(
-            f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}; name the file of a CSV or a "
-            "converted_aligned_phones.txt itself"
-        )
+        raise ValueError(f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}: name the file itself")
     return files
 
 

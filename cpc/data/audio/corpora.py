@@ -16,7 +16,7 @@ from cpc.data.store.text_files import read_text
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's files, speakers and hours, with the `published` number of files if it differs."""
-    hours = manifest.num_samples / manifest.sample_rate_hz / 3600
+    hours = manifest.seconds / 3600
     speakers, splits = manifest.column("speaker"), manifest.column("split")
     lines = [
         f"{len(manifest)} files, manifest in {manifest.root}",

@@ -75,10 +75,8 @@ def index_folder(
 
     Raises:
         ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
-            not match the pattern, or has two names; the first few are named. Also if the pattern has no named groups,
-            `out` exists, shares are given although folders, the pattern or `labels` name splits, a split would be
-            empty, or `num_ray_workers` is given for signals. `labels` adds the errors of `join_labels`,
-            `num_ray_workers` those of `cpc.on_ray.spread.spread`.
+            not match the pattern, or has two names (the first few are named); if `out` exists, options contradict each
+            other, or a split would be empty; also the errors of `join_labels` and `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -247,9 +245,8 @@ def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list
     """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path.
 
     Raises:
-        ValueError: if the table cannot be read (see `read_table`), lacks the column `key`, has a column that the index
-            fills, or has two rows for a file; if no row names a file, a row names several files, or only some files
-            have a split. The message names the table.
+        ValueError: if the table cannot be read, lacks the column `key`, has a column that the index fills, or two rows
+            for a file; if no row names a file, a row names several, or only some files have a split.
     """
     table = Path(table)
     columns = _label_columns(table, key)

@@ -54,12 +54,7 @@ class Items:
         return Items(files, self.onset_seconds[rows], self.offset_seconds[rows], *labels)
 
     def write(self, path: str | Path) -> None:
-        """Write the item file, atomically.
-
-        Raises:
-            ValueError: if a name is empty, is not UTF-8, or holds a blank (which would shift the columns), or an item
-                is shorter than a microsecond.
-        """
+        """Write the item file, atomically; a ValueError on names with blanks, which would shift the columns."""
         names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
         unfit = sorted(name for name in names if name.split() != [name])
         problem = "names of files, phones or speakers are empty or hold a blank, which divides the columns"
@@ -76,9 +71,8 @@ def read_items(path: str | Path) -> Items:
     """Read an item file.
 
     Raises:
-        ValueError: if the file is missing, is not UTF-8, or has no header or no items; if a line does not have seven
-            fields, its times are not numbers with 0 <= onset < offset, or two lines name the same segment of a file
-            (compared with each other they would have no error). The message names the line.
+        ValueError: if the file is missing, not UTF-8, or without header or items, a line is malformed, or two lines
+            name the same segment (compared with each other they would have no error). The message names the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -169,10 +163,7 @@ def write_items(
                 raise ValueError(f"{manifest.paths[row]} has no speaker: fill the manifest's speaker column")
             columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
     if not columns:
-        raise ValueError(
-            f"no phone of the {len(rows)} files has a neighbour on both sides, so there is no item: check the "
-            "alignments and `silences`"
-        )
+        raise ValueError(f"no phone of the {len(rows)} files has a neighbour on both sides: check `silences`")
     items = items_of_rows(columns)
     items.write(out)
     return items

@@ -55,10 +55,7 @@ class Manifest:
         """The paths in the manifest; labels and alignments name files by these paths."""
         return self.columns["path"]
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the recordings, which are their paths."""
-        return self.paths
+    names = paths  # of the recordings
 
     @property
     def splits(self) -> list[str]:
@@ -77,20 +74,10 @@ class Manifest:
         return [root / path for path in self.paths]
 
     @property
-    def num_samples(self) -> np.ndarray:
-        """`[num_rows]` int64: samples per channel at the file's own rate."""
-        return self._counts("num_samples")
-
-    @property
-    def sample_rate_hz(self) -> np.ndarray:
-        """`[num_rows]` int64: the file's own rate."""
-        return self._counts("sample_rate_hz")
-
-    @property
     def seconds(self) -> np.ndarray:
         """`[num_rows]` float64: length of each file, from the counts or from its header; NaN if unknown."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
-            return self.num_samples / self.sample_rate_hz
+            return self._counts("num_samples") / self._counts("sample_rate_hz")
         headers = read_headers(self.files, num_workers=8)
         return np.array(
             [header.num_samples / header.sample_rate_hz if isinstance(header, Header) else np.nan for header in headers]
@@ -106,8 +93,7 @@ class Manifest:
         if name not in self.columns:
             raise ValueError(
                 f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
-                "these, or add it (`cpc data index` with --speaker_level, --split_level, --valid_share or named groups "
-                "in --speaker_pattern)"
+                "these, or add it with an option of `cpc data index`"
             )
         return self.columns[name]
 
@@ -193,9 +179,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             100 000 files on a local disk.
 
     Raises:
-        ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if
-            two rows name the same file, or a file is absent; if a count is out of range; if an `offset` or a `duration`
-            describes a part of a file.
+        ValueError: if the table is missing, no CSV (see `read_table`), or without rows or `path`; if a file is absent
+            or named twice; if a count is out of range; if an `offset` or a `duration` describes a part of a file.
     """
     path = Path(path)
     if path.is_dir():

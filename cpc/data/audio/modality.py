@@ -73,8 +73,7 @@ class Audio(MapStyleModality):
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
-                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform, since same_speaker draws from "
-                "the whole corpus: leave `shuffle_hours` out"
+                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform: same_speaker draws from all files"
             )
 
     def check(self, model: Any) -> None:

@@ -53,12 +53,10 @@ def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_b
     if packed.sample_rate_hz != sample_rate_hz:
         raise ValueError(
             f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
-            "shards of this rate (`cpc data shard --sample_rate_hz`)"
+            "shards of this rate"
         )
     if len(packed) != len(manifest):
-        raise ValueError(
-            f"{shards.source} holds {len(packed)} files, but its manifest has {len(manifest)}: shard it again"
-        )
+        raise ValueError(f"{shards.source} holds {len(packed)} files, its manifest {len(manifest)}: shard it again")
     check_skipped(packed, "file", skip_bad)
     return packed
 

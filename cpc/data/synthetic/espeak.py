@@ -77,9 +77,7 @@ class Speech(NamedTuple):
     """Synthesised speech with its phonemes.
 
     Attributes:
-        samples: `[num_samples]` int16 at `SAMPLE_RATE_HZ`.
-        phonemes: first sample and mnemonic of each phoneme, with stress marks; mnemonics of pauses between clauses
-            begin with an underscore.
+        phonemes: first sample and mnemonic of each phoneme, with stress marks; pauses begin with an underscore.
     """
 
     samples: np.ndarray
@@ -92,12 +90,7 @@ class Speech(NamedTuple):
 
 
 class Espeak:
-    """A private instance of the library, and a context manager that unloads it.
-
-    Raises:
-        ValueError: if the `espeakng_loader` wheel is not installed.
-        RuntimeError: if the library does not start.
-    """
+    """A private instance of the library, and a context manager that unloads it; a ValueError without the wheel."""
 
     def __init__(self) -> None:
         loader = _loader()
@@ -180,40 +173,13 @@ SILENCE = "sil"
 # "sh" (as in TIMIT's 39 phones), the vowel of "cure" with "ao", the triphthong of "fire" with "ay".
 CLASS_OF_MNEMONIC = {phone: phone for phone in "bdfgklmnprsvwz"} | {
     mnemonic: phone
-    for phone, mnemonics in {
-        "t": "t t2 ?",
-        "dx": "t#",
-        "ch": "tS",
-        "jh": "dZ",
-        "th": "T",
-        "dh": "D",
-        "sh": "S Z",
-        "hh": "h",
-        "ng": "N",
-        "el": "@L",
-        "y": "j ;",
-        "iy": "i: i",
-        "ih": "I I2 I#",
-        "eh": "E",
-        "ae": "a aa",
-        "aa": "A: A@",
-        "oh": "0",
-        "ao": "O: O@ o@ O2 U@",
-        "ah": "V",
-        "uh": "U",
-        "uw": "u: u",
-        "ax": "@ @2 @5 @- a#",
-        "axr": "3",
-        "er": "3: VR IR",
-        "ey": "eI",
-        "ay": "aI aI2 aI@ aI3",
-        "aw": "aU",
-        "oy": "OI",
-        "ow": "oU",
-        "ia": "i@ i@3",
-        "ea": "e@",
-    }.items()
-    for mnemonic in mnemonics.split()
+    for phone, *mnemonics in map(
+        str.split,
+        "t t t2 ?|dx t#|ch tS|jh dZ|th T|dh D|sh S Z|hh h|ng N|el @L|y j ;|iy i: i|ih I I2 I#|eh E|ae a aa|aa A: A@|"
+        "oh 0|ao O: O@ o@ O2 U@|ah V|uh U|uw u: u|ax @ @2 @5 @- a#|axr 3|er 3: VR IR|ey eI|ay aI aI2 aI@ aI3|"
+        "aw aU|oy OI|ow oU|ia i@ i@3|ea e@".split("|"),
+    )
+    for mnemonic in mnemonics
 }
 
 _STRESS_MARKS = "',%="

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -100,20 +100,10 @@ SIGNAL_TO_NOISE_DB = (15.0, 35.0)
 _RECIPE = 1
 
 
-class _Utterance(NamedTuple):
-    """A file of the corpus: its row of the manifest, and segments in seconds, which cover all of its samples."""
-
-    row: dict[str, str]
-    segments: list[tuple[float, float, str]]
-    audio_sha256: str
-
-
-class _Script(NamedTuple):
-    """The sentences of a speaker by split in order, and the seconds of speech to synthesise."""
-
-    speaker: Speaker
-    seconds: dict[str, float]
-    sentences: dict[str, list[int]]
+# A speaker, the seconds of speech in each split, and the sentences of each split in order.
+_Script = tuple[Speaker, dict[str, float], dict[str, list[int]]]
+# A file: its row of the manifest, its segments in seconds, which cover all of its samples, and a hash of the samples.
+_Utterance = tuple[dict[str, str], list[tuple[float, float, str]], str]
 
 
 @checked
@@ -169,7 +159,7 @@ def synthesize(
         results = map_in_order(read_aloud, scripts, num_workers or min(os.cpu_count() or 1, 8))
         bar = tqdm(results, total=len(scripts), desc="synthesise", unit="speaker", disable=not progress)
         utterances = [utterance for speaker_utterances in bar for utterance in speaker_utterances]
-        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance.row["split"]), utterance.row["path"]))
+        utterances.sort(key=lambda utterance: (list(SHARES).index(utterance[0]["split"]), utterance[0]["path"]))
         _write_tables(folder, utterances)
         return {
             "corpus": "English prose from pydoc_data.topics, read aloud by espeak-ng",
@@ -179,7 +169,7 @@ def synthesize(
                 "espeakng-loader": metadata.version("espeakng-loader"),
             },
             "alignments_sha256": hashlib.sha256((folder / ALIGNMENTS_NAME).read_bytes()).hexdigest(),
-            "audio_sha256": prose.digest(utterance.audio_sha256 for utterance in utterances),
+            "audio_sha256": prose.digest(sha256 for *_, sha256 in utterances),
         }
 
     is_new = make_once(out, PROVENANCE_NAME, parameters, make)
@@ -203,18 +193,18 @@ def _scripts(speakers: list[Speaker], num_sentences: int, minutes: float, seed: 
         for turn, speaker in enumerate(group):
             starts = {split: turn * len(pools[split]) // len(group) for split in splits}
             rotated = {split: pools[split][start:] + pools[split][:start] for split, start in starts.items()}
-            scripts.append(_Script(speaker, seconds, rotated))
+            scripts.append((speaker, seconds, rotated))
     return scripts
 
 
 def _read_aloud(script: _Script, sentences: tuple[str, ...], folder: Path, seed: int) -> list[_Utterance]:
     """Synthesise and write the utterances of a speaker: whole sentences that last about the given seconds in all."""
-    speaker, utterances = script.speaker, []
+    (speaker, seconds_of, sentences_of), utterances = script, []
     (folder / "audio" / speaker.name).mkdir(parents=True)
     with Espeak() as espeak:
-        for split, seconds in script.seconds.items():
+        for split, seconds in seconds_of.items():
             spoken_seconds, num_spoken = 0.0, 0
-            for sentence in script.sentences[split]:
+            for sentence in sentences_of[split]:
                 speech = espeak.speak(sentences[sentence], speaker.voice)
                 duration = len(speech.samples) / ESPEAK_RATE_HZ
                 if duration < MIN_SECONDS:
@@ -253,7 +243,7 @@ def _record(
         "accent": speaker.voice.accent,
         "sex": speaker.sex,
     }
-    return _Utterance(row, segments, hashlib.sha256(samples.tobytes()).hexdigest())
+    return row, segments, hashlib.sha256(samples.tobytes()).hexdigest()
 
 
 def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -282,9 +272,9 @@ def resample(samples: np.ndarray) -> np.ndarray:
 
 
 def _write_tables(folder: Path, utterances: list[_Utterance]) -> None:
-    columns = {name: [utterance.row[name] for utterance in utterances] for name in utterances[0].row}
+    columns = {name: [row[name] for row, *_ in utterances] for name in utterances[0][0]}
     Manifest(folder, columns).write(folder / MANIFEST_NAME)
-    rows = [(each.row["path"], *segment) for each in utterances for segment in each.segments]
+    rows = [(row["path"], *segment) for row, segments, _ in utterances for segment in segments]
     paths, starts, ends, labels = zip(*rows, strict=True)
     times = {"start": [f"{start:.6f}" for start in starts], "end": [f"{end:.6f}" for end in ends]}
     (folder / ALIGNMENTS_NAME).write_bytes(format_table({"path": paths, **times, "label": labels}))
