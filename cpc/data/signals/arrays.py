@@ -164,17 +164,13 @@ def _spans(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, lengt
     if len(shape) == 3:
         if len(lengths) != num or longest > num_samples:
             hint = f": {name} seems to be [n, C, T], transpose it" if num_samples < longest <= num_channels else ""
-            raise ValueError(
-                f"{path}: length has {len(lengths)} entries of at most {longest} samples, but {name} is "
-                f"[n, T, C] = {list(shape)}{hint}"
-            )
+            held = f"length has {len(lengths)} entries of at most {longest} samples"
+            raise ValueError(f"{path}: {held}, but {name} is [n, T, C] = {list(shape)}{hint}")
         return np.stack([np.zeros_like(lengths), lengths], axis=1)
     if total != num_samples:
         hint = f": {name} seems to be [C, total], transpose it" if total == num_channels else ""
-        raise ValueError(
-            f"{path}: the lengths add up to {total} samples, but {name} has {num_samples}, [total, C] = "
-            f"{list(shape)}{hint}"
-        )
+        held = f"the lengths add up to {total} samples, but {name} has {num_samples}"
+        raise ValueError(f"{path}: {held}, [total, C] = {list(shape)}{hint}")
     ends = np.cumsum(lengths)
     return np.stack([ends - lengths, ends], axis=1)
 
@@ -185,9 +181,8 @@ def _column(path: Path, name: str, array: np.ndarray, num: int) -> list[str]:
         raise ValueError(
             f"{path}: {name} is {array.dtype} {list(array.shape)}, but must be strings or whole numbers [{num}]"
         )
-    if array.dtype.kind == "S":
-        return [value.decode("utf-8", "replace") for value in array.tolist()]
-    return [str(value) for value in array.tolist()]
+    values = array.tolist()
+    return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def _rate(path: Path, array: np.ndarray) -> float:
@@ -202,30 +197,30 @@ def _labels(
     """Return the labels of all further arrays with one entry per recording or per sample; warn of other arrays."""
     labels: dict[str, RecordingLabels] = {}
     ignored = []
-    for name, array in arrays.items():
-        if name in _KNOWN or name == group_name:
-            continue
-        if array.dtype.kind in "USiu" and array.shape == (len(spans),):
-            labels[name] = _recording_labels(path, name, array, arrays.get("classes"))
-        elif array.dtype.kind in "USiu" and array.shape == shape[: max(1, len(shape) - 1)]:
+    for name in arrays.keys() - {*_KNOWN, group_name}:
+        array, classes = arrays[name], arrays.get("classes")
+        is_legal = array.dtype.kind in "USiu"
+        if is_legal and array.shape == (len(spans),):
+            labels[name] = _recording_labels(path, name, array, classes)
+        elif is_legal and array.shape == shape[: max(1, len(shape) - 1)]:
             rows = list(array) if array.ndim == 2 else [array] * len(spans)
             parts = [values[first:end] for values, (first, end) in zip(rows, spans.tolist(), strict=True)]
-            labels[name] = _sample_labels(path, name, parts, arrays.get("classes"))
+            labels[name] = _sample_labels(path, name, parts, classes)
         else:
             ignored.append(f"{name} ({array.dtype} {list(array.shape)})")
     if ignored:
         warnings.warn(
-            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per recording "
-            f"[{len(spans)}] or one per sample",
+            f"{path}: ignored the arrays {', '.join(sorted(ignored))}; labels are strings or whole numbers, one per "
+            f"recording [{len(spans)}] or one per sample",
             stacklevel=2,
         )
-    return labels
+    return {name: labels[name] for name in arrays if name in labels}
 
 
 def _recording_labels(path: Path, name: str, array: np.ndarray, classes: np.ndarray | None) -> RecordingLabels:
     if name == "label" and classes is not None and array.dtype.kind in "iu":
-        names = _class_names(path, array, classes)
-        return labels_of_recordings([names[code] if code >= 0 else "" for code in array.tolist()], names)
+        names = [*_class_names(path, array, classes), ""]  # a negative code is the last name
+        return labels_of_recordings([names[max(code, -1)] for code in array.tolist()], names[:-1])
     return labels_of_recordings(_column(path, name, array, len(array)))
 
 
@@ -236,9 +231,8 @@ def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.n
     distinct, inverse = np.unique(values, return_inverse=True)
     names = _column(path, name, distinct, len(distinct))
     sorted_names = sort_names(names)
-    codes = encode_names(names, sorted_names)[inverse]
-    ends = np.cumsum([len(part) for part in parts])
-    return RecordingLabels((sorted_names, list(map(runs_of_samples, np.split(codes, ends[:-1])))))
+    codes = np.split(encode_names(names, sorted_names)[inverse], np.cumsum(list(map(len, parts)))[:-1])
+    return RecordingLabels((sorted_names, list(map(runs_of_samples, codes))))
 
 
 def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str]:

@@ -41,10 +41,8 @@ class ArrayFile(SignalFile):
         super().__init__(path, options)
         listing = list_npy(path)
         if len(listing.names) > 1:
-            raise ValueError(
-                f"{path} holds {len(listing.names)} recordings; in a folder each file is one, [T, C]: name the file as "
-                "the source, or write one file per recording"
-            )
+            held = f"{path} holds {len(listing.names)} recordings"
+            raise ValueError(f"{held}; in a folder each file is one, [T, C]: name the file as the source")
         self.channels, self.num_samples = listing.channels, listing.num_samples[0]
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:  # noqa: D102
@@ -87,10 +85,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
     parts = [(part.name, part.stat()) for file in files for part in file.parts]
     rate = common_rate([file.rate_hz for file in files], names, root)
     columns = [
-        [
-            column if list(file.channels) == shared else find_channel(name, file.channels)
-            for column, name in enumerate(shared)
-        ]
+        [find_channel(name, file.channels) for name in shared] if list(file.channels) != shared else range(len(shared))
         for file in files
     ]
     units = [
@@ -118,9 +113,6 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     further columns, each a task with one label per recording. Without it, `find_recordings` finds the recordings. Files
     beside a recording may hold labels too (see `sidecar_segments`). `labels.csv`, optional, has the columns path,
     start, end (seconds from the recording's first sample) and label, and perhaps task.
-
-    Raises:
-        ValueError: if a table or a file is not legal; the message names it.
     """
     table, columns = root / MANIFEST_NAME, {}
     if table.is_file():
@@ -199,13 +191,10 @@ def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
 def _say_counters(root: Path, tables: Sequence[SignalTable]) -> None:
     """Print the columns of tables that are no channels, because they are times or counters."""
     times = sorted({file.time_column for file in tables if file.time_column})
-    counters = sorted({name for file in tables for name in file.counters})
-    if counters:
+    if counters := sorted({name for file in tables for name in file.counters}):
         rate = f"; the rate is that of {', '.join(times)}" if times else ""
-        say(
-            f"data: {root}: the columns {', '.join(counters)} are times or counters and no channels (to read one, name "
-            f"it in `channels`){rate}"
-        )
+        names = f"the columns {', '.join(counters)} are times or counters and no channels"
+        say(f"data: {root}: {names} (to read one, name it in `channels`){rate}")
 
 
 def _read_file(

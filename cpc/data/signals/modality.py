@@ -210,11 +210,11 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, of windows in which a step is predicted."""
+        """Return the training batches, of windows in which a step is predicted; an error if there are none."""
         return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, of windows in which a step is predicted."""
+        """Return the held-out batches, of windows in which a step is predicted; an error if there are none."""
         return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:
@@ -234,19 +234,17 @@ class Signals(MapStyleModality):
                 "steps ahead: lower `predictor.num_steps` (or the last of "
                 "`predictor.steps`), or the strides of the encoder"
             )
-        num_short = int((num_latents <= steps[0]).sum())
-        if num_short:
+        is_long = num_latents > steps[0]
+        if not is_long.all():
             say(
-                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the "
+                f"data: split {split!r}: {(~is_long).sum()} of {len(num_latents)} recordings have fewer than the "
                 f"{steps[0] + 1} latents of the first prediction: no window is drawn from them"
             )
         corpus = corpus.predicting(steps)
         windows = corpus.windows(split)
-        is_long = num_latents > steps[0]
         num_starts, num_usable = windows.all_starts[is_long], windows.starts.num[is_long]
-        num_excluded = int((num_starts - num_usable).sum())
+        num_excluded, num_empty = int((num_starts - num_usable).sum()), int((num_usable == 0).sum())
         if num_excluded:
-            num_empty = int((num_usable == 0).sum())
             problem = (
                 f"split {split!r}: of {int(num_starts.sum())} windows {num_excluded} are left out, because missing "
                 f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"
