@@ -36,7 +36,6 @@ class Features:
     Args:
         kind: `z` latents; `c` contexts; `zc` both concatenated, so that one pass over the audio serves two probes;
             `mfcc`; or `logmel`.
-        model: needed for `z`, `c` and `zc`.
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; with a model, the model's rate.
         statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`. A model holds its
             statistics.
@@ -44,9 +43,6 @@ class Features:
         precision: `bfloat16` computes the encoder's matrix products in bfloat16, which is faster on many processors and
             slower on some. Contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
-
-    Attributes:
-        first_centre_samples: centre of frame 0, from the file's first sample.
 
     Raises:
         ValueError: if the kind is unknown, or needs a model or a rate that is missing.
@@ -207,7 +203,6 @@ class RecordingFeatures(FeatureExtractor):
     """Features of whole recordings.
 
     Args:
-        features: names of the features; `c` and `z` together take one pass.
         read_file: returns the samples of a file outside the corpus, in blocks.
         together: encode several recordings at a time, on all cores: faster, and equal up to rounding.
     """

@@ -141,9 +141,6 @@ def pack_corpus(
         sample_rate_hz: rate to resample to.
         cache_dir: folder for the pack; .cpc_cache beside the manifest if not given.
         skip_bad: leave out files that cannot be used, and count them.
-
-    Raises:
-        ValueError: the errors of `cpc.data.audio.pack.pack`.
     """
     from cpc.data.audio.manifest import read_manifest
     from cpc.data.audio.pack import pack

@@ -29,12 +29,7 @@ _FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
 
 
 class Alignments:
-    """The segments of many audio files. The segments of a file are parsed when they are first used.
-
-    Args:
-        tracks: name of the audio file -> its track, or a function that reads it. A name is a path relative to some
-            folder, with or without a suffix, or a stem.
-    """
+    """The segments of many audio files. The segments of a file are parsed when they are first used."""
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
         self._tracks = dict(tracks)
@@ -68,11 +63,7 @@ class Alignments:
         )
 
     def name_of(self, path: str) -> str | None:
-        """Return the name in the source that matches a path of a manifest; None if there is none.
-
-        Names are compared in this order: the same path, the same path without suffix, the same stem. A ValueError
-        lists several that match.
-        """
+        """Return the name in the source that matches a path of a manifest; None if there is none."""
         names = self._candidates(path)
         if len(names) > 1:
             raise ValueError(

@@ -1,7 +1,4 @@
-"""Augmentation of training windows: its options, and the random changes of each window.
-
-S samples.
-"""
+"""Augmentation of training windows: its options, and the random changes of each window. S samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

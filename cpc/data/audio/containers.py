@@ -35,12 +35,7 @@ _INFO_BYTES = 64  # names in the first frame, if it holds the number of frames (
 
 
 def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
-    """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
-
-    Raises:
-        ValueError: if the file is truncated, holds several joined files, or has no known length, so that its decoder
-            would end early. The message names the file.
-    """
+    """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3."""
     if sound.frames > MOST_SAMPLES:
         raise ValueError(f"{path}: does not state its length; write it again with any audio tool")
     log = sound.extra_info

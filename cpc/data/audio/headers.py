@@ -40,8 +40,6 @@ class Header(NamedTuple):
 
     Attributes:
         num_samples: samples per channel at the file's own rate.
-        sample_rate_hz: the file's own rate.
-        num_channels: 1 for mono.
         subtype: libsndfile's name of the sample format, such as "PCM_16" or "FLOAT".
     """
 

@@ -146,10 +146,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
 
 
 def find_media(root: Path, tables: Sequence[Path] = ()) -> tuple[list[str], bool]:
-    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
-
-    `tables` of labels are no recordings. If there are neither, a ValueError is raised.
-    """
+    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio."""
     try:
         return find_files(root, AUDIO_SUFFIXES, "audio"), True
     except ValueError as no_audio:

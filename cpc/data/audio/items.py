@@ -68,12 +68,7 @@ class Items:
 
 
 def read_items(path: str | Path) -> Items:
-    """Read an item file.
-
-    Raises:
-        ValueError: if the file is missing, not UTF-8, or without header or items, a line is malformed, or two lines
-            name the same segment (compared with each other they would have no error). The message names the line.
-    """
+    """Read an item file."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")

@@ -36,12 +36,10 @@ class RecordingCorpus(MapStyleCorpus):
     Args:
         table: the recordings, a `Manifest` of audio or the `Recordings` of signals: `names`, `splits`, `groups` ("" if
             unknown), and `rows` of a split.
-        nouns: nouns for a group and a recording, for messages.
         files: plural noun for the recordings in the fingerprint of batches.
         names_matter: whether a resumed run compares the names of recordings, besides their content.
         check_labels: raises an error if labels of these rows do not fit; called before decoding.
         frame_labels: returns the labels of frames that come with every window; None: no labels.
-        augmenter: returns the augmenter of training windows; None: no augmentation.
         caps_held_out: whether a held-out batch is at most one pass over the split.
 
     Attributes:

@@ -33,7 +33,6 @@ class RecordingLabels:
 
     Args:
         content: classes and runs, or a function that returns them when they are first needed, and can be pickled.
-        vary_within: False if each recording has one label.
         segments: the segments that runs were made from; empty if labels have no times.
         sample_rates_hz: rate of each recording by its own clock, if there are segments.
     """
@@ -160,9 +159,6 @@ def check_label_ends(
     rate_error: float = 0.0,
 ) -> None:
     """Raise an error if labels end after their recordings. Times are seconds; `ends` is 0 without labels.
-
-    Raises:
-        ValueError: if the labels of a recording end more than 50 ms after it; the message has both times.
 
     Warns:
         UserWarning: if labels cover two thirds of the time up to the last one, but end before 55 % of the recording

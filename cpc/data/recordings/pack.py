@@ -14,12 +14,7 @@ _SCALE = np.float32(1 / LOUDEST)
 
 
 class PackedRecordings(PackedRows):
-    """Recordings in one memory map: mono audio in int16, or channels of signals in float32.
-
-    Attributes:
-        sample_rate_hz: rate of all recordings.
-        channels: names of the channels on disk; empty for audio.
-    """
+    """Recordings in one memory map: mono audio in int16, or channels of signals in float32."""
 
     @property
     def num_samples(self) -> np.ndarray:

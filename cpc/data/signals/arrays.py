@@ -1,7 +1,4 @@
-"""Recordings in arrays: npz and npy files.
-
-n recordings, T samples, C channels.
-"""
+"""Recordings in arrays: npz and npy files. n recordings, T samples, C channels."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -55,9 +52,6 @@ def list_npz(path: Path) -> Listing:
     arrays: whole numbers (negative: no label) or strings ("": none), `[n]` per recording or `[total]` (or `[n, T]`) per
     sample. `classes` names the labels 0, 1, ... of the array `label`; `channels` names the channels, `units`
     their units ("" if unknown); `sample_rate_hz` is a number.
-
-    Raises:
-        ValueError: if the file is damaged, or an array has another type or shape; the message names the file.
     """
     with open_npz(path) as archive:
         members = [member.removesuffix(".npy") for member in archive.namelist()]

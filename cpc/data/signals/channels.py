@@ -52,10 +52,6 @@ def choose_channels(
 
     A string is the name of one channel or, if there is not exactly one channel of this name, a channel number as text.
     An integer is a channel number. Numbers start at 0.
-
-    Raises:
-        ValueError: if `chosen` is empty, or names an unknown channel or one channel twice; if it is None and several
-            channels have one name. The message lists the channels.
     """
     if chosen is None:
         twice = sorted({name for name in available if list(available).count(name) > 1})
@@ -80,10 +76,6 @@ def choose_model_channels(
 
     Channels without names ("0", "1", ...), and those of a model without names (`wanted` is None), are read by position,
     as `choose_channels` returns them.
-
-    Raises:
-        ValueError: if a wanted channel is missing or not chosen, or channels without names are of another number; the
-            message lists both. Also the errors of `choose_channels`.
     """
     if wanted is None:
         return choose_channels(chosen, available, source)
@@ -179,12 +171,7 @@ def convert_units(
     wanted: Sequence[str] | None,
     source: object,
 ) -> tuple[list[str], Float64[np.ndarray, "n C"] | None, str]:
-    """Return the unit of each channel, the factors that convert every recording to it, and a line about them.
-
-    Raises:
-        ValueError: if a unit cannot be converted (the message names channel, units and two recordings), or the model
-            reads another number of channels.
-    """
+    """Return the unit of each channel, the factors that convert every recording to it, and a line about them."""
     if wanted is not None and len(wanted) != len(channels):
         raise ValueError(
             f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: choose these by "

@@ -24,13 +24,7 @@ class SignalArrays:
     """Recordings of one corpus, one after the other.
 
     Attributes:
-        x: `[T, C]` values.
-        length: `[n]` samples of each recording.
-        group: person of each recording.
         label: code of each recording `[n]` or of each sample `[T]`; -1 if there is none.
-        classes: name of each code.
-        channels: name of each channel.
-        sample_rate_hz: samples per second.
         split: split of each recording; None if the corpus has none.
         more_labels: further labels by the task's name: a string of each recording `[n]` or of each sample `[T]`; "" if
             there is none.

@@ -30,9 +30,6 @@ def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.n
     NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
 
-    Returns:
-        F = 16 C + C (C - 1) / 2 features in the order of `hand_feature_names`.
-
     Raises:
         ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values; if
             `sample_rate_hz` is not positive.

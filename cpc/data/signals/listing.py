@@ -64,11 +64,7 @@ class SignalFile(ABC):
 
     @abstractmethod
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers.
-
-        Raises:
-            ValueError: if the file cannot be decoded; the message names it.
-        """
+        """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers."""
 
     def texts(self, name: str) -> list[str]:
         """Return the label of each sample in a column of labels."""

@@ -123,9 +123,6 @@ class Signals(MapStyleModality):
 
         Channels are read by the names that the encoder has, and converted to its units. With `is_training` an encoder
         without names or units gets those of the source. Without it, a source that says no rate has that of the encoder.
-
-        Raises:
-            ValueError: if they differ, or units cannot be converted; the message names both.
         """
         options: dict[str, Any] = {"missing": self.missing}
         packed = None

@@ -1,7 +1,4 @@
-"""Recordings decoded once into a pack of float32 samples, from which training reads windows.
-
-T samples, C channels.
-"""
+"""Recordings decoded once into a pack of float32 samples, from which training reads windows. T samples, C channels."""
 
 import warnings
 from collections.abc import Iterator, Sequence

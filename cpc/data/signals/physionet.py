@@ -27,10 +27,6 @@ class WfdbRecord(SignalFile):
     Annotation files have the record's name and, as suffix, the annotator's, which names the task. `(`, a symbol and `)`
     are a segment from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
-
-    Raises:
-        ValueError: if the header is damaged or has several segments, a file of signals is absent, or the chosen
-            channels have different rates; the message names the file.
     """
 
     units: Sequence[str] = ()

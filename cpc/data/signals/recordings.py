@@ -1,7 +1,4 @@
-"""The recordings of a source, with their splits, groups and labels.
-
-T samples, t samples of a block, C channels.
-"""
+"""The recordings of a source, with their splits, groups and labels. T samples, t samples of a block, C channels."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -28,11 +25,8 @@ class Recordings(Listing):
     """The recordings of a source, of which channels and splits are chosen; samples of files are decoded by `read`.
 
     Attributes:
-        source: the file or folder, or a name for messages.
         units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
-        columns: the channels in the files.
         factors: `[n, C]` factors of this conversion; None: nothing is converted.
-        conversions: a line about them, for messages; "" if nothing is converted.
     """
 
     source: Any

@@ -79,9 +79,6 @@ class TimeColumn:
     """The rate of a column of time, None for a single sample, and a check that the column has no gaps.
 
     `expected_hz`, the rate that the user gave, decides the unit if the column's name has none.
-
-    Raises:
-        ValueError: if the times are irregular or contradict `expected_hz`; the message names the file.
     """
 
     def __init__(
@@ -155,8 +152,6 @@ class SignalTable(SignalFile):
     A column that the options name is a channel, even if it looks like a time.
 
     Attributes:
-        names: names of all columns.
-        time_column: the column that gives the rate; None without it.
         counters: further columns of times, indices and counters, which are no channels.
         verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
     """

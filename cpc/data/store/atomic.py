@@ -22,10 +22,6 @@ def write_atomically(path: str | Path) -> Iterator[Path]:
 
     The folder is created if it does not exist. After a kill -9 the temporary file `<path>.new` may remain; the next
     write replaces it.
-
-    Example:
-        >>> with write_atomically("report.json") as new:
-        ...     new.write_text("{}")
     """
     path = Path(path)
     new = path.with_name(f"{path.name}.new")
@@ -119,14 +115,6 @@ def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: 
     Several processes may build one folder at the same time. Then the folder of the process that ends first remains.
     (With `build_once` only one process builds.) After a kill -9 a folder `<folder>.partial-*` remains; a later call
     removes it if nothing was written to it for an hour.
-
-    Args:
-        folder: the final folder; an existing incomplete one is replaced.
-        is_complete: returns True if a folder has everything that the block writes.
-        option: the caller's option for another folder, for the error message.
-
-    Raises:
-        OSError: if the folder cannot be written; `folder` stays as it was.
     """
     unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
     try:

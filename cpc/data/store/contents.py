@@ -58,12 +58,7 @@ def _say_once(line: str) -> None:
 
 
 def later_ranks(*, is_launched: bool) -> list[str]:
-    """Return the environment variables that name another rank than the first, such as `RANK=1`.
-
-    Args:
-        is_launched: True for those of a launcher of several processes; False for those without several processes, which
-            an earlier launcher has left behind.
-    """
+    """Return the environment variables that name another rank than the first, such as `RANK=1`."""
     return [
         f"{rank}={os.environ[rank]}"
         for rank, size in _SIZES.items()

@@ -41,9 +41,6 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 
     The case of suffixes is ignored. Names that begin with a dot are left out; links to folders are followed once. The
     number of files in known formats that are not read is printed on stderr.
-
-    Raises:
-        ValueError: if there is no such file; the message lists the suffixes that were found.
     """
     files: list[str] = []
     others: Counter[str] = Counter()

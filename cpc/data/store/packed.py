@@ -73,10 +73,6 @@ Pack = TypeVar("Pack", bound="PackedRows")
 class PackedRows:
     """The rows of a pack. Pickling copies only the offsets of rows; another process opens the memory map again.
 
-    Args:
-        folder: the pack's folder.
-        shards: the shards to read elements from, if the pack is sharded.
-
     Attributes:
         lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
         shape: shape of an element; the last axis, if there is one, is the channels.
@@ -188,11 +184,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def decode(self, row: int) -> Iterator[np.ndarray]:
-        """Yield the elements of a row, `[n, *shape]`, in one or several blocks.
-
-        Raises:
-            ValueError: if the row cannot be used, before the first block or after any block. The row is then skipped.
-        """
+        """Yield the elements of a row, `[n, *shape]`, in one or several blocks."""
 
 
 def pack_rows(
@@ -204,11 +196,7 @@ def pack_rows(
     num_workers: int | None,
     progress: bool,
 ) -> Pack:
-    """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`.
-
-    The name of `folder` is a hash of everything that the source depends on; `open_pack` raises a ValueError if a folder
-    holds no complete pack. If several processes (ranks) call this function, one decodes and all others wait.
-    """
+    """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`."""
 
     def is_complete(candidate: Path) -> bool:
         try:

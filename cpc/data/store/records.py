@@ -29,12 +29,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a JSONL file, or [] if there is no file; a torn last line is left out.
-
-    Raises:
-        ValueError: if a complete line is not a JSON object, or the path is not a regular file. The message names file
-            and line.
-    """
+    """Return the records of a JSONL file, or [] if there is no file; a torn last line is left out."""
     if not path.exists():
         return []
     lines = read_bytes(path, _MOST_BYTES).split(b"\n")[:-1]  # the text after the last newline is empty or torn

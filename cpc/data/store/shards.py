@@ -42,10 +42,6 @@ class Shards:
     Args:
         cache_dir: folder for fetched files; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
-
-    Raises:
-        ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
-        ConnectionError: the errors of `fetch`.
     """
 
     def __init__(self, source: str | Path, cache_dir: str | Path | None = None, cache_gb: float = 50.0) -> None:
@@ -197,12 +193,7 @@ class ShardedElements:
 
 
 class Index(NamedTuple):
-    """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
-
-    Attributes:
-        files: names of the files that are not shards.
-        seals: size and SHA-256 of every file, by name.
-    """
+    """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder."""
 
     shard_bytes: int
     num_bytes: int
@@ -211,11 +202,7 @@ class Index(NamedTuple):
 
 
 def parse_index(content: bytes) -> Index:
-    """Parse and check a `shards.json`.
-
-    Raises:
-        ValueError: if the file is damaged or of a later version, or its sizes and counts do not fit together.
-    """
+    """Parse and check a `shards.json`."""
     try:
         entries = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -267,11 +254,7 @@ def list_of(kind: type, values: Any, num: int | None = None) -> list[Any]:
 
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:
-    """Cut a pack into shards, one at a time in memory, and return their number.
-
-    Raises:
-        ValueError: if `out` exists, or a shard is smaller than an element or larger than 2^30 bytes.
-    """
+    """Cut a pack into shards, one at a time in memory, and return their number."""
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
         raise ValueError(f"a shard of {shard_bytes} bytes must have from {element_bytes} to {_MOST_SHARD_BYTES} bytes")
     shard_bytes -= shard_bytes % element_bytes

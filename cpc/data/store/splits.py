@@ -61,15 +61,9 @@ def draw_splits(
 ) -> list[str]:
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
-    A held-out split has two files or more, unless fewer than half of the units would be left for `train`.
-
-    Args:
-        units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
-        valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
-        test_share: expected share of the units in `test`, with the same minimum.
-        seed: seed of the hash.
-        least_files: smallest number of files of a split: two, since negatives come from other files than the positive,
-            or one if a file has many sequences.
+    A unit is a path or a speaker. A held-out split with a share above 0 has at least one unit; it has `least_files`
+    files or more (one suffices if a file has many sequences), unless fewer than half of the units would be left for
+    `train`.
 
     Raises:
         ValueError: if the shares leave no units for `train`, or there are fewer units than splits.

@@ -116,10 +116,6 @@ def read_torch_archive(path: str | Path, written_by: str) -> Any:
     """Read a file written by `torch.save` without running code from it.
 
     All bytes are compared with their checksums, and tensors are mapped from the file.
-
-    Raises:
-        ValueError: if the file is damaged, or contains more than tensors and plain values. The message names the file.
-        OSError: if the file does not exist.
     """
     import torch  # the monitor reads files without torch
 

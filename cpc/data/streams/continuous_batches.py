@@ -27,9 +27,6 @@ class TrainingLanes:
         num_lanes: B.
         chunk_tokens: T.
         num_ahead: K.
-
-    Raises:
-        ValueError: if a lane would be shorter than a batch.
     """
 
     def __init__(

@@ -104,13 +104,6 @@ class BatchStream(ResumableIndex):
         num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
         made_from: properties of the items, by option. A state with other properties raises an error that names these
             options. None: a hash of `num_slots` and `num_starts`.
-
-    Attributes:
-        num_slots: draws of all items in a pass.
-        draws_per_pass: draws of all ranks together in a pass; more than `num_slots` if a subclass repeats some items.
-
-    Raises:
-        ValueError: if an argument is out of range, or no item has a slot.
     """
 
     @checked

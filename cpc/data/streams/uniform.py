@@ -19,9 +19,6 @@ class UniformBatches(BatchStream):
         slots_at_once: number of slots that are shuffled together; None: all. These slots come from sixteen random runs
             of neighbouring items, so that the data read at a time fit into a cache.
         stream, options: arguments of `BatchStream`.
-
-    Raises:
-        ValueError: if `slots_at_once` is less than 16.
     """
 
     @checked
@@ -49,9 +46,6 @@ class SpreadBatches(UniformBatches):
 
     A batch holds two items of a sequence only if the sequence has more items than the pass has batches, or if the batch
     spans two passes.
-
-    Raises:
-        ValueError: if an item would occur twice in one step and be its own negative.
     """
 
     def __init__(self, sequence_ids: np.ndarray, *, noun: str = "item", **stream: Any) -> None:

@@ -59,11 +59,9 @@ class Voice(NamedTuple):
     """A voice of the library.
 
     Attributes:
-        accent: name of a base voice, such as "en-us".
         variant: name of a file in the library's `voices/!v`, such as "f3": it sets formants, timbre and basic pitch.
         pitch: 0 to 99; 50 is the pitch of the variant.
         pitch_range: 0 (monotone) to 99; 50 is the range of the variant.
-        words_per_minute: 80 to 450.
     """
 
     accent: str
@@ -74,11 +72,7 @@ class Voice(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """Synthesised speech with its phonemes.
-
-    Attributes:
-        phonemes: first sample and mnemonic of each phoneme, with stress marks; pauses begin with an underscore.
-    """
+    """Synthesised speech with its phonemes."""
 
     samples: np.ndarray
     phonemes: list[tuple[int, str]]

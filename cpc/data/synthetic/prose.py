@@ -38,11 +38,7 @@ WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
 
 @cache
 def sentences() -> tuple[str, ...]:
-    """Return the sentences of the reference of this Python version, in a fixed order, without duplicates.
-
-    Returns:
-        Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend only on the Python version; `digest` is their hash.
-    """
+    """Return the sentences of the reference of this Python version, in a fixed order, without duplicates."""
     from pydoc_data.topics import topics
 
     return extract(topics)

@@ -16,11 +16,7 @@ REMEDY = "remove the folder, or name another one"
 def make_once(
     out: Path, record_name: str, parameters: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]
 ) -> bool:
-    """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False.
-
-    Raises:
-        ValueError: if `out` holds anything except this corpus.
-    """
+    """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False."""
     record = out / record_name
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         _check(out, record, parameters)

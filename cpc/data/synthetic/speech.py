@@ -132,9 +132,6 @@ def synthesize(
         num_workers: threads; by default one per core, at most 8.
         progress: show a progress bar.
 
-    Returns:
-        The manifest, with the additional columns text, accent and sex.
-
     Raises:
         ValueError: if the extra `speech` is not installed, `out` holds anything except the corpus of these arguments,
             or an argument is out of range.
