@@ -74,8 +74,7 @@ def read_ctm(file: Path) -> dict[str, Track]:
         for line_number, cells in _cells(file, comment=";;"):
             if not 5 <= len(cells) <= CTM_MOST_FIELDS:
                 raise ValueError(
-                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label' "
-                    "(confidence, type and speaker may follow)"
+                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label'"
                 )
             if len(cells) > 5 and cells[5] != "NA":
                 _number(file, line_number, cells[5])  # a blank inside the label would shift the following cells

@@ -115,8 +115,7 @@ def read_header(path: Path) -> Header:
         num_bytes = path.stat().st_size
         if header.subtype == "VORBIS" and header.num_samples > num_bytes * _MOST_VORBIS_SAMPLES:
             raise ValueError(
-                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
-                "write it again with any audio tool"
+                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold"
             )
         if sound.seekable():
             sound.seek(header.num_samples - 1)

@@ -142,10 +142,7 @@ class WindowDataset(Dataset[Batch]):
         if self.window_samples < 1:
             raise ValueError(f"window_samples={self.window_samples} must be at least 1")
         if self.labels is not None and self.num_latents < 1:
-            raise ValueError(
-                f"labels are given with num_latents={self.num_latents}; set num_latents to the number of "
-                "latents of a window"
-            )
+            raise ValueError(f"num_latents={self.num_latents}, but labels are given: it is that of a window")
         self.rows = np.arange(len(self.samples.num_samples)) if self.rows is None else self.rows
         for name, default in (("sequence_ids", self.rows), ("group_ids", np.full(len(self.rows), -1))):
             ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)

@@ -174,8 +174,7 @@ def convert_units(
     """Return the unit of each channel, the factors that convert every recording to it, and a line about them."""
     if wanted is not None and len(wanted) != len(channels):
         raise ValueError(
-            f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: choose these by "
-            "`channels`"
+            f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: set `channels`"
         )
     firsts = [next((row for row, each in enumerate(units) if each[column]), None) for column in range(len(channels))]
     own = ["" if row is None else units[row][column] for column, row in enumerate(firsts)]

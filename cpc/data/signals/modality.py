@@ -40,18 +40,11 @@ class Signals(MapStyleModality):
         labels: labels that come with every window, for an online probe; null: none.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
         speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
-        batch_size: windows per batch and device.
-        train_split: split to train on.
-        eval_split: held-out split, on which the bound is measured.
         valid_share: share of the subjects that becomes split `valid` if the source has no splits.
         test_share: share of the subjects that becomes split `test` if the source has no splits.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
-        num_workers: loader processes; 0 loads in the training process.
         cache_dir: folder for packed signals; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
             fit.
-        skip_bad: leave out recordings that cannot be used, and print how many.
-        seed: seed of the batches.
     """
 
     name = "signals"

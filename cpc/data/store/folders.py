@@ -93,8 +93,8 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             )
     if duplicates:
         raise ValueError(
-            f"{len(duplicates)} files of {root} have two names, so they could be both in training and held "
-            f"out:\n{name_a_few(duplicates)}\nkeep one name of each"
+            f"{len(duplicates)} files of {root} have two names, so they could be both trained on and held out:\n"
+            f"{name_a_few(duplicates)}\nkeep one name of each"
         )
 
 

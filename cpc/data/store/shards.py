@@ -61,8 +61,7 @@ class Shards:
             self._most_cached_bytes = cache_gb * 1e9
             if not self._most_cached_bytes >= 2 * index.shard_bytes:
                 raise ValueError(
-                    f"`cache_gb`={cache_gb} is too small for two shards of {self.source}, of "
-                    f"{index.shard_bytes / 1e9:g} GB each: raise `cache_gb`"
+                    f"`cache_gb`={cache_gb} is too small for two shards of {index.shard_bytes / 1e9:g} GB: raise it"
                 )
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
             self.folder = Path(cache_dir or cache) / hashlib.sha256(content).hexdigest()[:24]

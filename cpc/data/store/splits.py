@@ -70,8 +70,7 @@ def draw_splits(
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise ValueError(
-            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below "
-            "1, since the rest is for training"
+            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below 1"
         )
     held_out = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share}
     hashes = {unit: _uniform_hash(unit, seed) for unit in units}

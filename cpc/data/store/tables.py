@@ -106,10 +106,7 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                 if not any(map(str.strip, cells)):
                     continue
                 if width not in (None, len(cells)):
-                    raise ValueError(
-                        f"{path}, line {line_number}: {len(cells)} cells for {width} columns; write one row per line, "
-                        f"with {_SEPARATORS[delimiter]} between its cells"
-                    )
+                    raise ValueError(f"{path}, line {line_number}: {len(cells)} cells for {width} columns")
                 if any("\0" in cell for cell in cells):
                     raise ValueError(
                         f"{path}, line {line_number}: holds a NUL, which text does not contain; is the file damaged?"

@@ -97,8 +97,7 @@ class Espeak:
         if rate_hz != SAMPLE_RATE_HZ:
             self._folder.cleanup()
             raise RuntimeError(
-                f"espeak-ng does not start with its data in {self._data} (it returned {rate_hz}); a path of more than "
-                "about 150 characters is too long"
+                f"espeak-ng does not start with its data in {self._data} (too long a path?): it returned {rate_hz}"
             )
         self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []

@@ -96,10 +96,7 @@ def photograph_files() -> dict[str, Path]:
     folder = Path(package.origin).parent / "data"
     missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
-        raise ValueError(
-            f"{folder} has no {', '.join(missing)}: this version of scikit-image has other pictures than 0.25 and "
-            "0.26; install one of these versions"
-        )
+        raise ValueError(f"{folder} has no {', '.join(missing)}: install scikit-image 0.25 or 0.26")
     return {re.split("[_.]", name)[0]: folder / name for name in PHOTOGRAPHS}
 
 

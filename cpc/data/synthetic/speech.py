@@ -60,8 +60,7 @@ def draw_speakers(num_speakers: int, num_heldout: int, seed: int) -> list[Speake
     """
     if not 0 < num_heldout < num_speakers:
         raise ValueError(
-            f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}: at least one must be held out, and "
-            "at least one must remain"
+            f"num_heldout_speakers={num_heldout} of num_speakers={num_speakers}: one must be held out, and one remain"
         )
     rng = np.random.default_rng([seed, num_speakers, num_heldout])
     shuffled = {sex: rng.permutation(names).tolist() for sex, names in (("f", FEMALE_VARIANTS), ("m", MALE_VARIANTS))}
