@@ -126,12 +126,7 @@ class Features:
                 yield rearrange(frames, "1 t d -> t d").cpu().numpy()
 
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
-        """Return the features of several files, equal up to rounding to the features of each single file.
-
-        Steps of a recurrent context are bound by memory bandwidth: a batch of eight files takes little longer than one
-        file. Contexts are causal, so the padding behind a shorter file does not reach its contexts. The encoder is not
-        causal, and encodes one file at a time. Each file is given in blocks of samples.
-        """
+        """Return the features of several files, equal up to rounding; contexts of all take one pass."""
         with self.frozen():
             nothing = torch.zeros(1, 0, self.latent_dim, device=self.device)
             latents = [torch.cat([nothing, *self._latents(blocks)], 1)[0] for blocks in files]

@@ -43,10 +43,6 @@ def shard_corpus(
         missing: for signals, `refuse` or `mask` missing samples, see `cpc.data.Signals`; `refuse` if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
-
-    Raises:
-        ValueError: if an option belongs to another type of data, if images have no size, or if `pack`, `pack_images`,
-            `pack_signals` or `write_shards` raise one.
     """
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards

@@ -186,10 +186,7 @@ def window_labels(
 
 
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
-    """Raise an error if alignments do not fit these files, or none has a label; see also `check_label_ends`.
-
-    Frames of files without an alignment stay unlabelled.
-    """
+    """Raise an error if alignments do not fit these files, or none has a label; see also `check_label_ends`."""
     rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds may repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
     aligned = [i for i, path in enumerate(paths) if alignments.name_of(path)]

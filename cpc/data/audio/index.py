@@ -193,10 +193,7 @@ def _drawn_splits(
     seed: int,
     keeps_speakers: bool,
 ) -> dict[str, list[str]]:
-    """Return a column `split`: named by the first folders, or drawn. {} if splits are known, or both shares are 0.
-
-    With `keeps_speakers`, files of one speaker are drawn together even without `split_by`.
-    """
+    """Return a column `split`: named by the first folders, or drawn; {} if it is known, or both shares are 0."""
     has_options = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
     if "split" in columns:
         if has_options:
@@ -222,10 +219,7 @@ def _drawn_splits(
 
 
 def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
-    """Return the split that each path's first folder names, or []. If no folder is `valid`, draw it from `train`.
-
-    Files of one unit are drawn together.
-    """
+    """Return the split that each path's first folder names, with a drawn `valid` if there is none; or []."""
     tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
     split_of_top = splits_of_folders(tops)
     if len(set(split_of_top.values())) < 2:

@@ -22,11 +22,7 @@ HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 
 @dataclass(frozen=True)
 class Items:
-    """The items of an ABX test, column by column.
-
-    Columns are the audio file (as named in the item file), onset and offset `[n]` in seconds, the phone, the phones
-    before and after it, and the speaker.
-    """
+    """The items of an ABX test by column: names of files, times `[n]` in seconds, phones, neighbours, speakers."""
 
     files: Sequence[str]
     onset_seconds: np.ndarray

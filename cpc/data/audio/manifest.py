@@ -208,10 +208,7 @@ def _relative_to(folder: Path, file: Path) -> str:
 
 
 def bare_path(path: str) -> str:
-    """Return a path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C.
-
-    File systems and unpackers change the normal form of a name: names that differ only in the form are equal.
-    """
+    """Return a path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C."""
     pure = PurePosixPath(composed(path))
     return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()
 

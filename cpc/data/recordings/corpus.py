@@ -158,10 +158,7 @@ class RecordingCorpus(MapStyleCorpus):
         return replace(windows, starts=self._starts[split])
 
     def predicting(self, steps: Sequence[int]) -> "RecordingCorpus":
-        """Return the corpus whose windows have, for a step k, latents t and t + k that are both known.
-
-        With the step 0 a known latent suffices.
-        """
+        """Return the corpus whose windows have known latents t and t + k for a step k; 0: a known latent."""
         corpus = copy(self)
         corpus._steps, corpus._starts = steps, {}
         return corpus

@@ -30,11 +30,7 @@ class PackedRecordings(PackedRows):
         return mean.item(), std.item()
 
     def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t ..."]:
-        """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None.
-
-        Returns:
-            `[t]` in [-1, 1] of audio; `[t, C]` of signals, NaN where a sample is missing.
-        """
+        """Return samples, `[t]` in [-1, 1] or `[t, C]`, NaN if missing; fewer than `num_samples` only at the end."""
         if start < 0:
             raise ValueError(f"start={start}, but the first sample of a recording has index 0")
         if self._view is not None:

@@ -218,11 +218,7 @@ class WindowDataset(Dataset[Batch]):
         return torch.from_numpy(np.minimum(lengths, self.window_samples))
 
     def initialisation(self, num_windows: int, seed: int) -> Float[Tensor, "B S ..."]:
-        """Return windows for the data-dependent initialisation, drawn uniformly, but only from longer recordings.
-
-        Padding would bias the statistics of the encoder's channels, because they include every sample. Take the windows
-        of `unpadded_samples`.
-        """
+        """Return windows for the initialisation, only from longer recordings, since padding would bias statistics."""
         draws = self.draws
         draws["num_slots"] = np.where(self.lengths >= self.window_samples, draws["num_slots"], 0)
         windows = UniformBatches(**draws, batch_size=num_windows, seed=seed).batch(0)
@@ -237,9 +233,6 @@ def unpadded_samples(lengths: Int[np.ndarray, " n"], window_samples: int) -> int
 def initialisation_windows(
     samples: Samples, window_samples: int, num_windows: int, seed: int
 ) -> Float[Tensor, "B S ..."]:
-    """Return windows for the data-dependent initialisation, without padding (see `WindowDataset.initialisation`).
-
-    They are at most as long as the median recording that holds a sample; if none does, a ValueError is raised.
-    """
+    """Return windows without padding for the initialisation, at most as long as the median recording."""
     window_samples = unpadded_samples(np.asarray(samples.num_samples), window_samples)
     return WindowDataset(samples, window_samples).initialisation(num_windows, seed)

@@ -25,10 +25,7 @@ class SignalFeatures(RecordingFeatures):
         super().__init__(features, times, samples, self._read_channels, together=False)
 
     def _read_channels(self, path: Path) -> Iterator[np.ndarray]:
-        """Return a file's samples of the channels that the model was trained on, in its units, at its rate.
-
-        Missing samples are zero after standardisation.
-        """
+        """Return a file's samples of the model's channels, in its units, at its rate; NaN where missing."""
         names, units = (getattr(self._encoder, name, None) for name in ("channel_names", "units"))
         recordings = read_recordings(
             path,
@@ -132,10 +129,7 @@ class HandMadeFeatures(FeatureExtractor):
         return range(0, last + 1 if length else 0, max(1, self._data.window_samples // 2))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
-        """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean.
-
-        Without `hop_seconds` the windows are those of one whole recording; a shorter recording is not padded.
-        """
+        """Return windows `[n, S, C]`, or those of one whole recording; missing samples are the channel's mean."""
         data = self._data
         num_samples, mean = data.window_samples, data.corpus.statistics(data.train_split).mean
         if data.is_windowed:

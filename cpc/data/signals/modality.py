@@ -101,7 +101,7 @@ class Signals(MapStyleModality):
                 f"`missing`=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
                 "no method known_latents as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
             )
-        if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
+        if self.sample_rate_hz not in (None, encoder.sample_rate_hz):
             raise ValueError(
                 f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`="
                 f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"

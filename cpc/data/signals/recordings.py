@@ -77,10 +77,7 @@ class Recordings(Listing):
         return str(self.source) if self.names[row] == self.source.name else f"{self.source}, {self.names[row]}"
 
     def key(self) -> str:
-        """Return a hash of all that the samples depend on: content, channels, rate, units, treatment of missing ones.
-
-        Paths, sizes and times stand for the content of files, checksums for that of an npz.
-        """
+        """Return a hash of all that the samples depend on; paths, sizes and times stand for the content of files."""
         parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
         if self.factors is not None:
             parts.append(self.factors.tolist())

@@ -147,14 +147,7 @@ def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
 
 
 class SignalTable(SignalFile):
-    """A table that is a recording.
-
-    A column that the options name is a channel, even if it looks like a time.
-
-    Attributes:
-        counters: further columns of times, indices and counters, which are no channels.
-        verdicts: whether a column is a counter by this table alone, for the columns that it is long enough to judge.
-    """
+    """A table that is a recording. A column that the options name is a channel, even if it looks like a time."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

@@ -18,11 +18,7 @@ from cpc.config.argument_rules import plain
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path; its file replaces `path` when the block ends, and is removed if the block fails.
-
-    The folder is created if it does not exist. After a kill -9 the temporary file `<path>.new` may remain; the next
-    write replaces it.
-    """
+    """Yield a temporary path, whose file replaces `path` when the block ends; the folder is created if necessary."""
     path = Path(path)
     new = path.with_name(f"{path.name}.new")
     try:
@@ -78,11 +74,7 @@ _ABANDONED_AFTER_SECONDS = 3600
 
 
 def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
-    """Call `build` unless the folder is complete. Of several processes one builds, and all others wait.
-
-    If the building process fails or is killed, another process builds. On file systems without locks every process
-    builds, so `build` must make the folder with `build_atomically`.
-    """
+    """Call `build`, which builds atomically, unless the folder is complete. Of several processes one builds."""
     if not is_complete(folder):
         with _locked(folder):
             if not is_complete(folder):

@@ -58,7 +58,7 @@ def _say_once(line: str) -> None:
 
 
 def later_ranks(*, is_launched: bool) -> list[str]:
-    """Return the environment variables that name another rank than the first, such as `RANK=1`."""
+    """Return the variables, such as `RANK=1`, of a later rank of a launcher, or those that it left behind."""
     return [
         f"{rank}={os.environ[rank]}"
         for rank, size in _SIZES.items()

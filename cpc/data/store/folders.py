@@ -74,10 +74,7 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 
 
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
-    """Raise an error if a file has two names (`a.wav`, `./a.wav`, a link), since it could be in two splits.
-
-    Names that differ only in Unicode's normal form count as one file: copying between file systems changes the form.
-    """
+    """Raise an error if a file has two names (links, forms of Unicode), since it could be in two splits."""
     real = cache(os.path.realpath)
     name_of: dict[str, str] = {}
     duplicates = []

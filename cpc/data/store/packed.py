@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
@@ -27,12 +27,8 @@ from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.untrusted import read_json
 
-
-class ChannelStatistics(NamedTuple):
-    """Mean and standard deviation of every channel."""
-
-    mean: Float64[np.ndarray, " C"]
-    std: Float64[np.ndarray, " C"]
+# Mean and standard deviation of every channel.
+ChannelStatistics = tuple[Float64[np.ndarray, " C"], Float64[np.ndarray, " C"]]
 
 
 def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
@@ -43,10 +39,7 @@ def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
 
 
 def bit_sums(values: Shaped[np.ndarray, "n C"]) -> Int64[np.ndarray, "2 C"]:
-    """Return the sums of the bit patterns of floating-point numbers and of their squares per channel, modulo 2**64.
-
-    Unlike sums of the numbers, these sums are the same for every division of the rows into blocks.
-    """
+    """Return sums of the bit patterns of floats and of their squares per channel, modulo 2**64, exact in any order."""
     bits = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
     return np.stack([bits.sum(axis=0), np.square(bits).sum(axis=0)]).view(np.int64)
 
@@ -60,7 +53,7 @@ def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int)
         variance = (num_values * total_of_squares - total**2) / num_values**2
         means.append(total / num_values / scale)
         stds.append(variance**0.5 / scale)
-    return ChannelStatistics(np.array(means), np.array(stds))
+    return np.array(means), np.array(stds)
 
 
 FORMAT = 3  # raise this version if the same input is written in another way
@@ -107,10 +100,7 @@ class PackedRows:
         return view
 
     def statistics_over(self, scale: int) -> ChannelStatistics:
-        """Return the exact mean and standard deviation of each channel over all elements, divided by `scale`.
-
-        The statistics include all rows, so take the `subset` of training rows first.
-        """
+        """Return the exact mean and standard deviation of each channel over all rows, divided by `scale`."""
         if self._dtype.kind == "f":
             raise ValueError(
                 f"{self.folder} holds {self._dtype}, for which exact sums are not stored: average its elements"
@@ -196,7 +186,7 @@ def pack_rows(
     num_workers: int | None,
     progress: bool,
 ) -> Pack:
-    """Decode every row of a source, or reuse what an earlier call decoded; see `cpc.data.audio.pack.pack`."""
+    """Decode every row of a source, or reuse what an earlier call decoded; of several processes one decodes."""
 
     def is_complete(candidate: Path) -> bool:
         try:

@@ -12,11 +12,7 @@ _MOST_BYTES = 2**32
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Append a record as one line in a single write; numbers that are not finite become null.
-
-    A kill can tear only the last line. This function cuts a torn line off first; otherwise the new record would
-    continue the torn line, and both would be lost.
-    """
+    """Append a record as one line in a single write, after cutting off a torn line; not finite numbers become null."""
     line = json_text(finite(record)).encode() + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:

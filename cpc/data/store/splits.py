@@ -39,11 +39,7 @@ def split_named(path: str) -> str | None:
 
 
 def splits_of_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return the split of each folder if every folder stands for one; otherwise {}.
-
-    Either every name is a split (`Validation`), or every name contains one (`train2017`, `dev-clean`). In the
-    second case there must be several splits, since a class may be called `train station`.
-    """
+    """Return the split of each folder if all names are splits, or all contain one and there are several; else {}."""
     names = sorted(set(folders))
     called = {name: split for name in names if (split := split_called(name))}
     if len(called) == len(names):

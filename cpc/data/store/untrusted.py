@@ -89,10 +89,7 @@ def why_unreadable(path: Path) -> str:
 
 @contextmanager
 def reading(path: str | Path, damage: str = "cannot be read: it is damaged or of another kind") -> Iterator[None]:
-    """Convert every error of a file's reader to a ValueError that begins with the file's name.
-
-    A ValueError that already has the name, and a MemoryError, pass unchanged.
-    """
+    """Convert every error of a file's reader, except MemoryError, to a ValueError that begins with the file's name."""
     require_regular(path)
     try:
         yield
@@ -113,10 +110,7 @@ def _check_kind(path: str | Path, state: os.stat_result) -> None:
 
 
 def read_torch_archive(path: str | Path, written_by: str) -> Any:
-    """Read a file written by `torch.save` without running code from it.
-
-    All bytes are compared with their checksums, and tensors are mapped from the file.
-    """
+    """Read a file of `torch.save`, checked and mapped into memory, without running code from it; or a ValueError."""
     import torch  # the monitor reads files without torch
 
     require_regular(path)

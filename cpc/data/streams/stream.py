@@ -38,11 +38,7 @@ def is_of_files(name: str) -> bool:
 
 
 class ResumableIndex:
-    """The indices of batches 0, 1, 2, ... without end; resumes exactly.
-
-    Args:
-        fingerprint: everything that the batches depend on, by option; a state must have the same fingerprint.
-    """
+    """The indices of batches 0, 1, 2, ... without end; a state resumes exactly if its `fingerprint` is the same."""
 
     def __init__(self, fingerprint: dict[str, Any]) -> None:
         self.fingerprint = fingerprint
@@ -85,10 +81,7 @@ def naming(split: str | None) -> Iterator[None]:
 
 
 def digest(content: np.ndarray | bytes | Iterable[str]) -> str:
-    """Return a short hash of integers, bytes or names, for the fingerprint of a stream.
-
-    Names are hashed in Unicode's normal form C, since copying to another file system may change the form.
-    """
+    """Return a short hash of integers, bytes, or names, which are compared in Unicode's normal form C."""
     if isinstance(content, np.ndarray):
         content = np.ascontiguousarray(content, "<i8").tobytes()
     elif not isinstance(content, bytes):

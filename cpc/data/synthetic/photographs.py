@@ -103,10 +103,7 @@ def photograph_files() -> dict[str, Path]:
 def cut_crops(
     photograph: Shaped[np.ndarray, "h w"], rng: np.random.Generator
 ) -> dict[str, list[Shaped[np.ndarray, "n S S"]]]:
-    """Assign the blocks of a photograph to splits at random, and return all crops of each block by split.
-
-    Each split has at least one block.
-    """
+    """Assign blocks of a photograph to splits at random, at least one each; return all crops of each block by split."""
     blocks = _blocks(photograph)
     order = rng.permutation(len(blocks)).tolist()
     split_blocks: dict[str, list[int]] = {}

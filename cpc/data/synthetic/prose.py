@@ -50,7 +50,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the prose sentences of reference texts, in the order of the titles, without duplicates."""
+    """Return the prose sentences of texts in Sphinx's format by title, in the order of titles, without duplicates."""
     unique: dict[str, str] = {}
     for title in sorted(texts):
         for paragraph in re.split(r"\n\s*\n", texts[title]):

@@ -241,11 +241,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
         ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
         ("a.phn", "inf inf x\n", r"line 1.*not finite"),
-        (
-            "a.phn",
-            "0 100 x\n200 300 y\n100 200 z\n",
-            r"a\.phn, line 3: begins at 0\.00625 s, before the line above",
-        ),
+        ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the line above"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.489 0.5 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.01 a\nu 1 0.0 0.01 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 New York\n", r"line 1: 'York' is not a number"),
