@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
@@ -27,8 +27,12 @@ from cpc.data.store.parallel import map_in_order
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.untrusted import read_json
 
-# Mean and standard deviation of every channel.
-ChannelStatistics = tuple[Float64[np.ndarray, " C"], Float64[np.ndarray, " C"]]
+
+class ChannelStatistics(NamedTuple):
+    """Mean and standard deviation of every channel."""
+
+    mean: Float64[np.ndarray, " C"]
+    std: Float64[np.ndarray, " C"]
 
 
 def value_sums(values: Shaped[np.ndarray, "... C"]) -> Int64[np.ndarray, "2 C"]:
@@ -53,7 +57,7 @@ def statistics_of(sums: Int64[np.ndarray, "n 2 C"], num_values: int, scale: int)
         variance = (num_values * total_of_squares - total**2) / num_values**2
         means.append(total / num_values / scale)
         stds.append(variance**0.5 / scale)
-    return np.array(means), np.array(stds)
+    return ChannelStatistics(np.array(means), np.array(stds))
 
 
 FORMAT = 3  # raise this version if the same input is written in another way

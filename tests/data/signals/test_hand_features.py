@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal
 
-from cpc.data.signals.features import HandMadeFeatures
-from cpc.data.signals.hand_features import NUM_BANDS, band_edges_hz, band_powers, hand_feature_names, hand_features
+from cpc.data.signals.features import (
+    NUM_BANDS,
+    HandMadeFeatures,
+    band_edges_hz,
+    band_powers,
+    hand_feature_names,
+    hand_features,
+)
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 RATE_HZ = 50.0
@@ -157,7 +163,7 @@ def test_windows_do_not_depend_on_one_another(monkeypatch: pytest.MonkeyPatch) -
     windows = np.random.default_rng(3).normal(size=(23, 30, 2)).astype(np.float32)
     together = hand_features(windows, RATE_HZ)
     for step in (1, 60, 7 * 60):
-        monkeypatch.setattr("cpc.data.signals.hand_features._VALUES_AT_ONCE", step)
+        monkeypatch.setattr("cpc.data.signals.features._VALUES_AT_ONCE", step)
         np.testing.assert_allclose(hand_features(windows, RATE_HZ), together, rtol=1e-6, atol=1e-6)
     assert hand_features(windows[:0], RATE_HZ).shape == (0, together.shape[1])
     integers = (windows * 100).astype(np.int16)

@@ -45,8 +45,8 @@ def test_rows_of_any_type_shape_and_length(tmp_path: Path) -> None:
     for row, offset, length in zip((4, 0), chosen._offsets[[0, 2]], chosen.lengths[[0, 2]], strict=True):
         np.testing.assert_array_equal(chosen.elements[offset : offset + length], ROWS[row])
     values = np.concatenate([ROWS[4], ROWS[0]]) / 10
-    np.testing.assert_allclose(chosen.statistics_over(10)[0], values.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(chosen.statistics_over(10)[1], values.std(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(chosen.statistics_over(10).mean, values.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(chosen.statistics_over(10).std, values.std(axis=0), rtol=1e-12)
 
 
 class Slow(Tokens):
