@@ -98,7 +98,7 @@ def download_dataset(
                     unlabelled.append(path)
             if len(rows) == num_before:
                 _report_empty(source, name)
-            elif class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
+            elif unlabelled and class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
                 _move(unlabelled, folder, "unlabelled")
         if not rows:
             raise ValueError(
