@@ -86,7 +86,8 @@ def download_dataset(
             for index, row in enumerate(_without_codecs(table)):
                 where = f"{source}, {name}, row {index}"
                 content, suffix = read_cell(row[file_column], medium, source, where)
-                classes = [] if class_column is None else _class_folder(features[class_column], row[class_column])
+                class_name = class_column and _class_name(features[class_column], row[class_column])
+                classes = [_escape(class_name)] if class_name else []
                 given = _given_path(row, suffix)
                 path = given or Path(split, *classes, f"{_name(row, name, index)}{suffix}")
                 if path.as_posix() in rows:
@@ -99,7 +100,9 @@ def download_dataset(
             if len(rows) == num_before:
                 _report_empty(source, name)
             elif unlabelled and class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
-                _move(unlabelled, folder, "unlabelled")
+                (folder / "unlabelled").mkdir(exist_ok=True)
+                for path in unlabelled:
+                    (folder / path).rename(folder / "unlabelled" / path.name)
         if not rows:
             raise ValueError(
                 f"{source} has no rows in {', '.join(splits or tables)}: choose other splits with `splits`"
@@ -193,12 +196,6 @@ def _explain_errors(source: str) -> Iterator[None]:
         raise OSError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _move(paths: list[Path], folder: Path, split: str) -> None:
-    for path in paths:
-        (folder / split).mkdir(exist_ok=True)
-        (folder / path).rename(folder / split / path.name)
-
-
 def _known_split(name: str, source: str) -> str:
     word = re.split(r"[\W\d_]", name)[0]  # a whole word: `validated` of Common Voice includes train, dev and test
     if split := split_called(word):
@@ -229,12 +226,6 @@ def _class_column(features: Mapping[str, Any], label: str | None, source: str, m
     if label is not None and label not in features:
         raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
     return label or next(iter(class_columns), None)
-
-
-def _class_folder(feature: Any, value: Any) -> list[str]:
-    """Return a list with the folder of a class; the list is empty if the class is unknown."""
-    name = _class_name(feature, value)
-    return [_escape(name)] if name else []
 
 
 def _class_name(feature: Any, value: Any) -> str:

@@ -199,11 +199,8 @@ def band_powers(centred: Float64[np.ndarray, "n T C"]) -> Float64[np.ndarray, "n
     """Return the power of each window (with mean 0 in each channel) in each band, in squared units of the signal.
 
     The power spectrum is the periodogram with a Hann window. The bands are octaves: the last one goes from a quarter to
-    half of the sample rate, the first one from 0 to 1/64. A band includes its upper edge, not its lower one. A band
-    between two frequencies of a short window, which are multiples of 1 / T, has power 0.
-
-    A sine of amplitude A whose frequency is a multiple of 1 / T has power A^2 / 2, of which the two frequencies beside
-    it have a sixth each.
+    half of the sample rate, the first one from 0 to 1/64. A band includes its upper edge, not its lower one. A sine of
+    amplitude A at a multiple of 1 / T has power A^2 / 2, of which the frequencies beside it have a sixth each.
     """
     num_samples = centred.shape[1]
     hann = np.sin(np.pi * (np.arange(num_samples) + 0.5) / num_samples) ** 2

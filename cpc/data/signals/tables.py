@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -127,12 +127,8 @@ class TimeColumn:
         return next((unit for unit, least in ((1e-9, 1e17), (1e-6, 1e14), (1e-3, 1e11)) if head[0] > least), 1.0)
 
 
-class Rows(NamedTuple):
-    """Consecutive rows of a table: `[t, C]` numbers, NaN where a cell is empty; `[t]` times, and if these are dates."""
-
-    numbers: np.ndarray
-    times: np.ndarray | None
-    is_dates: bool = False
+# Consecutive rows of a table: `[t, C]` numbers, NaN where a cell is empty; `[t]` times, and whether these are dates.
+Rows = tuple[np.ndarray, np.ndarray | None, bool]
 
 
 def leave_out_counters(tables: Sequence["SignalTable"]) -> None:
@@ -188,12 +184,12 @@ class SignalTable(SignalFile):
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
         """Yield the chosen channels, `[t, C]` float64."""
         first, previous = 0, None
-        for rows in self._rows([self.channels[column] for column in columns], self.time_column):
-            if self._clock and rows.times is not None:
-                self._clock.check(rows.times, first, previous)
-                previous = float(rows.times[-1])
-            first += len(rows.numbers)
-            yield rows.numbers
+        for numbers, times, _ in self._rows([self.channels[column] for column in columns], self.time_column):
+            if self._clock and times is not None:
+                self._clock.check(times, first, previous)
+                previous = float(times[-1])
+            first += len(numbers)
+            yield numbers
 
     @abstractmethod
     def _open(self) -> tuple[list[str], int]:
@@ -211,10 +207,10 @@ class SignalTable(SignalFile):
     def _clock(self) -> TimeColumn | None:
         if self.time_column is None:
             return None
-        head = next(self._rows([], self.time_column), None)
-        if head is None or head.times is None:
+        _, times, is_dates = next(self._rows([], self.time_column), (None, None, False))
+        if times is None:
             return None
-        return TimeColumn(self.path, self.time_column, head.times[:NUM_HEAD], head.is_dates, self._expected_hz)
+        return TimeColumn(self.path, self.time_column, times[:NUM_HEAD], is_dates, self._expected_hz)
 
 
 _BLOCK_ROWS = 4096
@@ -262,11 +258,11 @@ class CommaTable(SignalTable):
             for place, column in enumerate(columns):
                 values[:, place] = self._numbers([cells[column] for cells in filled], lines, self.names[column])
             if time is None:
-                yield Rows(values, None)
+                yield values, None, False
                 continue
             cells = [cells[self.names.index(time)] for cells in filled]
             try:
-                yield Rows(values, *parse_times(cells))
+                yield values, *parse_times(cells)
             except ValueError as error:
                 raise ValueError(
                     f"{self.path}, line {lines[0]} on: the column {time!r} holds no times ({error})"
@@ -344,7 +340,7 @@ class ParquetTable(SignalTable):
                 times = batch.column(time).to_numpy(zero_copy_only=False)
                 with reading(self.path, f"the column {time!r} holds no times"):
                     times = times.astype("datetime64[ns]").astype(np.int64) * 1e-9 if is_dates else times.astype(float)
-            yield Rows(_numbers(batch, len(numbers)), times, is_dates)
+            yield _numbers(batch, len(numbers)), times, is_dates
 
     def _batches(self, names: Sequence[str], num_rows: int = _PARQUET_ROWS) -> Iterator[Any]:
         with reading(self.path, "cannot be read as a parquet file"), _parquet().ParquetFile(self.path) as file:

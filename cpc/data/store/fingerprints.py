@@ -1,9 +1,8 @@
 """Fingerprints of training observations, so that copies of them are found among held-out and test data.
 
 A fingerprint is a hash of an observation's length and of the exact sums of its values (`PackedRows.content`), or of its
-text. It does not depend on the name of a file. Of more than `MOST` observations a record keeps the smallest
-fingerprints. They are a random sample, because a hash is random, and two samples can be compared and merged ("bottom-k
-sketch", Cohen and Kaplan 2007). n observations.
+text. A record keeps the `MOST` smallest, a random sample that can be compared and merged ("bottom-k sketch", Cohen and
+Kaplan 2007). n observations.
 """
 
 import base64

@@ -1,9 +1,7 @@
 """Packs in shards: the elements of a pack, cut into files of one size, in a folder or behind a URL.
 
-A sharded corpus is a folder. It holds `rows-00000.bin`, `rows-00001.bin` and so on: joined, these files are the
-`rows.bin` of a pack. It also holds the other files of the pack, the table of the corpus, and `shards.json` with the
-size and the SHA-256 of every file. Bytes are read by their offset in `rows.bin`, so the order of batches does not
-depend on the shards.
+The files `rows-00000.bin`, `rows-00001.bin` and so on are the `rows.bin` of a pack. `shards.json` has the size and the
+SHA-256 of every file, also of the other files of the pack and the table of the corpus.
 """
 
 import fcntl

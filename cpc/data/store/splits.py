@@ -1,8 +1,6 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
-The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
-file to another split. If a corpus is so small that a split would have fewer than two files, its splits depend on all
-files.
+Adding files does not move a file to another split, unless a split would have fewer than two files.
 """
 
 import hashlib

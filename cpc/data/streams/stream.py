@@ -1,8 +1,7 @@
 """The endless, resumable stream of batches. Batch i of a rank depends only on (seed, i, rank, world_size).
 
-An item is an audio file or an image. A draw is a pair (item, start), where `start` is the first sample of a window in a
-file, or a key for the augmentation of an image. The stream consists of endless passes over the items. Ranks take turns:
-batch i of rank r is batch i * world_size + r of the stream.
+An item is an audio file or an image. A draw is a pair (item, start): the first sample of a window in a file, or a key
+for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
 """The espeak-ng library of the `espeakng-loader` wheel, through ctypes: speech with the position of every phoneme.
 
-The library keeps its state in global variables. No call resets some of them (the phase of the pitch flutter, the gain
-control). Every `Espeak` therefore loads its own copy of the library, so that its speech does not depend on other
-instances, which may run in other threads. Constants and structures follow espeak-ng's `speak_lib.h`.
+The library keeps its state in global variables, some of which no call resets. Every `Espeak` therefore loads its own
+copy, which may run in another thread. Constants and structures follow espeak-ng's `speak_lib.h`.
 """
 
 import _ctypes
@@ -35,10 +34,6 @@ _VOLUME_PERCENT = 50
 _FAINTEST_ECHO = "\x011H"
 
 
-class _Id(ctypes.Union):
-    _fields_ = [("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8)]
-
-
 class _Event(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_int),
@@ -48,7 +43,7 @@ class _Event(ctypes.Structure):
         ("audio_position", ctypes.c_int),  # in rounded milliseconds; not used
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
-        ("id", _Id),
+        ("id", ctypes.c_char * 8),  # a union with a number and a pointer
     ]
 
 
@@ -146,7 +141,7 @@ class Espeak:
         position = 0
         while events[position].type != _EVENT_LIST_TERMINATED:
             if events[position].type == _EVENT_PHONEME:
-                self._phonemes.append((events[position].sample, events[position].id.string.decode()))
+                self._phonemes.append((events[position].sample, events[position].id.decode()))
             position += 1
         return 0
 

@@ -1,15 +1,9 @@
 """The embedded images: real photographs and digits from installed packages, which need no download.
 
-The folder holds `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records
-how the images were made.
-
-- photographs: grey crops of the photographs in scikit-image's wheel; the class of a crop is its photograph. Each
-  photograph is cut into blocks, each block belongs to one of the splits, and a crop lies in one block. So no pixel of a
-  held-out crop is used in training. Crops of a block overlap and are not independent: the array `sequence` holds the
-  index of the block. Every class has equally many test crops, and at most `MOST_CROPS` training crops; small
-  photographs have fewer.
-- digits: scikit-learn's 1797 handwritten digits, enlarged. They are ordered by writer, and each split is a contiguous
-part, so training and test have hardly a writer in common.
+- photographs: grey crops of the photographs in scikit-image's wheel, which are the classes. Blocks of a photograph
+  belong to one split each, so no pixel of a held-out crop is used in training. Crops of a block overlap: the array
+  `sequence` holds the index of the block.
+- digits: scikit-learn's 1797 handwritten digits, enlarged; splits are contiguous parts, which are ordered by writer.
 
 h w sides of a photograph, n crops, S crop side.
 """

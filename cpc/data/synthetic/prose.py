@@ -1,8 +1,7 @@
 """English sentences from the language reference in `pydoc_data.topics`, a part of every Python installation.
 
-`cpc.data.synthetic.speech` synthesises the sentences, so only prose is kept. Markup, grammar, tables, code and version
-notes are removed. Sentences with anything except words (an expression, a number, an abbreviation) are removed too. Long
-sentences are divided at their clauses. A name that is made of words becomes these words: `IndexError` is "index error".
+Speech is synthesised from them, so only sentences of words are kept. Long sentences are divided at their clauses. A
+name that is made of words becomes these words: `IndexError` is "index error".
 """
 
 import hashlib

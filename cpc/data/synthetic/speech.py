@@ -1,9 +1,8 @@
 """The embedded corpus: English prose, synthesised in the voices of many speakers, with exact phone alignments.
 
 The folder holds `manifest.csv`, `alignments.csv`, `audio/<speaker>/<utterance>.flac` (16 kHz, 16 bit) and
-`corpus.json`, which records the provenance. Splits: `train`; `valid`, the training speakers with other sentences;
-`test`, other speakers with other sentences. Probes train on `train`. Phone probes are tested on `test`, speaker probes
-on `valid`, and the held-out bound is measured on `valid`.
+`corpus.json`, its provenance. Splits: `train`; `valid`, the same speakers with other sentences; `test`, other speakers
+with other sentences.
 """
 
 import hashlib
