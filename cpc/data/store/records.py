@@ -34,12 +34,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {line_number}, is not JSON ({error}): repair or delete this line"
-            ) from error
+            raise ValueError(f"{path}, line {line_number}, is not JSON ({error}): repair or delete it") from error
         if not isinstance(record, dict):
             raise ValueError(
-                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete this line"
+                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete it"
             )
         records.append(record)
     return records

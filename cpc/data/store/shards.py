@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,22 +50,21 @@ class Shards:
         else:
             content = read_bytes(Path(source) / INDEX_NAME, _MOST_INDEX_BYTES)
         try:
-            self._index = index = parse_index(content)
+            self._shard_bytes, self.num_bytes, files, self._seals = parse_index(content)
         except ValueError as error:
             raise ValueError(f"{self.source}/{error}") from error
-        self.num_bytes = index.num_bytes
         self.folder = Path(source)
         if self._is_remote:
             self._most_cached_bytes = cache_gb * 1e9
-            if not self._most_cached_bytes >= 2 * index.shard_bytes:
+            if not self._most_cached_bytes >= 2 * self._shard_bytes:
                 raise ValueError(
-                    f"`cache_gb`={cache_gb} is too small for two shards of {index.shard_bytes / 1e9:g} GB: raise it"
+                    f"`cache_gb`={cache_gb} is too small for two shards of {self._shard_bytes / 1e9:g} GB: raise it"
                 )
             cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
             self.folder = Path(cache_dir or cache) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
         self._checked: set[str] = set()
-        for name in index.files:
+        for name in files:
             with self._open(name) as stream:
                 is_sound = stream is not None
             if not is_sound:
@@ -77,8 +76,8 @@ class Shards:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")
         content, done = np.empty(stop - start, np.uint8), 0
         while done < len(content):
-            shard, offset = divmod(start + done, self._index.shard_bytes)
-            part = content[done : done + self._index.shard_bytes - offset]
+            shard, offset = divmod(start + done, self._shard_bytes)
+            part = content[done : done + self._shard_bytes - offset]
             self._read_shard(shard_name(shard), offset, part)
             done += len(part)
         return content
@@ -107,10 +106,10 @@ class Shards:
 
     def _is_sound(self, stream: FileIO, name: str) -> bool:
         """Return whether a file has its size and, when this process first reads it, its checksum."""
-        num_bytes, sha256 = self._index.seals[name]
+        num_bytes, sha256 = self._seals[name]
         if os.fstat(stream.fileno()).st_size != num_bytes:
             return False
-        if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
+        if name not in self._checked and len(self._checked) * self._shard_bytes < _MOST_CHECKED_BYTES:
             if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
                 return False
             self._checked.add(name)
@@ -120,7 +119,7 @@ class Shards:
         """Fetch a file, write it to the cache atomically, and return its content."""
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
-        seal = self._index.seals[name]
+        seal = self._seals[name]
 
         def check(content: bytes) -> None:
             if len(content) != seal[0]:
@@ -189,17 +188,11 @@ class ShardedElements:
         return self._shards.read(start, max(start, stop)).view(self._dtype).reshape(-1, *self._shape)
 
 
-class Index(NamedTuple):
-    """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder."""
+def parse_index(content: bytes) -> tuple[int, int, list[str], dict[str, tuple[int, str]]]:
+    """Return size of a shard, size of all, the other files, and size and SHA-256 of each file of a `shards.json`.
 
-    shard_bytes: int
-    num_bytes: int
-    files: list[str]
-    seals: dict[str, tuple[int, str]]
-
-
-def parse_index(content: bytes) -> Index:
-    """Parse and check a `shards.json`."""
+    File names are fixed, so no name can lead out of the folder. Sizes and counts must fit together.
+    """
     try:
         entries = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -220,7 +213,7 @@ def parse_index(content: bytes) -> Index:
     for name, (_, sha256) in seals.items():
         if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError(f"{INDEX_NAME}: {name} has no SHA-256")
-    return Index(shard_bytes, num_bytes, list(files), seals)
+    return shard_bytes, num_bytes, list(files), seals
 
 
 def shard_name(shard: int) -> str:
