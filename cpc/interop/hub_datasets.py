@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 
 from cpc.config.argument_rules import NewFolder, checked
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.table import IMAGE_SUFFIXES
 from cpc.data.store.atomic import build_atomically
@@ -117,10 +117,7 @@ def download_dataset(
 
 def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
     """Return the splits of a dataset by name. Rows of a dataset of the Hub are fetched only when they are read."""
-    try:
-        library = import_module("datasets")
-    except ImportError as error:
-        raise ValueError(f"Hugging Face's datasets need the package `datasets`: {install_hint('datasets')}") from error
+    library = import_extra("datasets", "datasets", "Hugging Face's datasets need the package `datasets`")
     if revision is not None and Path(source).is_dir():
         raise ValueError(f"`revision` {revision}: {source} is a folder, and only datasets of the Hub have revisions")
     if (Path(source) / "dataset_dict.json").is_file():

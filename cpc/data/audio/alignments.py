@@ -162,7 +162,7 @@ def read_matching_alignments(
 def window_labels(
     segments: Sequence[Segment], times: Any, start: int, num_frames: int, classes: Mapping[str, int]
 ) -> np.ndarray:
-    """Return the class at the centre of every frame of a window.
+    """Return the class at the centre of every frame of a window, `[T]` int64; -100 where it is in no segment.
 
     Args:
         segments: segments of the window's file, in order of time and without overlap; if empty, no frame has a label.
@@ -170,9 +170,6 @@ def window_labels(
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
         classes: class of each label; frames whose label is not in it stay unlabelled.
-
-    Returns:
-        `[T]` int64; -100 for a frame whose centre is in no segment (a segment includes its start, not its end).
     """
     if not segments:
         return np.full(num_frames, UNLABELLED, dtype=np.int64)

@@ -128,10 +128,7 @@ def read_header(path: Path) -> Header:
 def read_headers(
     files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
 ) -> list[Header | str]:
-    """Return, for each file in order, its header or an error message, with a progress bar titled `bar`.
-
-    `num_workers` threads read headers, in this process, or in each of `num_ray_workers` processes of a Ray cluster.
-    """
+    """Return, for each file in order, its header or an error message, with a progress bar titled `bar`."""
     headers = _examine(files, num_workers)
     if num_ray_workers is not None:
         parts = [files[start : start + _FILES_PER_MESSAGE] for start in range(0, len(files), _FILES_PER_MESSAGE)]

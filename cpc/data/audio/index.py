@@ -233,12 +233,7 @@ def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
 
 
 def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
-    """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path.
-
-    Raises:
-        ValueError: if the table cannot be read, lacks the column `key`, has a column that the index fills, or two rows
-            for a file; if no row names a file, a row names several, or only some files have a split.
-    """
+    """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path."""
     table = Path(table)
     columns = _label_columns(table, key)
     keys = list(map(composed, columns.pop(key)))

@@ -135,9 +135,6 @@ def write_items(
             tests. A triphone has no silence as a neighbour.
         silences: labels that are not phones; they may be neighbours, but not items.
 
-    Returns:
-        The items written.
-
     Raises:
         ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
             phone has two neighbours, or a name holds a blank.

@@ -15,8 +15,6 @@ class SignalStatistics(NamedTuple):
     """Statistics of every channel, in the units of the signal.
 
     Attributes:
-        mean: mean of the known samples.
-        std: their standard deviation.
         floor: a low quantile of the deviations within short blocks: the deviation of a channel at rest.
     """
 

@@ -135,9 +135,6 @@ def conversion(from_unit: str, to_unit: str) -> float:
     Volts, amperes, ohms, siemens, teslas, pascals, newtons, watts, hertz, kelvins, metres, seconds, m/s, accelerations
     (`g`, `m/s2`), angles and angular velocities (`rad/s`, `deg/s`, `dps`) convert within their kind, with SI prefixes
     from p to G. Any other unit, such as degrees Celsius, converts only to itself; an unknown unit, "", equals all.
-
-    Raises:
-        ValueError: if the units are of different kinds, or one of them is not among these.
     """
     old, new = _spelt(from_unit), _spelt(to_unit)
     if old == new or not old or not new:

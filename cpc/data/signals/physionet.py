@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import Segment
 from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
@@ -135,8 +135,4 @@ def annotation_segments(
 
 
 def _wfdb(path: Path) -> Any:
-    try:
-        import wfdb
-    except ImportError as error:
-        raise ValueError(f"{path}: WFDB records need the package `wfdb`: {install_hint('signals')}") from error
-    return wfdb
+    return import_extra("wfdb", "signals", f"{path}: WFDB records need the package `wfdb`")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import Segment
 from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
@@ -70,10 +70,7 @@ def read_annotations(path: Path) -> list[Segment]:
 
 
 def _open(path: Path) -> Any:
-    try:
-        import edfio
-    except ImportError as error:
-        raise ValueError(f"{path}: EDF needs the package `edfio`: {install_hint('signals')}") from error
+    edfio = import_extra("edfio", "signals", f"{path}: EDF needs the package `edfio`")
     _check_sizes(path)
     if path.suffix.lower() == ".bdf":
         edf = edfio.read_bdf(path)  # into memory, since 24 bits cannot be mapped

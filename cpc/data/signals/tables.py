@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import RATE_ROUNDING
 from cpc.data.signals.channels import RATE_TOLERANCE
 from cpc.data.signals.listing import ReadOptions, SignalFile
@@ -358,8 +358,4 @@ def _numbers(batch: Any, num_columns: int) -> np.ndarray:
 
 
 def _parquet() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ValueError(f"parquet files need the package `pyarrow`: {install_hint('signals')}") from error
-    return pyarrow.parquet
+    return import_extra("pyarrow.parquet", "signals", "parquet files need the package `pyarrow`")

@@ -36,9 +36,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {line_number}, is not JSON ({error}): repair or delete it") from error
         if not isinstance(record, dict):
-            raise ValueError(
-                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete it"
-            )
+            raise ValueError(f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete it")
         records.append(record)
     return records
 

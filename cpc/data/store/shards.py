@@ -292,11 +292,6 @@ def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
         url: URL of any protocol that fsspec knows.
         most_bytes: largest legal size; a longer file is not read to its end.
         check: raises a ValueError on truncated or damaged content, which is then requested again.
-
-    Raises:
-        ValueError: if the protocol is unknown, or needs a package that is not installed.
-        FileNotFoundError: if the server reports that there is no such file.
-        ConnectionError: if all attempts fail. The message names the URL, the number of attempts and the last error.
     """
     wait, started, reason = FIRST_WAIT_SECONDS, time.monotonic(), ""
     for attempt in range(NUM_ATTEMPTS):

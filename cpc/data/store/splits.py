@@ -58,9 +58,6 @@ def draw_splits(
     A unit is a path or a speaker. A held-out split with a share above 0 has at least one unit; it has `least_files`
     files or more (one suffices if a file has many sequences), unless fewer than half of the units would be left for
     `train`.
-
-    Raises:
-        ValueError: if the shares leave no units for `train`, or there are fewer units than splits.
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise ValueError(

@@ -6,7 +6,6 @@ copy, which may run in another thread. Constants and structures follow espeak-ng
 
 import _ctypes
 import ctypes
-import importlib
 import shutil
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 
 SAMPLE_RATE_HZ = 22_050
 
@@ -82,7 +81,7 @@ class Espeak:
     """A private instance of the library, and a context manager that unloads it; a ValueError without the wheel."""
 
     def __init__(self) -> None:
-        loader = _loader()
+        loader = import_extra("espeakng_loader", "speech", "speech synthesis needs the espeak-ng library")
         self._data = Path(loader.get_data_path())
         self._folder = tempfile.TemporaryDirectory(prefix="espeak-ng-")
         self._library = ctypes.CDLL(shutil.copy(loader.get_library_path(), self._folder.name))
@@ -144,13 +143,6 @@ class Espeak:
                 self._phonemes.append((events[position].sample, events[position].id.decode()))
             position += 1
         return 0
-
-
-def _loader() -> Any:
-    try:
-        return importlib.import_module("espeakng_loader")
-    except ImportError as error:
-        raise ValueError(f"speech synthesis needs the espeak-ng library: {install_hint('speech')}") from error
 
 
 SILENCE = "sil"

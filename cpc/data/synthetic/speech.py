@@ -253,15 +253,12 @@ def _simulate_recording(samples: np.ndarray, rng: np.random.Generator) -> np.nda
 
 
 def resample(samples: np.ndarray) -> np.ndarray:
-    """Resample S samples at 22 050 Hz to 16 kHz by cutting the spectrum at 8 kHz; sample n stays at time n / rate.
-
-    The spectrum falls by a half cosine from 7.6 kHz on, to prevent ringing at the cut. The result has
-    ceil(320 / 441 S) samples in float64.
-    """
+    """Resample S samples at 22 050 Hz to 16 kHz to ceil(320 / 441 S) in float64; sample n stays at time n / rate."""
     up, down, granule = 320, 441, 32  # granule: keeps large prime factors out of transform lengths
     num_blocks = -(-len(samples) // (down * granule)) * granule
     spectrum = np.fft.rfft(samples, num_blocks * down)[: num_blocks * up // 2 + 1]
     frequencies_hz = np.linspace(0, SAMPLE_RATE_HZ / 2, len(spectrum))
+    # The spectrum is cut at 8 kHz; a half cosine from 7.6 kHz on prevents ringing.
     spectrum *= 0.5 + 0.5 * np.cos(np.pi * np.clip((frequencies_hz - 7600) / 400, 0, 1))
     return (np.fft.irfft(spectrum, num_blocks * up) * (up / down))[: -(-len(samples) * up // down)]
 
