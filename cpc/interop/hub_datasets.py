@@ -27,6 +27,7 @@ from cpc.data.store.untrusted import read_json, reading
 from cpc.interop.hub import why_unreachable
 
 LABELS_NAME = "labels.csv"
+_MOST_PADDING_BYTES = 2**20  # far more than the zeros that fill the last record of a tar
 _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
 
@@ -161,7 +162,7 @@ def _check_tars(folder: Path) -> None:
                 for _ in archive:
                     pass
             stream.seek(archive.offset)
-            rest = stream.read()
+            rest = stream.read(_MOST_PADDING_BYTES)
         if not rest or any(rest):
             raise ValueError(
                 f"{tar} is cut off or damaged at byte {archive.offset}, or another tar was joined to it: copy it again"
@@ -188,7 +189,9 @@ def _explain_errors(source: str) -> Iterator[None]:
     except OSError:
         raise
     except ValueError as error:
-        raise error if source in str(error) else ValueError(f"{source}: {error}") from error
+        if source in str(error):
+            raise
+        raise ValueError(f"{source}: {error}") from error
     except Exception as error:
         raise OSError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
 
