@@ -1,6 +1,5 @@
 """Atomic writing: readers see either the old file or the new file, even if the writer is killed."""
 
-import fcntl
 import json
 import math
 import os
@@ -84,6 +83,8 @@ def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callabl
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock of the system, which releases the lock when the process ends, even if it is killed."""
+    import fcntl  # only where folders are built, since Windows has none
+
     path = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as held:
         try:
