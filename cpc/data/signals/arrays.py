@@ -191,8 +191,10 @@ def _labels(
     """Return the labels of all further arrays with one entry per recording or per sample; warn of other arrays."""
     labels: dict[str, RecordingLabels] = {}
     ignored = []
-    for name in arrays.keys() - {*_KNOWN, group_name}:
-        array, classes = arrays[name], arrays.get("classes")
+    classes = arrays.get("classes")
+    for name, array in arrays.items():
+        if name in (*_KNOWN, group_name):
+            continue
         is_legal = array.dtype.kind in "USiu"
         if is_legal and array.shape == (len(spans),):
             labels[name] = _recording_labels(path, name, array, classes)
@@ -204,11 +206,11 @@ def _labels(
             ignored.append(f"{name} ({array.dtype} {list(array.shape)})")
     if ignored:
         warnings.warn(
-            f"{path}: ignored the arrays {', '.join(sorted(ignored))}; labels are strings or whole numbers, one per "
+            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per "
             f"recording [{len(spans)}] or one per sample",
             stacklevel=2,
         )
-    return {name: labels[name] for name in arrays if name in labels}
+    return labels
 
 
 def _recording_labels(path: Path, name: str, array: np.ndarray, classes: np.ndarray | None) -> RecordingLabels:
