@@ -85,7 +85,7 @@ class Alignments:
     def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
         if name is None:
-            raise ValueError(f"{path}: {self.source} has no alignment, but {', '.join(self.names[:3])} ...")
+            raise ValueError(f"{path}: {self.source} has no alignment of it, only {', '.join(self.names[:3])}")
         return self._track(name)
 
     def _candidates(self, path: str) -> list[str]:
