@@ -18,7 +18,6 @@ from cpc.data.store.contents import say
 from cpc.data.streams.resumable_index import check_same_batches
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
-from cpc.pretraining.ranks import Ranks
 
 
 class PretrainingData(pl.LightningDataModule):
@@ -26,7 +25,6 @@ class PretrainingData(pl.LightningDataModule):
 
     Args:
         modality: the source and its options, the `data` section of a config.
-        ranks: connections between the ranks, opened before the corpus.
         tasks: tasks of online probes.
 
     Raises:
@@ -41,7 +39,7 @@ class PretrainingData(pl.LightningDataModule):
     training: Training
     held_out: HeldOutBatches
 
-    def __init__(self, modality: Modality, ranks: Ranks, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, modality: Modality, tasks: Sequence[str] = ()) -> None:
         super().__init__()
         if modality.train_split == modality.eval_split:
             raise ValueError(
@@ -53,7 +51,6 @@ class PretrainingData(pl.LightningDataModule):
         except (TypeError, ValueError) as error:
             raise ValueError(f"an option of data cannot be saved with the model as JSON: {error}") from error
         self.modality = modality
-        self.ranks = ranks
         self.tasks = tasks
         self.corpus: Any = None
         self._held_out_files: dict[str, Any] = {}
@@ -67,7 +64,6 @@ class PretrainingData(pl.LightningDataModule):
         if self.corpus is not None:
             return
         trainer, modality = self.trainer, self.modality
-        self.ranks.connect(trainer)
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cpc.pages.chart import Chart, number
-from cpc.pages.charts import step_chart, training_chart
+from cpc.pages.charts import training_chart
 from cpc.pages.page import sections, write_sections
 from cpc.quickstart.recipe import Recipe
 
@@ -55,11 +55,9 @@ def _facts(texts: Mapping[str, str], values: Mapping[str, Any]) -> str:
 
 
 def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
-    """Return a chart of held-out bounds over training for each strategy, and one of the final bounds."""
+    """Return a chart of held-out bounds over training for each strategy."""
     by_strategy: dict[str, list[dict[str, Any]]] = {}
     for record in sorted(records, key=lambda record: record["step"]):
         if record["split"] != "train":
             by_strategy.setdefault(record["strategy"], []).append(record)
-    if not by_strategy:
-        return []
-    return [*map(training_chart, by_strategy.values()), step_chart([run[-1] for run in by_strategy.values()])]
+    return list(map(training_chart, by_strategy.values()))

@@ -4,16 +4,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
 from cpc.pages.chart import Chart, Table, axis, layout, number
 from cpc.pages.palette import BLUE
-from cpc.quickstart.recipe import ACCURACY, Config, Recipe, Study, part, pretraining
-from cpc.quickstart.time_budget import FLOAT32, Precision
+from cpc.quickstart.recipe import Config, Recipe, Study, part, pretraining
 
 NUM_TOKENS, DIM = 1000, 100
 BATCH_SIZE, CHUNK_TOKENS = 16, 20
@@ -49,7 +45,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     return {"prose": path}, facts
 
 
-def config(source: Path, seed: int, precision: Precision) -> Config:
+def config(source: Path, seed: int) -> Config:
     """Return the config of configs/text/cpu_small.yaml."""
     shares: Config = {"valid_share": 0.1, "test_share": 0.1}
     chunks: Config = {"lower_case": True, "chunk_tokens": CHUNK_TOKENS, "batch_size": BATCH_SIZE}
@@ -89,27 +85,13 @@ def perplexity_chart(report: dict[str, Any]) -> Chart:
     )
 
 
-def tokens() -> torch.Tensor:
-    """Return a batch of random tokens."""
-    return torch.randint(NUM_TOKENS, (BATCH_SIZE, CHUNK_TOKENS))
-
-
 RECIPE = Recipe(
     extras={"plotly.offline": "dashboard"},
     making="prose",
     make=make,
-    studies={
-        "prose": Study(
-            config=config,
-            noise=lambda: Batch.of(tokens())._replace(labels=tokens()),
-            seconds=90.0,
-            most_steps=1200,
-            precisions=(FLOAT32,),  # ClassTableLoss supports only float32
-            evaluation={"split": "test"},
-        )
-    },
+    studies={"prose": Study(config=config, num_steps=1200, evaluation={"split": "test"})},
     heading=HEADING,
-    how_to_read=[HOW_TO_READ, ACCURACY],
+    how_to_read=[HOW_TO_READ],
     facts={"num_tokens": "{} tokens"},
     chart=perplexity_chart,
 )

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpc.data.batch import Batch
 from cpc.pages.chart import Chart
 from cpc.pages.charts import probe_chart
 from cpc.pages.palette import BLUE, VERMILION
-from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
 Config = dict[str, Any]
 CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
@@ -19,9 +17,6 @@ WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from th
 (<code>mixed</code>, <code>same_speaker</code>, <code>sequence_only</code>) the context contains some of them and can
 rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
 other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
-"""
-ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
-that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
 """
 
 
@@ -39,29 +34,20 @@ class Study:
     """A model that is trained on one corpus, and its probes.
 
     Attributes:
-        config: returns the config of `cpc pretrain` from source, seed and precision; the engine adds folder, seed,
-            number of steps and trainer.
-        noise: returns a batch of noise for timing the training steps.
-        seconds: time for training steps; loading, recording and held-out evaluations are not included.
-        most_steps: upper limit of the number of steps.
-        precisions: precisions to choose from.
+        config: returns the config of `cpc pretrain` from source and seed; the engine adds folder, seed and trainer.
+        num_steps: optimiser steps.
         evaluation: options of `cpc.evaluation.evaluate`.
         tasks: tasks of `cpc.probes.report.probe` by their names in report.json; without tasks, nothing is probed.
         probe: further options of `cpc.probes.report.probe`.
         record: returns further entries of the run's record from the report of the probes.
-        figures: returns further figures of the page.
     """
 
-    config: Callable[[Path, int, Precision], Config]
-    noise: Callable[[], Batch]
-    seconds: float
-    most_steps: int = MOST_STEPS
-    precisions: Sequence[Precision] = PRECISIONS
+    config: Callable[[Path, int], Config]
+    num_steps: int
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     probe: Mapping[str, Any] = field(default_factory=dict)
     record: Callable[[dict[str, Any]], dict[str, Any]] = lambda probed: {}
-    figures: Callable[[Run], Sequence[Chart]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

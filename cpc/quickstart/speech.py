@@ -3,14 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
-from cpc.pages.chart import Chart
-from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Run, Study, part, pretraining
-from cpc.quickstart.time_budget import Precision
+from cpc.quickstart.recipe import CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
 
 # The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
 # espeak-ng with a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
@@ -54,7 +48,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     }
 
 
-def config(source: Path, seed: int, precision: Precision) -> Config:
+def config(source: Path, seed: int) -> Config:
     """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
     # Negatives of the same sequence teach phones; negatives of other sequences teach the speaker
     # (docs/results/speech.md).
@@ -66,13 +60,8 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
         encoder=part("encoders.MelEncoder", dim=LATENT_DIM, hidden_dim=512, num_frames=5),
         context=part("contexts.GRU", dim=CONTEXT_DIM),
         predictor=part("predictors.Bilinear", num_steps=12),
-        loss=part("losses.Contrastive", compute=precision.loss, **negatives),
+        loss=part("losses.Contrastive", **negatives),
     )
-
-
-def figures(run: Run) -> list[Chart]:
-    """Return the map of contexts."""
-    return [contexts_chart(*map_of_contexts(run.folder, run.source, run.device))]
 
 
 RECIPE = Recipe(
@@ -82,16 +71,14 @@ RECIPE = Recipe(
     studies={
         "speech": Study(
             config=config,
-            noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
-            seconds=360.0,
+            num_steps=1600,
             evaluation={"num_batches": 48},
             tasks={"phones": "phones", "speaker": "speaker"},
             probe={"train_minutes": 10.0, "supervised_seconds": 15.0},
-            figures=figures,
         )
     },
     heading=HEADING,
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
     representations={
         "majority": "majority",
