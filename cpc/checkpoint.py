@@ -198,10 +198,7 @@ def weights_of(model: str | Path) -> Path:
     for path in candidates:
         if _sha256(path) == sha256:
             return path
-    raise ValueError(
-        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: it was cut off, or comes from another export. "
-        "Copy both files of one export, or export the model again"
-    )
+    raise ValueError(f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: copy both of one export")
 
 
 def model_folder_of(model: str | Path, revision: str | None = None) -> Path:

@@ -43,8 +43,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         if not model.context.has_bounded_state:
             raise ValueError(
-                f"model.context is {type(model.context).__name__}, whose state grows with every step: choose GRU, "
-                "LSTM or StateSpace"
+                f"the state of model.context {type(model.context).__name__} grows: choose GRU, LSTM or StateSpace"
             )
         self.model = model
         self.policy, self.value = nn.Linear(model.context.dim, num_actions), nn.Linear(model.context.dim, 1)

@@ -105,11 +105,7 @@ def split_by_sequence(
     for row, candidates in enumerate(pool):
         ids = sequence_id[candidates].unique()
         if len(ids) < 2:
-            raise ValueError(
-                f"a baseline takes half of the sequences with candidates, and there are only {len(ids)}: raise "
-                "`batch_size`, so that each batch has at least two other sequences, or choose estimators without "
-                "a baseline"
-            )
+            raise ValueError(f"a baseline needs two other sequences in a batch, not {len(ids)}: raise `batch_size`")
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
     return baseline, pool & ~baseline
 

@@ -46,10 +46,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     for name in list(inspect.signature(cls.__init__).parameters)[1:]:
         attribute = f"{name}_part" if hasattr(module, f"{name}_part") else name
         if not hasattr(module, attribute):
-            raise ValueError(
-                f"{cls.__name__} does not store its argument {name!r} in an attribute of this name, so a saved model "
-                "could not be built again: add the attribute, or wrap the module in a class that stores its arguments"
-            )
+            raise ValueError(f"{cls.__name__} does not store its argument {name!r} in an attribute of this name")
         value = getattr(module, attribute)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else plain(value)
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}

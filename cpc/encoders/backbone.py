@@ -99,10 +99,7 @@ def _create(name: str, num_channels: int) -> nn.Module:
     from torchvision import models
 
     if name not in models.list_models(module=models):
-        raise ValueError(
-            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them. A "
-            "network of timm is called timm/NAME"
-        )
+        raise ValueError(f"torchvision has no classification network {name!r}; one of timm is timm/NAME")
     return models.get_model(name, weights=None)
 
 

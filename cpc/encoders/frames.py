@@ -57,10 +57,7 @@ class FrameEncoder(Encoder):
     ) -> None:
         super().__init__()
         if not len(widths) == len(kernels) == len(strides):
-            raise ValueError(
-                f"widths, kernels and strides need one entry per layer, got {len(widths)}, {len(kernels)} and "
-                f"{len(strides)} entries"
-            )
+            raise ValueError(f"widths={widths}, kernels={kernels} and strides={strides} need one entry per layer")
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]

@@ -80,15 +80,9 @@ class PatchEncoder(Encoder):
                 "fully_convolutional=True, which does not cut patches"
             )
         if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
-            raise ValueError(
-                f"fully_convolutional=True averages features that lie {self.trunk.stride} pixels apart: "
-                f"patch_size={patch_size} and stride={stride} must be multiples of this distance"
-            )
+            raise ValueError(f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}")
         if fully_convolutional and self.trunk.receptive_field is None:
-            raise ValueError(
-                "fully_convolutional=True needs a trunk with a limited receptive_field: features of this trunk may "
-                "depend on the whole image, so contexts would contain their targets"
-            )
+            raise ValueError("fully_convolutional=True needs a trunk with a limited receptive_field")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0

@@ -102,8 +102,7 @@ def group_by_node(places: Sequence[Place]) -> list[list[int]]:
     if len(set(counts)) > 1:
         raise ValueError(
             f"`num_ranks`={len(places)} are distributed over {len(counts)} machines of the Ray cluster as "
-            f"{', '.join(map(str, counts))}, but all machines must have the same number: change `num_ranks`, or raise "
-            "`cpus_per_rank` until the same number fits on each machine"
+            f"{', '.join(map(str, counts))}, but all machines must have the same number"
         )
     return list(nodes.values())
 

@@ -65,17 +65,14 @@ def reserved(
         bundle = {"CPU": num_cpus, "GPU": num_gpus}
         required = {resource: num * num_places for resource, num in bundle.items()}
         needs = f"`{option}`={num_places} needs {_format(required, required)}, but the Ray cluster has"
-        advice = "request less, or name another cluster in RAY_ADDRESS"
         existing = ray.cluster_resources()
         if any(num > existing.get(resource, 0) for resource, num in required.items()):
-            raise ValueError(f"{needs} {_format(existing, required)}: {advice}")
+            raise ValueError(f"{needs} {_format(existing, required)}")
         group = placement_group([{resource: num for resource, num in bundle.items() if num}] * num_places, "PACK")
         try:
             if not group.wait(_WAIT_SECONDS):
                 free = _format(ray.available_resources(), required)
-                raise ValueError(
-                    f"{needs} {free} free, and {_format(bundle, required)} must be on one machine: {advice}"
-                )
+                raise ValueError(f"{needs} {free} free, and {_format(bundle, required)} must be on one machine")
             yield [
                 {
                     "num_cpus": num_cpus,

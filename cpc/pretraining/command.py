@@ -137,10 +137,7 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
 def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
     config, trainer = command.config, command.trainer
     if first_step > trainer.max_steps:
-        raise ValueError(
-            f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}: raise "
-            "trainer.max_steps to go on, or start a shorter run with another --run_dir"
-        )
+        raise ValueError(f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}")
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return

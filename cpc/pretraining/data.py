@@ -42,10 +42,7 @@ class PretrainingData(pl.LightningDataModule):
     def __init__(self, modality: Modality, tasks: Sequence[str] = ()) -> None:
         super().__init__()
         if modality.train_split == modality.eval_split:
-            raise ValueError(
-                f"`train_split` and `eval_split` are both {modality.train_split!r}, but a bound on training "
-                "data can exceed the truth: hold out a part"
-            )
+            raise ValueError(f"`train_split` and `eval_split` are both {modality.train_split!r}: hold out a part")
         try:
             json_text(modality.saved_settings)
         except (TypeError, ValueError) as error:

@@ -128,8 +128,7 @@ class Pretraining(pl.LightningModule):
         """
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
-                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
-                "from batch to batch: lower `batch_size` instead"
+                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}: lower `batch_size`"
             )
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))

@@ -53,19 +53,17 @@ def quickstart(
     run_figures: dict[str, list[Chart]] = {}
     for name, study in recipe.studies.items():
         run = Run(out / name, sources[name], device, seed)
-        own: dict[str, Any] = {}
         with stage("pretrain"):
             trained = _pretrain(name, study, run, steps or study.num_steps)
         with stage("bound"):
             bounds = evaluate(run.folder, run.source, device=device, **study.evaluation)["bounds"]
         if study.tasks:
             with stage("probes"):
-                shared, own = _probe(recipe, study, run, bounds)
-            report |= shared
+                report |= _probe(recipe, study, run, bounds)
         run_figures[name] = bound_charts(read_records(run.folder / "bound.jsonl"))
         trained_with = {key: bounds[0][key] for key in ("steps", "directions", "mi_bound_nats", "mi_ceiling_nats")}
         trained_with |= {"negatives": bounds[0]["strategy"], "reading": bounds[0]["reading"], "bounds": bounds}
-        report["runs"][name] = own | trained | trained_with
+        report["runs"][name] = trained | trained_with
     report["seconds"] = dict(seconds)
     write_json(report, out / "report.json")
     with stage("page"):
@@ -110,10 +108,8 @@ def _pretrain(name: str, study: Study, run: Run, num_steps: int) -> dict[str, An
     return {"num_train_steps": num_steps, "precision": precision}
 
 
-def _probe(
-    recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of report.json for every task of a study, and further entries of the run's record."""
+def _probe(recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the entries of report.json for every task of a study."""
     extraction = Extraction(device=run.device, precision="bfloat16" if run.device.startswith("cuda") else "float32")
     tasks = tuple(study.tasks.values())
     probed = probes.probe(run.folder, run.source, tasks, held_out=bounds, extraction=extraction, **study.probe)
@@ -124,4 +120,4 @@ def _probe(
         shared[name] = {key: round(result["accuracy_percent"], 2) for key, result in shown.items()}
         shared[f"{name}_interval"] = {key: result["accuracy_interval_percent"] for key, result in shown.items()}
         shared[f"{name}_num_steps"] = {"supervised": results["supervised"]["num_network_steps"]}
-    return shared, study.record(probed)
+    return shared

@@ -65,20 +65,6 @@ def config(image_size: int, grid: PatchGrid, data: Config, source: Path, seed: i
     )
 
 
-def record(num_rows: int, probed: dict[str, Any]) -> dict[str, Any]:
-    """Return the size of the corpus, and the accuracies of the features that the first chart does not show."""
-    results, protocol = probed["tasks"]["class"]["results"], probed["tasks"]["class"]["protocol"]
-    return {
-        "readout": "z",
-        "other_readouts": {other: round(results[other]["accuracy_percent"], 2) for other in ("cpc_c", "random_c")},
-        "num_classes": len(protocol["classes"]),
-        "num_train_images": protocol["num_train"],
-        "num_test_images": protocol["num_test"],
-        "num_rows": num_rows,
-        "seconds": probed["seconds"],
-    }
-
-
 def study(name: str, num_steps: int, image_size: int, grid: PatchGrid, **data: Any) -> Study:
     """Return the study of a corpus of images."""
     return Study(
@@ -90,7 +76,6 @@ def study(name: str, num_steps: int, image_size: int, grid: PatchGrid, **data: A
             "baselines": ("majority", "random", "pixels", "hog", "supervised"),
             "supervised_seconds": 30.0,
         },
-        record=partial(record, grid.side(image_size)),
     )
 
 
@@ -104,13 +89,6 @@ RECIPE = Recipe(
     },
     heading=HEADING,
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
-    run_facts={
-        "num_classes": "{} classes",
-        "num_train_images": "{} training images",
-        "num_test_images": "{} test images",
-        "num_rows": "{0} x {0} patches of each",
-        "other_readouts": "other features cpc_c {0[cpc_c]:.1f} %, random_c {0[random_c]:.1f} %",
-    },
     representations={
         "majority": "majority",
         "random": "random",

@@ -38,7 +38,7 @@ def _parts(recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Seq
     seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
     lines = [_facts({**recipe.facts, **FACTS}, report)]
     for name, run in report["runs"].items():
-        lines.append(f"{name.capitalize()}: {_facts({**recipe.run_facts, **RUN_FACTS}, run)}.")
+        lines.append(f"{name.capitalize()}: {_facts(RUN_FACTS, run)}.")
     lines += ["Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
     figures: list[Chart] = [recipe.comparison(report)]
     for name, own in run_figures.items():

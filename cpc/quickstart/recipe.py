@@ -39,7 +39,6 @@ class Study:
         evaluation: options of `cpc.evaluation.evaluate`.
         tasks: tasks of `cpc.probes.report.probe` by their names in report.json; without tasks, nothing is probed.
         probe: further options of `cpc.probes.report.probe`.
-        record: returns further entries of the run's record from the report of the probes.
     """
 
     config: Callable[[Path, int], Config]
@@ -47,7 +46,6 @@ class Study:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     probe: Mapping[str, Any] = field(default_factory=dict)
-    record: Callable[[dict[str, Any]], dict[str, Any]] = lambda probed: {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,6 @@ class Recipe:
         heading: heading of the page, as HTML.
         how_to_read: explanation of the charts, as HTML.
         facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
-        run_facts: likewise, texts by key of the record of a run.
         representations: labels of the probed representations, from top to bottom of the first chart.
         caption: caption of the first chart.
         chart: plots another first chart of the page from the report.
@@ -76,7 +73,6 @@ class Recipe:
     heading: str
     how_to_read: Sequence[str]
     facts: Mapping[str, str] = field(default_factory=dict)
-    run_facts: Mapping[str, str] = field(default_factory=dict)
     representations: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
     chart: Callable[[dict[str, Any]], Chart] | None = None

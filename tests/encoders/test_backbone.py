@@ -128,7 +128,7 @@ def test_a_module_that_keeps_its_arguments_is_built_again() -> None:
 @pytest.mark.parametrize(
     ("network", "options", "message"),
     [
-        ("resnet19", {}, "no classification network 'resnet19'; torchvision.models.list_models"),
+        ("resnet19", {}, "no classification network 'resnet19'; one of timm"),
         (SMALL, {"num_channels": 0}, "num_channels=0"),
         (
             SMALL,

@@ -274,7 +274,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
     refused(
-        "num_tokens=29, the class table num_classes=31",
+        "num_tokens=29 must equal the table's num_classes=31",
         model__loss__init_args__table__num_classes=31,
         model__loss__init_args__sampler__init_args__num_classes=31,
     )

@@ -201,10 +201,6 @@ def test_the_report_of_images_holds_accuracies_with_intervals(of_images: Finishe
             assert low <= report[name][representation] <= high
         assert report[name]["majority"] == pytest.approx(100 / num_classes, abs=1)
         assert report[name]["hog"] > report[name]["majority"] + 20  # not chance: probes were trained
-        assert report["runs"][name]["num_classes"] == num_classes
-        assert list(report["runs"][name]["other_readouts"]) == ["cpc_c", "random_c"]
-    assert report["runs"]["photographs"]["num_test_images"] == 60
-    assert report["runs"]["digits"]["num_test_images"] == 539
 
 
 @pytest.mark.slow
@@ -243,9 +239,7 @@ def test_the_page_of_images_has_a_section_for_everything_and_needs_nothing_else(
     words = ["majority", "random", "pixels", "HOG", "CPC", "supervised"]
     assert shown == {word: f"{report['photographs'][key]:.1f}" for word, key in zip(words, OF_IMAGES, strict=True)}
     run = report["runs"]["photographs"]
-    others = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in run["other_readouts"].items())
-    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, other features "
-    assert f"{facts}{others}, 6 training steps, trained in {run['precision']}" in page
+    assert f"Photographs: 6 training steps, trained in {run['precision']}" in page
     steps = report["photographs_num_steps"]["supervised"]
     assert re.search(rf'<th scope="row">supervised</th><td>[^<]*\], {steps} steps</td>', page)
     assert "valid splits" in report["recipe_chosen_on"]
