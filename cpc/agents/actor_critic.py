@@ -73,11 +73,7 @@ class ActorCritic(nn.Module):
     def contrast(
         self, output: AgentOutput, begins: Bool[Tensor, "B T"], generator: torch.Generator
     ) -> ContrastiveOutput:
-        """Return the CPC loss of a rollout: every segment is a sequence, and predictions lie in one segment.
-
-        Raises:
-            ValueError: if no segment is longer than the first prediction.
-        """
+        """Return the CPC loss of a rollout: every segment is a sequence, and predictions lie in one segment."""
         queries = self.model.predictor(output.contexts)  # [K, B, T, D]
         indices, num_latents = episode_segments(begins)
         segments = Output(

@@ -95,10 +95,6 @@ def train_agent(
         a2c: the options of training.
         seed: seed of weights, episodes, actions and negatives.
         trusted_packages: packages whose classes the architecture may name.
-
-    Raises:
-        ValueError: if the environment cannot be made, the model does not fit its observations, or the checkpoint is
-            damaged or comes from other settings or more steps.
     """
     settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
     saved = _read_saved(folder / "last.ckpt", settings, a2c.num_updates)

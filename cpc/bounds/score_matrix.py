@@ -42,11 +42,7 @@ class Scores(NamedTuple):
 
 
 def split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Scores:
-    """Divide a score matrix into positives and negatives; the arguments are those of `cpc.bounds.estimators`.
-
-    Raises:
-        ValueError: if a row has no negative, or `positives` is None and there are more rows than columns.
-    """
+    """Divide a score matrix into positives and negatives; the arguments are those of `cpc.bounds.estimators`."""
     num_rows, num_columns = scores.shape
     rows = torch.arange(num_rows, device=scores.device)
     if positives is None and num_rows > num_columns:

@@ -40,11 +40,7 @@ class PatchGrid:
         return math.ceil(self.patch_size / self.stride) - 1
 
     def side(self, image_size: int) -> int:
-        """Return the number of patches along a side of the image.
-
-        Raises:
-            ValueError: if the image is smaller than a patch, or its last pixels belong to no patch.
-        """
+        """Return the number of patches along a side of the image."""
         if image_size < self.patch_size:
             raise ValueError(f"images of {image_size} pixels are smaller than patch_size={self.patch_size}")
         room = image_size - self.patch_size

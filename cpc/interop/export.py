@@ -99,11 +99,7 @@ def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
 
 
 def encoder_graph(model: CPC) -> Graph:
-    """Return the graph of the encoder, x -> z.
-
-    Raises:
-        ValueError: if the encoder has no `variable_axes` and `random_input`.
-    """
+    """Return the graph of the encoder, x -> z."""
     encoder = model.encoder
     if not hasattr(encoder, "random_input"):
         raise ValueError(f"{type(encoder).__name__} has no `random_input`, which a graph of an encoder needs")

@@ -90,11 +90,7 @@ def launch(
 
 
 def group_by_node(places: Sequence[Place]) -> list[list[int]]:
-    """Return the indices of the places on each machine.
-
-    Raises:
-        ValueError: if machines have different numbers of ranks.
-    """
+    """Return the indices of the places on each machine."""
     nodes: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         nodes.setdefault(place.node, []).append(rank)

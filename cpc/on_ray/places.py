@@ -16,11 +16,7 @@ _SETTINGS = {  # settings that Ray reads when it is imported; the user's environ
 
 
 def import_ray() -> Any:
-    """Import the package `ray`.
-
-    Raises:
-        ValueError: if the package is not installed.
-    """
+    """Import the package `ray`."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
@@ -46,10 +42,6 @@ def reserved(
 
     Yields:
         For each place, the options of an actor that runs there.
-
-    Raises:
-        ValueError: if ray is missing or the cluster lacks resources.
-        ConnectionError: if no cluster answers at the address.
     """
     if num_places < 1:
         raise ValueError(f"`{option}`={num_places} must be at least 1")

@@ -53,11 +53,7 @@ class PretrainingData(pl.LightningDataModule):
         self._held_out_files: dict[str, Any] = {}
 
     def setup(self, stage: str) -> None:
-        """Open the corpus, check that data, model and strategies fit together, decode, and standardise the encoder.
-
-        Raises:
-            ValueError: if they do not fit. The message names the option.
-        """
+        """Open the corpus, check that data, model and strategies fit together, decode, and standardise the encoder."""
         if self.corpus is not None:
             return
         trainer, modality = self.trainer, self.modality
@@ -105,11 +101,7 @@ class PretrainingData(pl.LightningDataModule):
         return self.modality.initialisation_batch(self.corpus)
 
     def class_names(self, task: str) -> list[str]:
-        """Return the classes of an online probe.
-
-        Raises:
-            ValueError: if the data have no classes for the task. The message names the option.
-        """
+        """Return the classes of an online probe."""
         return self.modality.class_names(self.corpus, task)
 
     def is_group_task(self, task: str) -> bool:
@@ -122,11 +114,7 @@ class PretrainingData(pl.LightningDataModule):
         return {"fingerprint": fingerprint | {f"held-out {name}": each for name, each in self._held_out_files.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check that the data are those of the checkpoint; Lightning would hide an error of the loader.
-
-        Raises:
-            ValueError: if the data differ. The message names the differences.
-        """
+        """Check that the data are those of the checkpoint; Lightning would hide an error of the loader."""
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
 

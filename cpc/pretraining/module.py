@@ -405,11 +405,7 @@ class Pretraining(pl.LightningModule):
 
 
 def _freeze(model: CPC, names: tuple[str, ...]) -> None:
-    """Freeze the weights of these parts.
-
-    Raises:
-        ValueError: if a part is unknown, or no weight is left to train. The message names the part.
-    """
+    """Freeze the weights of these parts."""
     for name in names:
         part = dict(model.named_modules()).get(name) if name else None  # without a name: the model
         if part is None:

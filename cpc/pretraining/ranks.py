@@ -41,11 +41,6 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         num_ranks: ranks on each machine.
         num_nodes: machines. With several, the environment has MASTER_ADDR, MASTER_PORT and NODE_RANK.
         run_dir: the run's folder.
-
-    Raises:
-        RankError: if a rank fails; the message names the rank and its error.
-        KeyboardInterrupt: after Ctrl-C.
-        SystemExit: if a signal ended the run, with 128 plus the number of the signal.
     """
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:

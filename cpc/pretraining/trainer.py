@@ -32,10 +32,6 @@ def make_trainer(**options: Any) -> pl.Trainer:
 
     Args:
         options: options of Lightning's `Trainer`, except `NOT_OFFERED`.
-
-    Raises:
-        ValueError: if a value is invalid, or the environment holds a WORLD_SIZE or a rank that does not fit the number
-            of processes that these options start.
     """
     clip_value, clip_algorithm = options.get("gradient_clip_val"), options.get("gradient_clip_algorithm")
     if clip_value is not None and not clip_value >= 0:

@@ -371,10 +371,7 @@ def test_a_folder_of_photographs_is_enough(
             ["--model.encoder=cpc.encoders.AudioEncoder", "--model.context=cpc.contexts.GRU"],
             "model.encoder is AudioEncoder, which encodes audio, but data is Images, which reads image: choose another",
         ),
-        (
-            ["--model.context=cpc.contexts.GRU"],
-            "PatchEncoder gives grids, but GRU takes sequences",
-        ),
+        (["--model.context=cpc.contexts.GRU"], "PatchEncoder gives grids, but GRU takes sequences"),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(

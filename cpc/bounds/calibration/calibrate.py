@@ -69,8 +69,8 @@ def calibrate(
 
     Returns:
         The content of the JSON file: the options, `constants`, `rows` (one per task, dim, N, critic, estimator and
-        information), `training` (estimates over the steps), and descriptions of the points of the grid that were
-        `left_out` and the trainings that `diverged`.
+        information), and descriptions of the points of the grid that were `left_out` and the trainings that
+        `diverged`.
 
     Raises:
         ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, or the device
@@ -94,7 +94,6 @@ def calibrate(
     left_out: list[str] = []
     diverged: list[str] = []
     rows: list[Row] = []
-    training: list[Row] = []
     for name, num_dims in product(grid["tasks"], grid["dims"]):
         levels = _reachable(name, grid["mi"], num_dims, left_out)
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
@@ -104,10 +103,6 @@ def calibrate(
             if setting_rows:
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
-            for level in measured:
-                course = setting | {"true_nats": level.true_nats, "steps": level.steps}
-                for estimator, nats in level.estimates.items():
-                    training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
         raise ValueError(
             f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen estimators: "
@@ -125,7 +120,6 @@ def calibrate(
         "left_out": left_out,
         "diverged": diverged,
         "rows": rows,
-        "training": training,
     }
     out = Path(out)
     with write_atomically(out / "calibration.png") as new:
