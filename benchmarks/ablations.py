@@ -21,7 +21,7 @@ from cpc.data.store.records import read_records
 from cpc.data.synthetic.speech import synthesize
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
-from cpc.pretraining.command import parse, pretrain
+from cpc.pretraining.command import parse, run_pretraining
 from cpc.pretraining.run_folder import step_of
 from cpc.probes.report import probe
 
@@ -80,7 +80,7 @@ def train(folder: Path, arguments: list[str]) -> None:
     arguments = [*arguments, f"--run_dir={folder}"]
     if not is_trained(folder, parse(arguments).trainer.max_steps):
         began = any((folder / name).exists() for name in ("bound.jsonl", "checkpoints"))
-        pretrain([*arguments, *(["--ckpt_path=last"] if began else [])])
+        run_pretraining([*arguments, *(["--ckpt_path=last"] if began else [])])
 
 
 def keep_options(folder: Path, config: Path, options: list[str]) -> None:

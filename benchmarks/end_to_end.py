@@ -26,7 +26,7 @@ from cpc.config.description import build
 from cpc.model import CPC
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
-from cpc.pretraining.command import pretrain
+from cpc.pretraining.pretrain import pretrain
 
 CONFIG = Path(__file__).parents[1] / "configs" / "cpu_small.yaml"
 NUM_WARMUP_STEPS, NUM_STEPS = 20, 120

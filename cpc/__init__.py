@@ -6,7 +6,16 @@ The public names load on first use, so that `import cpc` and the light commands 
 import importlib
 from typing import Any
 
-_HOME_OF = {"CPC": "cpc.model", "load_pretrained": "cpc.checkpoint", "save_pretrained": "cpc.checkpoint"}
+_HOME_OF = {
+    "CPC": "cpc.model",
+    "load_pretrained": "cpc.checkpoint",
+    "save_pretrained": "cpc.checkpoint",
+    "pretrain": "cpc.pretraining.pretrain",
+    "evaluate": "cpc.evaluation",
+    "probe": "cpc.probes.report",
+    "embed": "cpc.probes.embed",
+    "Run": "cpc.pretraining.run",
+}
 _SUBPACKAGES = ("bounds", "candidates", "contexts", "data", "encoders", "losses", "predictors", "probes")
 
 __all__ = [*_HOME_OF, *_SUBPACKAGES]

@@ -24,7 +24,7 @@ COMMANDS = {
         "cpc.quickstart:quickstart",
         "pretrain on a corpus that needs no download, measure the bound, probe; ten minutes, for text one minute",
     ),
-    "pretrain": ("cpc.pretraining.command:pretrain", "train a model from a config: see `cpc pretrain --help`"),
+    "pretrain": ("cpc.pretraining.command:run_pretraining", "train a model from a config: see `cpc pretrain --help`"),
     "ray": ("cpc.on_ray.launch:launch", "start the ranks of a pretraining in a Ray cluster, as torchrun would"),
     "evaluate": ("cpc.evaluation:evaluate", "measure the held-out bound log N - L of a model"),
     "probe": ("cpc.probes.report:probe", "measure features with linear probes, together with baselines and the bound"),
@@ -182,8 +182,12 @@ def _run(name: str, arguments: list[str], typed: dict[str, str]) -> None:
         from cpc.native.processor import prepare_processor
 
         prepare_processor()
+    from cpc.pages.report import Report
+
     result = function(**values)
-    if describe_result := getattr(module, "describe_result", None):
+    if isinstance(result, Report):
+        print(f"{result}\nwritten to {result.path}")
+    elif describe_result := getattr(module, "describe_result", None):
         print(describe_result(result, values))
 
 
@@ -209,10 +213,10 @@ def _add_data_options(options: Any, command: str, arguments: list[str]) -> str:
 
 def _pretrain(arguments: list[str]) -> None:
     from cpc.native.processor import prepare_processor
-    from cpc.pretraining.command import pretrain
+    from cpc.pretraining.command import run_pretraining
 
     prepare_processor()
-    pretrain(arguments)
+    run_pretraining(arguments)
 
 
 if __name__ == "__main__":

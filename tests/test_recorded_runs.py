@@ -20,7 +20,7 @@ import yaml
 from cpc.cli import main
 from cpc.data.store.records import read_records
 from cpc.native.processor import prepare_processor
-from cpc.pretraining.command import pretrain
+from cpc.pretraining.pretrain import pretrain
 
 ROOT = Path(__file__).parent.parent
 RECORDED = Path(__file__).parent / "recorded_runs.json"

@@ -1,6 +1,7 @@
 """`cpc evaluate`: the held-out bound of a saved model, and the estimates of other estimators."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.data.store.fingerprints import describe_copies
 from cpc.evaluation.bank import bank_of_split, bank_tally
-from cpc.evaluation.estimates import INFO_NCE, HeldOutEstimates, check_estimators, estimates_table
+from cpc.evaluation.estimates import INFO_NCE, HeldOutEstimates, check_estimators
 from cpc.evaluation.held_out import check_memory, held_out_bounds
 from cpc.evaluation.recorded import recorded_data
+from cpc.evaluation.tables import bound_table, draw_bounds, estimates_table
 from cpc.losses import EvalProtocol
-from cpc.losses.objectives import FULL_SOFTMAX
 from cpc.model import CPC
-from cpc.predictors import Step
+from cpc.pages.report import Report, Table
 
 _NUM_BATCHES = 64
 _BANK_LATENTS = 1_000_000
@@ -47,8 +48,8 @@ def evaluate(
     out: OutFile | None = None,
     trusted_packages: Iterable[str] = ("cpc",),
     **data_options: Any,
-) -> dict[str, Any]:
-    """Measure the held-out bound of a saved model, print it, and write it as JSON.
+) -> Report:
+    """Measure the held-out bound of a saved model, and write it as JSON.
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
@@ -75,8 +76,8 @@ def evaluate(
             stay as in the run.
 
     Returns:
-        The report: the options of the batches; `bounds`, with a record of `Bound` for each N and strategy; and
-        `estimates`, with a record for each other estimator (docs/records.md).
+        The report, which shows itself as a table: the options of the batches; `bounds`, with a record of `Bound` for
+        each N and strategy; and `estimates`, with a record for each other estimator (docs/records.md).
 
     Raises:
         ValueError: if a strategy, estimator, split or speaker column is unknown (the message names it), the model's
@@ -141,32 +142,34 @@ def evaluate(
         EvalProtocol(name, num): torch.Generator().manual_seed(held_out.seed) for num in nums for name in strategies
     }
     estimates = HeldOutEstimates(model, others, generators)
-    measured: list[tuple[Bound, str, dict[str, Any]]] = []  # with the option that raises N, and facts for the record
+    bounds: list[dict[str, Any]] = []
     estimate_records: list[dict[str, Any]] = []
-    found = held_out_bounds(model, held_out, generators, on_protocol=estimates if others else None)
-    for protocol, bound in found.items():
-        change = "batch_size" if protocol.num_negatives is None else "num_negatives"
-        sampler = held_out.sampler_for(protocol.strategy)[0]
-        measured.append((bound, change, {"num_negatives": protocol.num_negatives, "sampler": sampler}))
-        print(table(bound, change))
-        records = [estimates.record(protocol, name, held_out.split) for name in others]
-        if records:
-            print(estimates_table(records))
-        estimate_records += records
+    tables: list[Table] = []
+
+    def add(bound: Bound, change: str, **facts: Any) -> None:
+        bounds.append(bound.record(step) | facts | {"advice": bound.advice(change)})
+        tables.append(bound_table(bounds[-1]))
+
+    for protocol, bound in held_out_bounds(
+        model, held_out, generators, on_protocol=estimates if others else None
+    ).items():
+        sampler, num = held_out.sampler_for(protocol.strategy)[0], protocol.num_negatives
+        add(bound, "batch_size" if num is None else "num_negatives", num_negatives=num, sampler=sampler)
+        if others:
+            estimate_records += (records := [estimates.record(protocol, name, held_out.split) for name in others])
+            tables.append(estimates_table(records))
     if latent_bank is not None:
         bound = bank_tally(model, held_out, latent_bank).compute(BANK, held_out.split)
         sampler = held_out.sampler_for("mixed_excluding")[0]
-        facts = {"num_negatives": None, "sampler": sampler, "bank": bank, "bank_latents": len(latent_bank)}
-        measured.append((bound, "bank_latents", facts))
-        print(table(bound, "bank_latents"))
-    bounds = [bound.record(step) | facts | {"advice": bound.advice(change)} for bound, change, facts in measured]
+        add(bound, "bank_latents", num_negatives=None, sampler=sampler, bank=bank, bank_latents=len(latent_bank))
     _check_finite(bounds, model_folder)
     pretrained_on = modality.held_out_copies(corpus, config["provenance"].get("trained_on"))
+    notes = []
     if pretrained_on is not None:
-        print(f"training has used {describe_copies(pretrained_on)} of split {held_out.split!r}")
+        notes.append(f"training has used {describe_copies(pretrained_on)} of split {held_out.split!r}")
     if held_out.facts:
-        facts_text = ", ".join(f"{name} {value:.6g}" for name, value in held_out.facts.items())
-        print(f"{held_out.split!r}: {facts_text}")
+        notes.append(", ".join(f"{name} {value:.6g}" for name, value in held_out.facts.items()))
+    tables[-1] = tables[-1]._replace(notes=(*tables[-1].notes, *notes))
     report = {
         "model": str(model_folder),
         "model_sha256": config["sha256"],
@@ -182,8 +185,7 @@ def evaluate(
         "estimates": estimate_records,
     }
     write_json(report, path)
-    print(f"written to {path}")
-    return report
+    return Report(report, tables, partial(draw_bounds, bounds), path)
 
 
 def _refuse_options(reason: str, **options: Any) -> None:
@@ -216,27 +218,3 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
                 f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}, because "
                 "products of the model overflow; nothing is written"
             )
-
-
-def table(bound: Bound, change: str) -> str:
-    """Return a bound as text, one line per step, with its ceiling and its interpretation; `change` raises N."""
-    is_of_classes = bound.strategy == FULL_SOFTMAX
-    name = "H - L" if is_of_classes else "log N - L"
-    perplexity = f" {'perplexity':>10}" if is_of_classes else ""
-    lines = [
-        f"{name} in nats, {bound.strategy} on {bound.split!r}, {bound.num_batches} batches ({bound.reading})",
-        f"{'k':>8} {name:>9} {'+-':>6} {'ceiling':>8} {'loss':>8} {'N':>8} {'accuracy':>9}{perplexity}",
-    ]
-    warnings = zip(bound.saturated, bound.biased, bound.advice(change), strict=True)
-    names = [Step(direction, k).name for direction, k in zip(bound.directions, bound.steps, strict=True)]
-    for k, (saturated, biased, advice) in enumerate(warnings):
-        word = "saturated" if saturated else "biased" if biased else ""
-        warning = f"  {word}: {advice}" if advice else f"  {word}".rstrip()
-        perplexity = f" {bound.perplexity[k]:>10.2f}" if is_of_classes else ""
-        lines.append(
-            f"{names[k]:>8} {bound.mi_bound_nats[k]:>9.3f} {bound.standard_error_nats[k]:>6.3f} "
-            f"{bound.mi_ceiling_nats[k]:>8.3f} {bound.loss_nats[k]:>8.3f} {bound.num_candidates[k]:>8.0f} "
-            f"{bound.accuracy[k]:>9.1%}{perplexity}{warning}"
-        )
-    lines.append(f"    mean {bound.mean('mi_bound_nats'):>9.3f} {'':>6} {bound.mean('mi_ceiling_nats'):>8.3f}")
-    return "\n".join(lines)

@@ -20,7 +20,7 @@ from cpc.losses import EvalProtocol
 from cpc.losses.candidate_sets import plan
 from cpc.losses.contrastive import flat_queries, predicted
 from cpc.model import CPC
-from cpc.predictors import Output, Step
+from cpc.predictors import Output
 
 INFO_NCE = "info_nce"
 # All but mine (the value of dv), leave_one_out (needs p(z | c)), and anchor (needs a critic that it trained).
@@ -111,29 +111,8 @@ def interpret(name: str, strategy: str, is_grid: bool = False) -> str:
     return text.replace("lower bound on", "estimate of") if ESTIMATORS[name].side == "neither" else text
 
 
-def estimates_table(records: Sequence[dict[str, Any]]) -> str:
-    """Return a table of records of one strategy, with a line per step and a column per estimator."""
-    first = records[0]
-    lines = [
-        f"further estimates in nats, {first['strategy']}, "
-        + ("all candidates" if first["num_negatives"] is None else f"{first['num_negatives']} negatives"),
-        f"{'k':>8} " + " ".join(f"{record['estimator']:>20}" for record in records),
-    ]
-    for index, (direction, k) in enumerate(zip(first["directions"], first["steps"], strict=True)):
-        cells = [_cell(record["estimate_nats"][index], record["standard_error_nats"][index]) for record in records]
-        lines.append(f"{Step(direction, k).name:>8} " + " ".join(f"{cell:>20}" for cell in cells))
-    lines += [f"{record['estimator']:>15}: {record['reading']}" for record in records]
-    return "\n".join(lines)
-
-
 def estimate_rows(name: str, rows: ScoredRows) -> Estimate:
     """Return the estimate of an estimator from rows; a baseline is the mean over the rows' `baseline`."""
     scores, positives, candidates, baseline = rows
     options = {"log_baseline": mean_baseline(scores, baseline)} if ESTIMATORS[name].needs_baseline else {}
     return ESTIMATORS[name].estimate(scores, positives, candidates, **options)
-
-
-def _cell(nats: float | None, error: float | None) -> str:
-    if nats is None:
-        return "n/a"
-    return f"{nats:.3f} +- {'n/a' if error is None else f'{error:.3f}'}"

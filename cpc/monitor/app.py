@@ -292,7 +292,7 @@ def _add_charts(app: Dash, library: Library) -> None:
             all_charts = library.skip_unreadable(runs, functools.partial(charts, view=view))
             configs = _configs(runs)
         markup = {f"words-{chart.name}": chart_heading(chart, chart.name) for chart in all_charts}
-        markup |= {f"values-{chart.name}": table(*chart.table) for chart in all_charts}
+        markup |= {f"values-{chart.name}": table(*chart.table[:2]) for chart in all_charts}
         figures = [chart.figure if chart.name in outdated else no_update for chart in all_charts]
         return figures, markup | {"configs": configs}, states | dict.fromkeys(outdated, inputs)
 

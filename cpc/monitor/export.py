@@ -91,7 +91,7 @@ def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str
 def _section(chart: Chart, name: str) -> str:
     figure = json_text(finite(chart.figure)).replace("<", "\\u003c")  # otherwise "</script>" in a name ends the script
     plot_id = escape(name)
-    values = folded("values", render(scroll(table(*chart.table), chart.title)))
+    values = folded("values", render(scroll(table(*chart.table[:2]), chart.title)))
     return (
         f"<section class='chart'>{render(chart_heading(chart, name))}\n"
         f'<div role="img" aria-labelledby="alt-{plot_id}"><div class="plot" id="{plot_id}"></div></div>\n'

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 from cpc.pages.palette import BLUE, GREY
+from cpc.pages.report import Table
 
 _TRANSPARENT = "rgba(0,0,0,0)"  # a page is light or dark
 SHARED_LAYOUT = {
@@ -18,13 +19,6 @@ SHARED_LAYOUT = {
     "modebar": {"bgcolor": _TRANSPARENT, "color": GREY, "activecolor": BLUE},
     "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
 }
-
-
-class Table(NamedTuple):
-    """Formatted values; the first cell of a row is the row's heading."""
-
-    header: list[str]
-    rows: list[list[str]]
 
 
 class Chart(NamedTuple):

@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 import warnings
-from argparse import ArgumentParser
+from argparse import ArgumentError, ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from inspect import signature
@@ -31,6 +31,7 @@ from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress
 from cpc.pretraining.ranks import RankError, must_start_ranks, reason_to_show, start_ranks
+from cpc.pretraining.run import Run
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import NOT_OFFERED, make_trainer
@@ -100,7 +101,7 @@ class PretrainCommand(LightningCLI):
         check_values(RunOptions, {name: value for name, value in values.items() if not isinstance(value, bool)})
 
 
-def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
+def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
     """Run one pretraining, from the arguments of the command line or a config as a dictionary.
 
     Returns:
@@ -124,14 +125,14 @@ def pretrain(arguments: list[str] | dict[str, Any]) -> Path:
     run_dir = Path(config.run_dir)
     if must_start_ranks(trainer):
         start_ranks(trainer.num_devices, trainer.num_nodes, run_dir)
-        return run_dir
+        return Run(run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
         checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path, command.model)
         # Only rank 0 checks, since other ranks may already see the folder that rank 0 has just made.
         if checkpoint is None and trainer.is_global_zero and _holds_run(run_dir):
             raise ValueError(f"{run_dir} already holds a run: {how_to_continue(run_dir)}, or name another --run_dir")
         _fit(command, run_dir, checkpoint, first_step)
-    return run_dir
+    return Run(run_dir)
 
 
 def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
@@ -266,9 +267,16 @@ def parse(arguments: list[str] | dict[str, Any]) -> PretrainCommand:
                 save_config_callback=None,
                 seed_everything_default=0,
                 auto_configure_optimizers=False,
-                parser_kwargs={"allow_abbrev": False, "prog": "cpc pretrain", "parser_mode": "checked_yaml"},
+                parser_kwargs={
+                    "allow_abbrev": False,
+                    "prog": "cpc pretrain",
+                    "parser_mode": "checked_yaml",
+                    "exit_on_error": isinstance(arguments, list),
+                },
                 trainer_class=make_trainer,
             )
+    except ArgumentError as error:  # of a dictionary; wrong arguments of the command line end the process
+        raise ValueError(" ".join(str(error).split())) from error
     except RuntimeError as error:  # torch could not allocate a tensor
         size = re.search(r"tried to allocate (\d+) bytes|overflow", str(error))
         if size is None:

@@ -13,7 +13,7 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.pages.chart import Chart
-from cpc.pretraining.command import pretrain
+from cpc.pretraining.pretrain import pretrain
 from cpc.probes import report as probes
 from cpc.probes.record import add_seconds
 from cpc.probes.store import Extraction

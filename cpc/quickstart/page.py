@@ -100,7 +100,7 @@ def _chart_section(chart: Chart, name: str) -> str:
     from plotly.io import to_html
 
     plot = to_html(chart.figure, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
-    values = render(scroll(table(*chart.table), f"Values: {chart.title}"))
+    values = render(scroll(table(*chart.table[:2]), f"Values: {chart.title}"))
     return (
         f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>\n"
         f'<div role="img" aria-label="{escape(chart.alt)}">{plot}</div>\n'

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import cpc
-from cpc.cli import main
 from cpc.data import read_alignments, read_audio, window_labels
 from cpc.data.features import Features
 from cpc.data.synthetic.speech import synthesize
@@ -21,12 +20,13 @@ from cpc.data.synthetic.speech import synthesize
 # %% Two models: pretrained on speech without labels, and untrained (one step)
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
-PLAIN = f"--config configs/small_speech.yaml --data.manifest {folder}/speech --data.eval_batches 4"
-SMALL = "--model.encoder.init_args.dim 128 --model.encoder.init_args.hidden_dim 256 --model.context.init_args.dim 128"
-PLAIN += " --data.augmentation null"
+data = {"manifest": f"{folder}/speech", "augmentation": None, "eval_batches": 4}
+small = {"encoder": {"init_args": {"dim": 128, "hidden_dim": 256}}, "context": {"init_args": {"dim": 128}}}
+models = []
 for steps in (200, 1):
-    main(f"pretrain {PLAIN} {SMALL} --run_dir {folder}/{steps} --trainer.max_steps {steps}".split())
-pretrained, untrained = (cpc.load_pretrained(f"{folder}/{steps}") for steps in (200, 1))
+    run = cpc.pretrain("configs/small_speech.yaml", data, run_dir=f"{folder}/{steps}", max_steps=steps, model=small)
+    models.append(cpc.load_pretrained(run))
+pretrained, untrained = models
 
 # %% Labelled sentences
 # The task is the phone of every 10 ms, tested on 18 sentences of speakers who are new to the model.

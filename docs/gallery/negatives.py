@@ -5,16 +5,13 @@ voice is enough. If they come from the same sentence, only the sounds are left. 
 speech with either kind, and probes both for phones and for speakers.
 """
 
-import contextlib
-import io
 import tempfile
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from cpc.cli import main
+import cpc
 from cpc.data.synthetic.speech import synthesize
-from cpc.probes import probe
 
 # %% Speech
 # espeak-ng reads eight minutes of English in twelve voices, and tells where each phone begins and ends. Four of the
@@ -26,21 +23,19 @@ print(f"{len(manifest)} recordings, {manifest.num_samples.sum() / 16_000 / 60:.1
 
 # %% Two trainings
 # `sequence_only` takes the negatives from the recording itself, `mixed_excluding` from all other recordings of the
-# batch. The commands differ in this one option. A batch holds eight recordings of four speakers.
+# batch. The calls differ in this one option. A batch holds eight recordings of four speakers.
 
-SMALL = "--model.encoder.init_args.dim 128 --model.encoder.init_args.hidden_dim 256 --model.context.init_args.dim 128"
-PLAIN = "--trainer.max_steps 150 --data.augmentation null --data.eval_batches 4"
+data = {"manifest": f"{folder}/speech", "augmentation": None, "eval_batches": 4}
+small = {"encoder": {"init_args": {"dim": 128, "hidden_dim": 256}}, "context": {"init_args": {"dim": 128}}}
 tested = {"phones": "test", "speaker": "valid"}
 accuracy = {}
 for negatives in ("sequence_only", "mixed_excluding"):
-    run = f"{folder}/{negatives}"
-    option = f"--model.loss.init_args.negatives {negatives}"
-    config = f"--config configs/small_speech.yaml --data.manifest {folder}/speech --run_dir {run}"
-    main(f"pretrain {config} {PLAIN} {SMALL} {option}".split())
+    model = small | {"loss": {"init_args": {"negatives": negatives}}}
+    run_dir = f"{folder}/{negatives}"
+    run = cpc.pretrain("configs/small_speech.yaml", data, run_dir=run_dir, max_steps=150, model=model)
     for task, split in tested.items():
         options = {"features": ["c", "mfcc"], "baselines": ["random"], "test_split": split}
-        with contextlib.redirect_stdout(io.StringIO()):  # its tables
-            report = probe(run, f"{folder}/speech", task, **options)
+        report = cpc.probe(run, f"{folder}/speech", task, **options)
         results = report["tasks"][task]["results"]
         accuracy[negatives, task] = results["cpc"]["accuracy_percent"]
         for name in ("mfcc", "random"):

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 import cpc
-from cpc.cli import main
 from cpc.data import Segment, read_alignments, read_audio
 from cpc.data.synthetic.speech import synthesize
 
@@ -19,10 +18,10 @@ from cpc.data.synthetic.speech import synthesize
 # Eight minutes of synthesised speech and 200 steps are enough for a first look.
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
-SMALL = "--model.encoder.init_args.dim 64 --model.context.init_args.dim 128 --data.augmentation null"
-PLAIN = "--config configs/small_speech.yaml --trainer.max_steps 200 --data.eval_batches 4"
-main(f"pretrain {PLAIN} {SMALL} --data.manifest {folder}/speech --run_dir {folder}/run".split())
-model = cpc.load_pretrained(f"{folder}/run")
+data = {"manifest": f"{folder}/speech", "augmentation": None, "eval_batches": 4}
+small = {"encoder": {"init_args": {"dim": 64}}, "context": {"init_args": {"dim": 128}}}
+run = cpc.pretrain("configs/small_speech.yaml", data, run_dir=f"{folder}/run", max_steps=200, model=small)
+model = cpc.load_pretrained(run)
 
 # %% One sentence of an unseen speaker
 # `encode` returns z and c of a whole recording, one vector every 10 ms. A latent sees 65 ms around its own frame, and a

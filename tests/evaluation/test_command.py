@@ -170,9 +170,7 @@ def test_places_of_another_machine_are_not_taken_up(model: cpc.CPC, manifest: Pa
     assert not (tmp_path / "theirs").exists()
 
 
-def test_any_strategy_estimator_and_number_of_candidates(
-    model: cpc.CPC, manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_strategy_estimator_and_number_of_candidates(model: cpc.CPC, manifest: Path, tmp_path: Path) -> None:
     save_pretrained(model, tmp_path, provenance={"step": 7, "data": DATA.saved_settings})
     estimators = ("info_nce", "tuba", "dv", "smile", "js_kl", "goodness_of_fit")
     strategies = ("mixed", "mixed_excluding")
@@ -204,10 +202,12 @@ def test_any_strategy_estimator_and_number_of_candidates(
         assert bound["advice"] == ["", ""]
         of_bound = [nats is not None for nats in bound["information_for_gaussians_nats"]]
         assert of_bound == [bound["reading"].startswith("lower bound")] * 2
-    printed = capsys.readouterr().out
-    assert printed.count("further estimates in nats") == 4
-    assert "dv: estimate of I(z; c), if latents mix fast" in printed
-    assert json.loads((tmp_path / "bound.json").read_text()) == report
+    shown = str(report)
+    assert shown.count("further estimates in nats") == 4
+    assert "dv: estimate of I(z; c), if latents mix fast" in shown
+    assert report._repr_html_().count("<table>") == 8
+    assert [len(axes.containers) for axes in report.figure().axes] == [4]  # a line for each bound
+    assert json.loads(report.path.read_text()) == report == report.to_dict()
 
 
 def test_readings_go_through_the_losss_rows(corpus: RecordingCorpus, model: cpc.CPC) -> None:
@@ -277,7 +277,8 @@ def test_few_files_hold_out_two_and_a_split_of_one_leaves_the_extra_strategy_out
     save_pretrained(model, tmp_path / "model", provenance=provenance)
 
     def measured(**options: Any) -> set[str]:
-        return {bound["strategy"] for bound in evaluate(tmp_path / "model", folder, split="valid", **options)["bounds"]}
+        print(report := evaluate(tmp_path / "model", folder, split="valid", **options))
+        return {bound["strategy"] for bound in report["bounds"]}
 
     assert measured() == {model.loss_part.training_strategies[0], "mixed_excluding"}
     for number in range(3, 12):

@@ -32,9 +32,10 @@ from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.records import read_records
 from cpc.data.streams.uniform import UniformBatches
 from cpc.evaluation import evaluate
-from cpc.pretraining.command import _worker_error, parse, pretrain
+from cpc.pretraining.command import _worker_error, parse
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
+from cpc.pretraining.pretrain import pretrain
 from cpc.pretraining.run_folder import step_of
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer

@@ -15,7 +15,7 @@ from cpc.data.store.records import read_records
 from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 from cpc.evaluation import evaluate
-from cpc.pretraining.command import pretrain
+from cpc.pretraining.pretrain import pretrain
 
 NUM_TOKENS = 29
 

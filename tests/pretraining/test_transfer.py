@@ -12,7 +12,7 @@ import torch
 import cpc
 from cpc.checkpoint import read_checkpoint, read_config
 from cpc.data.audio.index import index_folder
-from cpc.pretraining.command import pretrain
+from cpc.pretraining.pretrain import pretrain
 from cpc.pretraining.transfer import start_from
 
 

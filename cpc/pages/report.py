@@ -1,0 +1,92 @@
+"""What a command has measured, as notebooks and terminals show it."""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cpc.pages.html import node, render, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Table(NamedTuple):
+    """Formatted values; the first cell of a row is the row's heading.
+
+    >>> print(Table(["k", "nats"], [["1", "0.52"], ["12", "0.1"]], "bound", ("two steps",)))
+    bound
+      k   nats
+      1   0.52
+      12   0.1
+      two steps
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    notes: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        cells = [self.header, *self.rows] if self.rows else []
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
+        return "\n".join([*([self.title] if self.title else []), *(f"  {line}" for line in (*lines, *self.notes))])
+
+    def html(self) -> str:
+        """Return the table as HTML."""
+        grid = render(table(self.header, self.rows)) if self.rows else ""
+        return f"<p>{escape(self.title)}</p>{grid}" + "".join(render(node("p", note)) for note in self.notes)
+
+
+class Report(Mapping[str, Any]):
+    """A mapping of what a command has measured, which shows itself as tables, and as a figure.
+
+    Args:
+        record: the content of the command's JSON file; docs/records.md lists the keys.
+        tables: the tables that a terminal and a notebook show.
+        draw: draws the measurement into an empty figure.
+        path: the JSON file.
+    """
+
+    def __init__(
+        self, record: Mapping[str, Any], tables: Sequence[Table], draw: Callable[["Figure"], None], path: Path
+    ) -> None:
+        self._record, self._tables, self._draw, self.path = dict(record), tables, draw, path
+
+    def __getitem__(self, name: str) -> Any:
+        return self._record[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self._tables))
+
+    def _repr_html_(self) -> str:
+        return "".join(table.html() for table in self._tables)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as a plain dictionary."""
+        return dict(self._record)
+
+    def figure(self) -> "Figure":
+        """Return a new `matplotlib.figure.Figure`, which a notebook shows as a picture."""
+        return drawn(self._draw)
+
+
+def drawn(draw: Callable[["Figure"], None]) -> "Figure":
+    """Return a new figure after `draw` has drawn into it. It shows itself in notebooks, also without `pyplot`."""
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            self.savefig(stream := io.BytesIO(), format="png")
+            return stream.getvalue()
+
+    draw(figure := Picture(layout="constrained"))
+    return figure
