@@ -39,11 +39,14 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
 
     Args:
         num_ranks: ranks on each machine.
-        num_nodes: machines. With several, the environment has MASTER_ADDR, MASTER_PORT and NODE_RANK.
+        num_nodes: machines. With several, MASTER_ADDR, MASTER_PORT and NODE_RANK say where the ranks meet.
         run_dir: the run's folder.
     """
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:
+        if not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
+            names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
+            raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         node = {"rank": int(os.environ["NODE_RANK"])}
         rendezvous = {"rdzv_backend": "static", "rdzv_endpoint": endpoint, "rdzv_configs": node}
@@ -76,7 +79,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         raise RankError(f"rank {rank} of {num_ranks * num_nodes}: {_cause(failure, run_dir)}") from None
     finally:
         for number, former in stop_signals.items():
-            signal.signal(number, former)
+            signal.signal(number, former or signal.SIG_DFL)
 
 
 def _leave(code: int) -> None:

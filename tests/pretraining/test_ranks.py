@@ -1,0 +1,82 @@
+"""Two ranks of a program that takes no time to start: how they end, and what is said of it."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cpc.pretraining import ranks
+from cpc.pretraining.ranks import RankError, start_ranks
+
+# Rank 1 does something; rank 0 waits until it is ended.
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
+if os.environ["RANK"] == "1":
+    {event}
+elif {waits}:
+    time.sleep(100)
+"""
+ERROR_FILE = (
+    "pathlib.Path(os.environ['TORCHELASTIC_ERROR_FILE']).write_text("
+    "json.dumps({'message': 'cpc: error: x.wav: is empty', 'timestamp': 0})); sys.exit(2)"
+)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "program.py"), str(tmp_path)])
+    return tmp_path / "program.py"
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "message"),
+    [
+        ("sys.exit(3)", RankError, "rank 1 of 2: ended with status 3; its error is printed above"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", RankError, r"rank 1 of 2: ended by SIGKILL \(was it killed"),
+        (ERROR_FILE, RankError, "^rank 1 of 2: x.wav: is empty$"),
+        ("sys.exit(143)", SystemExit, "143"),
+        ("sys.exit(130)", KeyboardInterrupt, ""),
+    ],
+)
+def test_the_rank_that_ends_first_ends_all_by_name(
+    program: Path, event: str, error: type[BaseException], message: str
+) -> None:
+    program.write_text(PROGRAM.format(event=event, waits=True))
+    with pytest.raises(error, match=message):
+        start_ranks(2, 1, program.parent)
+
+
+def test_ranks_that_finish_are_no_error(program: Path) -> None:
+    program.write_text(PROGRAM.format(event="pass", waits=False))
+    start_ranks(2, 1, program.parent)
+    assert {path.name for path in program.parent.iterdir()} == {"program.py", "0", "1"}
+
+
+def test_a_signal_is_passed_on_and_the_former_handlers_return(program: Path) -> None:
+    program.write_text(PROGRAM.format(event="time.sleep(100)", waits=True))
+
+    def send() -> None:
+        while not all((program.parent / rank).exists() for rank in "01"):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.getsignal(signal.SIGTERM)
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(SystemExit, match="143"):
+        start_ranks(2, 1, program.parent)
+    sender.join()
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
+def test_several_machines_need_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NODE_RANK", raising=False)
+    with pytest.raises(ValueError, match=r"`trainer.num_nodes`=2 needs torchrun, or MASTER_ADDR.* in the environment"):
+        start_ranks(2, 2, tmp_path)
