@@ -110,9 +110,7 @@ class Predictor(nn.Module):
             return
         if self.context_dim is not None:
             raise ValueError(
-                f"this {type(self).__name__} is connected to contexts of width {self.context_dim} and latents of "
-                f"width {self.latent_dim}, and cannot take {context_dim} and {latent_dim} as well: build one "
-                "predictor per model"
+                f"this {type(self).__name__} is connected to widths {self.context_dim} and {self.latent_dim}"
             )
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim

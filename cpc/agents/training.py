@@ -129,10 +129,7 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
             f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
         )
     if saved["update"] > num_updates:
-        raise ValueError(
-            f"{path} is of update {saved['update']}, but a2c.num_steps="
-            f"{settings['a2c']['num_steps']} ends at update {num_updates}: raise it, or name another folder"
-        )
+        raise ValueError(f"{path} is of update {saved['update']}, but a2c.num_steps ends at update {num_updates}")
     return saved
 
 

@@ -58,10 +58,8 @@ def make_trainer(**options: Any) -> pl.Trainer:
     world_size = os.environ.get("WORLD_SIZE", "1")  # torchrun also sets RANK, Lightning does not
     if world_size not in ("1", str(trainer.world_size)) and "RANK" in os.environ:
         raise ValueError(
-            f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes, so "
-            "that each process would train alone: give --trainer.devices (processes per machine), --trainer.num_nodes "
-            "and --trainer.strategy ddp, or start a single process; unset WORLD_SIZE and RANK if another launcher has "
-            "left them"
+            f"WORLD_SIZE={world_size} in the environment, but the options start {trainer.world_size} processes: give "
+            "--trainer.devices, --trainer.num_nodes and --trainer.strategy ddp, or unset WORLD_SIZE and RANK"
         )
     if left := ", ".join(later_ranks(is_launched=False)):
         if trainer.world_size > 1:

@@ -63,6 +63,7 @@ def quickstart(
         run_figures[name] = bound_charts(read_records(run.folder / "bound.jsonl"))
         trained_with = {key: bounds[0][key] for key in ("steps", "directions", "mi_bound_nats", "mi_ceiling_nats")}
         trained_with |= {"negatives": bounds[0]["strategy"], "reading": bounds[0]["reading"], "bounds": bounds}
+        trained_with |= {"perplexity": bounds[0].get("perplexity")}  # None: not of text
         report["runs"][name] = trained | trained_with
     report["seconds"] = dict(seconds)
     write_json(report, out / "report.json")
@@ -80,10 +81,7 @@ def _require_new(out: Path, recipe: Recipe) -> None:
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
     unfinished = [str(out / name) for name in recipe.studies if (out / name).exists()]
     if unfinished:
-        raise ValueError(
-            f"{out} holds an unfinished quickstart, which cannot be continued: remove {', '.join(unfinished)} to "
-            "begin again, or name another folder with --out"
-        )
+        raise ValueError(f"{out} holds an unfinished quickstart: remove {', '.join(unfinished)} to begin again")
 
 
 def _require_extras(recipe: Recipe) -> None:

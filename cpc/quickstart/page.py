@@ -20,7 +20,11 @@ FACTS = {  # texts for keys that every report has
     "device": "computed on {}",
     "num_threads": "{} threads",
 }
-RUN_FACTS = {"num_train_steps": "{} training steps", "precision": "trained in {}"}
+RUN_FACTS = {
+    "num_train_steps": "{} training steps",
+    "precision": "trained in {}",
+    "perplexity": "perplexity {0[0]:.1f}",
+}
 
 
 STYLE = """<style>
@@ -72,7 +76,7 @@ def _parts(recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Seq
     for name, run in report["runs"].items():
         lines.append(f"{name.capitalize()}: {_facts(RUN_FACTS, run)}.")
     lines += ["Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
-    figures: list[Chart] = [recipe.comparison(report)]
+    figures = recipe.comparisons(report)
     for name, own in run_figures.items():
         prefix = f"{name.capitalize()}: " if len(run_figures) > 1 else ""
         figures += [figure._replace(title=prefix + figure.title, alt=prefix + figure.alt) for figure in own]

@@ -63,7 +63,6 @@ class Recipe:
         facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
         representations: labels of the probed representations, from top to bottom of the first chart.
         caption: caption of the first chart.
-        chart: plots another first chart of the page from the report.
     """
 
     extras: Mapping[str, str]
@@ -75,15 +74,12 @@ class Recipe:
     facts: Mapping[str, str] = field(default_factory=dict)
     representations: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
-    chart: Callable[[dict[str, Any]], Chart] | None = None
 
-    def comparison(self, report: dict[str, Any]) -> Chart:
-        """Return the first chart of the page: the accuracies of the probes, or the recipe's own chart."""
-        if self.chart is not None:
-            return self.chart(report)
+    def comparisons(self, report: dict[str, Any]) -> list[Chart]:
+        """Return the chart of the accuracies of the probes, if there are probes."""
         tasks = [task for study in self.studies.values() for task in study.tasks]
         colours = dict(zip(tasks, (BLUE, VERMILION), strict=False))
-        return probe_chart(report, colours, self.representations, self.caption)
+        return [probe_chart(report, colours, self.representations, self.caption)] if tasks else []
 
 
 def part(name: str, **init_args: Any) -> Config:

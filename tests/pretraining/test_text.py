@@ -281,7 +281,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     refused("model.num_chunks=2 does not work with text", model__num_chunks=2)
     refused("model.extra_strategies choose negatives", model__extra_strategies=["sequence_only"])
     refused(
-        "has_sparse_gradients=True, which optimiser='adam' does not support",
+        "optimiser='adam' does not support a table with has_sparse_gradients=True",
         model__loss__init_args__table__has_sparse_gradients=True,
     )
     refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)

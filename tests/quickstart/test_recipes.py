@@ -80,16 +80,11 @@ def test_the_report_of_text_holds_perplexity_and_what_it_certifies(of_prose: Fin
     assert report["seconds"]["total"] == pytest.approx(sum(seconds), abs=0.1)
 
 
-def test_the_page_of_text_shows_it_beside_what_needs_no_context(of_prose: Finished) -> None:
+def test_the_page_of_text_shows_it(of_prose: Finished) -> None:
     measured = of_prose.report["runs"]["prose"]["bounds"][0]
-    for name, nats in (
-        ("uniform", math.log(1000)),
-        ("unigram", measured["mi_ceiling_nats"][0]),
-        ("CPC", measured["loss_nats"][0]),
-    ):
-        assert f'<th scope="row">{name}</th><td>{math.exp(nats):.1f}</td><td>{nats:.3f}</td>' in of_prose.page
     assert "H - L over training, objective: full_softmax" in of_prose.page
-    assert "Prose: 20 training steps, trained in 32-true." in of_prose.page
+    perplexity = math.exp(measured["loss_nats"][0])
+    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in of_prose.page
 
 
 def test_a_finished_quickstart_is_left_alone(of_prose: Finished, capsys: pytest.CaptureFixture[str]) -> None:
