@@ -6,7 +6,7 @@ from typing import Any
 
 from cpc.data.synthetic.photographs import write_image_corpora
 from cpc.encoders.patch_grid import PatchGrid
-from cpc.quickstart.recipe import CEILING, Config, Recipe, Study, part, pretraining
+from cpc.quickstart.recipe import BASELINES, CEILING, Config, Recipe, Study, heading, part, pretraining
 
 LATENT_DIM, CONTEXT_DIM = 256, 256
 BATCH_SIZE = 32
@@ -14,10 +14,6 @@ RECIPE_CHOSEN_ON = (
     "The recipes of both corpora were chosen on their valid splits, which are not used for training or for reported "
     "results. The probe's rate was chosen on frames of synthesised speech."
 )
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from images</h1>
-<p>This page has the accuracy of a linear probe that predicts image classes from the pretrained features, with
-baselines. It also has the information of contexts about the patches of later rows, during training and at its end.</p>
-"""
 CAPTION = (
     "Photographs: the class is the photograph that a crop was cut from. Crops of the test split lie in blocks of the "
     "photograph that training does not use. Crops of a block overlap, so intervals resample blocks. "
@@ -29,13 +25,6 @@ the context contains some of them and can rule them out, so such a curve is not 
 lie in only H - k rows, and the row of a candidate can be guessed. To get a lower bound, subtract log(H / (H - k)) from
 this curve: 0.34 nats for k = 2 of 7 rows, 1.95 nats for k = 6. The bound holds if images are independent; crops of
 one photograph are not.</p>
-"""
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
-architecture, initialised from data, never trained, and probed like CPC. It shows the contribution of the architecture.
-<i>Pixels</i> are the images themselves, <i>HOG</i> hand-made histograms of oriented gradients. <i>Supervised</i> is the
-same encoder trained on the labels, for as many steps as fit in half a minute on this machine, at most twenty passes;
-the number of steps is given with its accuracy. <i>CPC</i> is the model pretrained here, without labels; its features
-are the mean of the latents z over the grid.</p>
 """
 
 
@@ -87,7 +76,7 @@ RECIPE = Recipe(
         "photographs": study("photographs", 650, 64, PatchGrid(16, 8), augmentation="v1", flip=True),
         "digits": study("digits", 550, 32, PatchGrid(8, 4), augmentation="none", flip=False),
     },
-    heading=HEADING,
+    heading=heading("what contrastive pretraining learnt from images", "image classes"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     representations={
         "majority": "majority",

@@ -20,6 +20,14 @@ other sequences. Its curve is a lower bound if these sequences are independent o
 """
 
 
+BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
+architecture, initialised from data and never trained; it shows the contribution of the architecture. <i>MFCC</i>,
+<i>HOG</i>, <i>pixels</i> and <i>hand-made</i> are features without learning. <i>Supervised</i> is the same encoder or
+architecture trained on the labels, for as many steps as fit in its seconds; the number of steps is given
+with its accuracy. <i>CPC</i> is the model pretrained here, without labels: z are its latents, c its contexts.</p>
+"""
+
+
 class Run(NamedTuple):
     """A model after pretraining: its folder, its corpus, its device and its seed."""
 
@@ -80,6 +88,14 @@ class Recipe:
         tasks = [task for study in self.studies.values() for task in study.tasks]
         colours = dict(zip(tasks, (BLUE, VERMILION), strict=False))
         return [probe_chart(report, colours, self.representations, self.caption)] if tasks else []
+
+
+def heading(title: str, targets: str) -> str:
+    """Return the heading of a page whose probes predict `targets`."""
+    return f"""<h1>cpc quickstart: {title}</h1>
+<p>This page has the accuracy of linear probes that predict {targets} from the pretrained features, with baselines. It
+also has the information of contexts about latents ahead, during training.</p>
+"""
 
 
 def part(name: str, **init_args: Any) -> Config:

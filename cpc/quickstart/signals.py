@@ -8,7 +8,17 @@ import numpy as np
 
 from cpc.data.signals.corpora import write_recordings
 from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
-from cpc.quickstart.recipe import CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
+from cpc.quickstart.recipe import (
+    BASELINES,
+    CEILING,
+    WHICH_ARE_BOUNDS,
+    Config,
+    Recipe,
+    Study,
+    heading,
+    part,
+    pretraining,
+)
 
 LATENT_DIM, CONTEXT_DIM = 64, 64
 BATCH_SIZE, WINDOW_SECONDS, PROBE_WINDOW_SECONDS = 16, 10.24, 4.0
@@ -22,15 +32,6 @@ CAPTION = (
     "(isolated) or within its recording (stream); its vectors are pooled to mean and deviation. Intervals resample "
     "people."
 )
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
-<p>This page has the accuracy of a linear probe that predicts one of seven exercises from the pretrained features, with
-baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
-statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data
-and never trained; it encodes a window within its recording. This baseline is strong on signals. <i>Supervised</i> is
-the same architecture trained on the labels. <i>CPC</i> is the model pretrained here, which has seen no label.</p>
-"""
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -83,7 +84,7 @@ RECIPE = Recipe(
             },
         )
     },
-    heading=HEADING,
+    heading=heading("what contrastive pretraining learnt from a smartwatch", "one of seven exercises"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of exercises", "num_people": "{} people", "num_classes": "{} exercises"},
     representations={

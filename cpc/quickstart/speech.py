@@ -4,7 +4,17 @@ from pathlib import Path
 from typing import Any
 
 from cpc.data.synthetic.speech import synthesize
-from cpc.quickstart.recipe import CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
+from cpc.quickstart.recipe import (
+    BASELINES,
+    CEILING,
+    WHICH_ARE_BOUNDS,
+    Config,
+    Recipe,
+    Study,
+    heading,
+    part,
+    pretraining,
+)
 
 # The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
 # espeak-ng with a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
@@ -21,16 +31,6 @@ CAPTION = (
     "Phones: frames of speakers and sentences that training does not use. Speaker: frames of other sentences of the "
     "same speakers."
 )
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>This page has the accuracy of linear probes that predict phones and speakers from the pretrained features, with
-baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained; they show the contribution of the
-architecture. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels, for as many steps as fit in its seconds on this machine; the number of steps is given with its accuracy. <i>CPC
-z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, without labels.</p>
-"""
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -77,7 +77,7 @@ RECIPE = Recipe(
             probe={"train_minutes": 10.0, "supervised_seconds": 15.0},
         )
     },
-    heading=HEADING,
+    heading=heading("what contrastive pretraining learnt", "phones and speakers"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
     representations={
