@@ -3,13 +3,17 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from shown import REPOSITORY, command_blocks, commands_in, run
+import yaml
+from shown import REPOSITORY, SMALLER, command_blocks, commands_in, run
 
 import cpc
+from cpc.data.store.untrusted import read_yaml
+from cpc.pretraining.pretrain import _merge
 
 
 def own(kind: str) -> str:
@@ -101,11 +105,54 @@ def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.M
         blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / document).read_text(encoding="utf-8"), re.DOTALL)
         assert blocks, document
         for block in blocks:
-            if "onnxruntime" not in block:  # tests/interop/test_export.py runs it
+            # tests/interop/test_export.py runs the first, the test below the second
+            if "onnxruntime" not in block and block not in notebook():
                 exec(block, names)
     assert names["out"].latents.shape == names["out"].contexts.shape == (8, 128, 256)
     assert "bound" in names["exact"].reading
     assert all(error.num_triplets for error in names["errors"].values())
+
+
+def notebook() -> list[str]:
+    """The blocks on recordings, images and arrays."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## From a notebook")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.parametrize(("number", "source"), [(0, "own_audio"), (1, "own_images"), (2, "beside_configs")])
+def test_the_lines_for_a_notebook_end_in_a_table_of_probes(
+    number: int, source: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_smaller(path: str) -> Any:
+        """Read a config with the options that make it small enough for a test."""
+        changes: dict[str, Any] = {}
+        words = SMALLER[path].split()
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            name = re.sub(r"^data\.", "data.init_args.", option.removeprefix("--"))
+            change: Any = yaml.safe_load(value)
+            for key in reversed(name.split(".")):
+                change = {key: change}
+            changes = _merge(changes, change)
+        return _merge(read_yaml(path), changes)
+
+    folder, rng = request.getfixturevalue(source), np.random.default_rng(0)
+    monkeypatch.setattr("cpc.pretraining.pretrain.read_yaml", read_smaller)
+    people, y = np.arange(24) % 6, np.arange(24) // 6 % 2
+    X = rng.standard_normal((24, 400, 3)).astype(np.float32) * (1 + y[:, None, None])
+    names: dict[str, Any] = {"cpc": cpc, "people": people, "y": y, "X": X}
+    block = notebook()[number].replace("DIR", str(folder))
+    lines = [line for line in block.splitlines() if line and not line.startswith("import")]
+    assert len(lines) <= 5
+    *before, last = block.replace('cpc.probe(run, "', 'report = cpc.probe(run, "').splitlines()
+    exec("\n".join([*before, last]), names)
+    report, run = names["report"], names["run"]
+    (task,) = report["tasks"].values()
+    assert {"cpc", "random", "majority"} <= set(task["results"])
+    assert report._repr_html_().count("<table>") >= 1
+    assert report.figure().axes[0].patches  # a bar for each feature
+    assert "log N - L in nats" in run._repr_html_()
+    assert len(run.figure().axes) == len(run.to_dict()["bounds"])
 
 
 def test_the_tabs_of_the_site_show_commands_of_readme() -> None:
