@@ -48,8 +48,8 @@ def launch(
 ) -> None:
     """`cpc ray`: start the ranks of a pretraining in a Ray cluster, print their output, and wait until they end.
 
-    After SIGTERM or Ctrl-C all ranks finish their step and save a checkpoint; a second Ctrl-C ends them at once. All
-    machines must see the same files under the same paths, and have cpc installed.
+    After SIGTERM or Ctrl-C all ranks finish their step and save a checkpoint. All machines must see the same files
+    under the same paths, and have cpc installed.
 
     Args:
         command: pretrain and its options, without `--trainer.devices` and `--trainer.num_nodes`.

@@ -30,7 +30,7 @@ from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress
-from cpc.pretraining.ranks import RankError, must_start_ranks, reason_to_show, start_ranks
+from cpc.pretraining.ranks import RankError, end_with_agent, must_start_ranks, reason_to_show, start_ranks
 from cpc.pretraining.run import Run
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
@@ -114,6 +114,7 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
         RankError: if one of several ranks fails.
         SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
+    end_with_agent()
     torch.set_flush_denormal(True)  # called before the first computation, so that every thread inherits the setting
     command = parse(arguments)
     config, trainer = command.config, command.trainer

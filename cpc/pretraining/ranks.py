@@ -1,5 +1,6 @@
 """The ranks of this machine, which torchrun's agent starts, watches and ends."""
 
+import ctypes
 import logging
 import os
 import secrets
@@ -61,7 +62,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal stopped_by
         stopped_by = number
-        for each in stop_signals:  # a scheduler may send its signal twice; ranks hear a second Ctrl-C themselves
+        for each in stop_signals:  # a scheduler may send its signal twice
             signal.signal(each, signal.SIG_IGN)
         raise SignalException("stopped", signal.SIGTERM)
 
@@ -95,6 +96,12 @@ def _cause(failure: ProcessFailure, run_dir: Path) -> str:
     if Path(failure.error_file).is_file():  # `cpc.cli` has written it
         return str(failure.message).removeprefix("cpc: error: ")
     return f"ended with status {failure.exitcode}; its error is printed above; {how_to_continue(run_dir)}"
+
+
+def end_with_agent() -> None:
+    """Let Linux send SIGTERM to this rank when torchrun's agent dies, even by SIGKILL; ranks are of another session."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
 
 def reason_to_show(error: Exception) -> str | None:

@@ -1,7 +1,9 @@
 """Two ranks of a program that takes no time to start: how they end, and what is said of it."""
 
+import inspect
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from cpc.pretraining import ranks
-from cpc.pretraining.ranks import RankError, start_ranks
+from cpc.pretraining.ranks import RankError, end_with_agent, start_ranks
 
 # Rank 1 does something; rank 0 waits until it is ended.
 PROGRAM = """
@@ -74,6 +76,21 @@ def test_a_signal_is_passed_on_and_the_former_handlers_return(program: Path) -> 
         start_ranks(2, 1, program.parent)
     sender.join()
     assert signal.getsignal(signal.SIGTERM) == former
+
+
+def test_ranks_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    rank = f"import ctypes, os, signal, sys, time\n{inspect.getsource(end_with_agent)}"
+    rank += f"end_with_agent()\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)"
+    agent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {rank!r}], start_new_session=True)"
+    running = subprocess.Popen([sys.executable, "-c", agent], env=os.environ | {"TORCHELASTIC_RUN_ID": "x"})
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    status, until = Path("/proc", (tmp_path / "pid").read_text(), "stat"), time.monotonic() + 20
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < until:
+        time.sleep(0.02)
+    assert time.monotonic() < until
 
 
 def test_several_machines_need_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_a_failure_on_one_rank_ends_all_with_its_name_and_the_last_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_the_launcher_lets_ranks_save(tmp_path: Path, manifest: Path, number: int, code: int) -> None:
-    """A scheduler may send it twice, and a terminal sends Ctrl-C to the ranks too."""
+    """A scheduler may send it twice, to the process or to its group."""
     command = [sys.executable, "-m", "cpc.cli", "pretrain", *OPTIONS, f"--data.manifest={manifest}"]
     running = subprocess.Popen(
         [*command, f"--run_dir={tmp_path / 'run'}", "--trainer.max_steps=100000"],
