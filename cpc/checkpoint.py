@@ -185,11 +185,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 def weights_of(model: str | Path) -> Path:
-    """Return the file of the weights that config.json describes; after a killed save it may have a temporary name.
-
-    Raises:
-        ValueError: if the file is missing, or holds other weights.
-    """
+    """Return the file of the weights that config.json describes; after a killed save it may have a temporary name."""
     folder, sha256 = model_folder_of(model), read_config(model)["sha256"]
     candidates = [path for path in (folder / _WEIGHTS, folder / _NEW_WEIGHTS) if path.exists()]
     if not candidates:
@@ -197,10 +193,7 @@ def weights_of(model: str | Path) -> Path:
     for path in candidates:
         if _sha256(path) == sha256:
             return path
-    raise ValueError(
-        f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: it was cut off, or comes from another export. "
-        "Copy both files of one export, or export the model again"
-    )
+    raise ValueError(f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: copy both of one export")
 
 
 def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
@@ -240,12 +233,7 @@ def is_named(model: str | Path) -> bool:
 
 
 def place_of_results(model: str | Path, name: str, out: str | Path | None) -> Path:
-    """Return the file for results: `out`, or the file `name` in the folder of the model.
-
-    Raises:
-        ValueError: if `out` is None for a model that is named, or the path is a folder.
-        OSError: if the file cannot be written.
-    """
+    """Return the file for results: `out`, or the file `name` in the folder of the model."""
     if out is None and is_named(model):
         where = "ships with cpc" if is_shipped(model) else "is a model of the Hub"
         raise ValueError(f"{model} {where}, and has no local folder for {name}: name a file with `out`")

@@ -60,12 +60,7 @@ class Output(NamedTuple):
 
 
 def check_steps(name: str, steps: Any) -> tuple[int, ...]:
-    """Return steps as a tuple.
-
-    Raises:
-        ValueError: if they are not distinct whole numbers of at least 1 in increasing order, or there are none. The
-            message names the argument.
-    """
+    """Return steps as a tuple."""
     steps = plain(steps)
     is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
     if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
@@ -110,18 +105,12 @@ class Predictor(nn.Module):
         self.steps = None if steps is None or steps[-1] == len(steps) else steps
 
     def connect(self, context_dim: int, latent_dim: int) -> None:
-        """Allocate the parameters; `CPC` passes the widths of its context and encoder.
-
-        Raises:
-            ValueError: if the predictor is already connected with other widths.
-        """
+        """Allocate the parameters; `CPC` passes the widths of its context and encoder."""
         if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
             return
         if self.context_dim is not None:
             raise ValueError(
-                f"this {type(self).__name__} is connected to contexts of width {self.context_dim} and latents of "
-                f"width {self.latent_dim}, and cannot take {context_dim} and {latent_dim} as well: build one "
-                "predictor per model"
+                f"this {type(self).__name__} is connected to widths {self.context_dim} and {self.latent_dim}"
             )
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim

@@ -43,8 +43,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         if not model.context.has_bounded_state:
             raise ValueError(
-                f"model.context is {type(model.context).__name__}, whose state grows with every step: choose GRU, "
-                "LSTM or StateSpace"
+                f"the state of model.context {type(model.context).__name__} grows: choose GRU, LSTM or StateSpace"
             )
         self.model = model
         self.policy, self.value = nn.Linear(model.context.dim, num_actions), nn.Linear(model.context.dim, 1)
@@ -74,11 +73,7 @@ class ActorCritic(nn.Module):
     def contrast(
         self, output: AgentOutput, begins: Bool[Tensor, "B T"], generator: torch.Generator
     ) -> ContrastiveOutput:
-        """Return the CPC loss of a rollout: every segment is a sequence, and predictions lie in one segment.
-
-        Raises:
-            ValueError: if no segment is longer than the first prediction.
-        """
+        """Return the CPC loss of a rollout: every segment is a sequence, and predictions lie in one segment."""
         queries = self.model.predictor(output.contexts)  # [K, B, T, D]
         indices, num_latents = episode_segments(begins)
         segments = Output(

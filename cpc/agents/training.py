@@ -95,10 +95,6 @@ def train_agent(
         a2c: the options of training.
         seed: seed of weights, episodes, actions and negatives.
         trusted_packages: packages whose classes the architecture may name.
-
-    Raises:
-        ValueError: if the environment cannot be made, the model does not fit its observations, or the checkpoint is
-            damaged or comes from other settings or more steps.
     """
     settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
     saved = _read_saved(folder / "last.ckpt", settings, a2c.num_updates)
@@ -133,10 +129,7 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
             f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
         )
     if saved["update"] > num_updates:
-        raise ValueError(
-            f"{path} is of update {saved['update']}, but a2c.num_steps="
-            f"{settings['a2c']['num_steps']} ends at update {num_updates}: raise it, or name another folder"
-        )
+        raise ValueError(f"{path} is of update {saved['update']}, but a2c.num_steps ends at update {num_updates}")
     return saved
 
 

@@ -42,27 +42,17 @@ class Scores(NamedTuple):
 
 
 def split_scores(scores: ScoreMatrix, positives: Positives = None, candidates: Candidates = None) -> Scores:
-    """Divide a score matrix into positives and negatives; the arguments are those of `cpc.bounds.estimators`.
-
-    Raises:
-        ValueError: if a row has no negative, or `positives` is None and there are more rows than columns.
-    """
+    """Divide a score matrix into positives and negatives; the arguments are those of `cpc.bounds.estimators`."""
     num_rows, num_columns = scores.shape
     rows = torch.arange(num_rows, device=scores.device)
     if positives is None and num_rows > num_columns:
-        raise ValueError(
-            f"scores [{num_rows}, {num_columns}] have no diagonal of {num_rows} positives: pass their columns as "
-            "`positives`"
-        )
+        raise ValueError(f"scores [{num_rows}, {num_columns}] have no diagonal of positives: give `positives`")
     is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     is_positive[rows, rows if positives is None else positives] = True
     is_negative = ~is_positive if candidates is None else candidates & ~is_positive
     num_negatives = is_negative.sum(1)
     if num_rows == 0 or bool((num_negatives < 1).any()):
-        raise ValueError(
-            f"{int((num_negatives < 1).sum())} of {num_rows} rows of the scores have no negative: an estimate needs "
-            "at least one row, and at least one negative in each row"
-        )
+        raise ValueError(f"{int((num_negatives < 1).sum())} of {num_rows} rows of the scores have no negative")
     negatives = scores.masked_fill(~is_negative, -math.inf)
     return Scores(scores[is_positive], negatives, is_negative, num_negatives.to(scores.dtype))
 

@@ -62,9 +62,6 @@ def scored_rows(
             candidates; None: no baseline.
         num_negatives: negatives per row; None: all candidates.
         generator: source of random numbers.
-
-    Raises:
-        ValueError: if there is a baseline and the candidates of a row come from fewer than two sequences.
     """
     assert rows.query_index is not None
     pool, device = rows.candidate_mask, latents.device
@@ -97,19 +94,12 @@ def split_by_sequence(
     Latents of one sequence depend on each other, and negatives sampled from one pool share latents. The baseline is
     independent of the scores that it divides only if the halves have no sequence in common and are split before
     sampling. With an odd number of sequences the baseline has one sequence less. Windows of one file share an id.
-
-    Raises:
-        ValueError: if the candidates of a row come from fewer than two sequences.
     """
     baseline = torch.zeros_like(pool)
     for row, candidates in enumerate(pool):
         ids = sequence_id[candidates].unique()
         if len(ids) < 2:
-            raise ValueError(
-                f"a baseline takes half of the sequences with candidates, and there are only {len(ids)}: raise "
-                "`batch_size`, so that each batch has at least two other sequences, or choose estimators without "
-                "a baseline"
-            )
+            raise ValueError(f"a baseline needs two other sequences in a batch, not {len(ids)}: raise `batch_size`")
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
     return baseline, pool & ~baseline
 

@@ -299,6 +299,5 @@ def _check_range(name: str, information_nats: int | float, dim: int, low: int | 
         raise ValueError(f"dim={dim} must be at least 1")
     if not low < information_nats < high:
         raise ValueError(
-            f"mi={information_nats:g} is out of reach of task {name!r} at dim={dim}, which covers {low:.3g} to "
-            f"{high:.3g} nats: change mi or dim"
+            f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {low:.3g} to {high:.3g} nats"
         )

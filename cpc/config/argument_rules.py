@@ -173,10 +173,6 @@ def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") ->
         annotated: the function or class.
         values: values by name.
         prefix: prefix of names in messages.
-
-    Raises:
-        ValueError: if a value is invalid. The message names the first invalid value.
-        OSError: if a file or folder for results cannot be written.
     """
     _check(annotated, values, f"`{prefix}{{}}`")
 

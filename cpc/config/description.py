@@ -46,10 +46,7 @@ def describe(module: nn.Module) -> dict[str, Any]:
     for name in list(inspect.signature(cls.__init__).parameters)[1:]:
         attribute = f"{name}_part" if hasattr(module, f"{name}_part") else name
         if not hasattr(module, attribute):
-            raise ValueError(
-                f"{cls.__name__} does not store its argument {name!r} in an attribute of this name, so a saved model "
-                "could not be built again: add the attribute, or wrap the module in a class that stores its arguments"
-            )
+            raise ValueError(f"{cls.__name__} does not store its argument {name!r} in an attribute of this name")
         value = getattr(module, attribute)
         init_args[name] = describe(value) if isinstance(value, nn.Module) else plain(value)
     return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": init_args}
@@ -89,11 +86,7 @@ def build(description: dict[str, Any], *, trusted_packages: tuple[str, ...] = ("
 
 
 def without_removed(config: Any) -> Any:
-    """Return a config or description without the arguments that losses of cpc no longer have.
-
-    Raises:
-        ValueError: if such an argument asks for more than what every loss now does.
-    """
+    """Return a config or description without the arguments that losses of cpc no longer have."""
     if not isinstance(config, dict):
         return config
     config = {name: without_removed(value) for name, value in config.items()}
@@ -107,11 +100,7 @@ def without_removed(config: Any) -> Any:
 
 
 def class_of(path: str, *, trusted_packages: tuple[str, ...] = ("cpc",), kind: type = nn.Module) -> type:
-    """Return the class of a path in a trusted package. In cpc only parts of models are allowed, which open no files.
-
-    Raises:
-        ValueError: if the class is unknown, outside the trusted packages, or not a subclass of `kind`.
-    """
+    """Return the class of a path in a trusted package. In cpc only parts of models are allowed, which open no files."""
     module_name, _, class_name = path.rpartition(".")
     package, *inner = module_name.split(".")
     if package == "cpc" and inner[:1] not in [[part] for part in _PARTS]:

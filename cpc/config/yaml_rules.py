@@ -14,12 +14,7 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser, if 
 
 
 def check_yaml(text: str) -> None:
-    """Check a YAML text for repeated keys, numbers that are not finite, and its size.
-
-    Raises:
-        ValueError: if a rule is broken; the message names the line.
-        yaml.YAMLError: if the text is not YAML.
-    """
+    """Check a YAML text for repeated keys, numbers that are not finite, and its size."""
     check_size(yaml.parse(text, YAML_LOADER))
     constructor = yaml.constructor.SafeConstructor()
     waiting: list[Any] = [yaml.compose(text, YAML_LOADER)]

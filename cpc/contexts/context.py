@@ -60,10 +60,7 @@ class Context(nn.Module):
         if self.input_dim == input_dim:
             return
         if self.input_dim is not None:
-            raise ValueError(
-                f"this {type(self).__name__} is connected to latents of width {self.input_dim} and cannot take "
-                f"width {input_dim} as well: build one context per encoder"
-            )
+            raise ValueError(f"this {type(self).__name__} takes latents of width {self.input_dim}, not {input_dim}")
         self._allocate(input_dim)
         self.input_dim = input_dim
 
@@ -177,7 +174,4 @@ def check_latents(encoder: Any, context: Any) -> None:
     """Raise ValueError if only one of encoder and context works on grids."""
     output, accepted = getattr(encoder, "latents", None), getattr(context, "latents", None)
     if None not in (output, accepted) and output != accepted:  # custom modules without the attribute are not checked
-        raise ValueError(
-            f"the context is {type(context).__name__}, but the latents of {type(encoder).__name__} are {output}: "
-            f"choose {'PixelCNN' if output == 'grids' else 'GRU, for example'}"
-        )
+        raise ValueError(f"{type(encoder).__name__} gives {output}, but {type(context).__name__} takes {accepted}")

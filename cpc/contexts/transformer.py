@@ -174,7 +174,4 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dr
 def check_heads(dim: int, num_heads: int) -> None:
     """Raise ValueError unless `num_heads` divides `dim` into an even number of channels per head."""
     if num_heads < 1 or dim % (2 * num_heads):
-        raise ValueError(
-            f"dim={dim} cannot be divided into num_heads={num_heads} heads with an even number of channels, which "
-            "rotary positions need: choose num_heads so that dim is a multiple of 2 * num_heads"
-        )
+        raise ValueError(f"dim={dim} is not a multiple of 2 * num_heads={2 * num_heads}")

@@ -53,10 +53,7 @@ class AudioEncoder(WaveformEncoder):
     ) -> None:
         super().__init__(sample_rate_hz)
         if not len(kernels) == len(strides) == len(paddings):
-            raise ValueError(
-                f"kernels, strides and paddings need one entry per layer, got {len(kernels)}, {len(strides)} and "
-                f"{len(paddings)} entries"
-            )
+            raise ValueError(f"kernels={kernels}, strides={strides} and paddings={paddings} need one entry per layer")
         self.dim = dim
         self.norm = norm
         self.kernels = tuple(kernels)

@@ -77,8 +77,7 @@ class Backbone(nn.Module):
         shape, larger = (self._shape(features, size) for size in _SIZES)
         if len(shape) != 4 or larger[1] != shape[1] or larger[2] <= shape[2]:
             raise ValueError(
-                f"{self.name} gives {shape} for an image of {small} pixels, which is not a map [n, D, h, w] that grows "
-                "with the image: choose a convolutional network, or set layer to the last one that gives a map"
+                f"{self.name} gives {shape} for {small} pixels, not a map [n, D, h, w] that grows: set layer"
             )
         return shape[1], round((large - small) / (larger[2] - shape[2]))
 
@@ -99,10 +98,7 @@ def _create(name: str, num_channels: int) -> nn.Module:
     from torchvision import models
 
     if name not in models.list_models(module=models):
-        raise ValueError(
-            f"torchvision has no classification network {name!r}; torchvision.models.list_models() lists them. A "
-            "network of timm is called timm/NAME"
-        )
+        raise ValueError(f"torchvision has no classification network {name!r}; one of timm is timm/NAME")
     return models.get_model(name, weights=None)
 
 
@@ -123,10 +119,7 @@ def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:
     try:
         return create_feature_extractor(network, {layer: "map"}, suppress_diff_warning=True)
     except (TraceError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} cannot be cut at {layer!r}, since torch.fx cannot trace the network ({error}): pass the "
-            "submodule that you need as `network`"
-        ) from error
+        raise ValueError(f"{name} cannot be cut at {layer!r} ({error}): give the submodule as `network`") from error
     except ValueError as error:
         parts = ", ".join(path for path, _ in network.named_children())
         raise ValueError(

@@ -33,9 +33,6 @@ def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, 
 
     This is the data-dependent initialisation of Salimans and Kingma 2016 (arXiv:1602.07868), called ActNorm by Kingma
     and Dhariwal 2018 (arXiv:1807.03039).
-
-    Raises:
-        ValueError: if `x` is constant or not finite.
     """
     std, mean = torch.std_mean(x, tuple(axes))
     if not torch.isfinite(std).all() or (std <= 1e-12).all():

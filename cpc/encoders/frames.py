@@ -57,10 +57,7 @@ class FrameEncoder(Encoder):
     ) -> None:
         super().__init__()
         if not len(widths) == len(kernels) == len(strides):
-            raise ValueError(
-                f"widths, kernels and strides need one entry per layer, got {len(widths)}, {len(kernels)} and "
-                f"{len(strides)} entries"
-            )
+            raise ValueError(f"widths={widths}, kernels={kernels} and strides={strides} need one entry per layer")
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]
@@ -124,10 +121,7 @@ class FrameEncoder(Encoder):
     def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
         """Return the standardised stacks with channels last, as the layers need them."""
         if x.shape[2:] != (self.num_frames, *self.frame_size):
-            raise ValueError(
-                f"stacks of {tuple(x.shape[2:])} were given to an encoder with num_frames={self.num_frames} and "
-                f"frame_size={self.frame_size}"
-            )
+            raise ValueError(f"stacks of {tuple(x.shape[2:])}, not {(self.num_frames, *self.frame_size)}, were given")
         pixels = x.to(self.pixel_mean.dtype) / 255
         return rearrange((pixels - self.pixel_mean) / self.pixel_std, "b t s h w -> (b t) h w s")
 

@@ -96,10 +96,7 @@ class GradientTrunk(nn.Module):
 
     def _features(self, x: Tensor) -> Float[Tensor, "n F"]:
         if min(x.shape[2:]) < self.num_cells + 2:
-            raise ValueError(
-                f"{tuple(x.shape[2:])} pixels are too few for num_cells={self.num_cells}: a side needs at least "
-                f"{self.num_cells + 2}"
-            )
+            raise ValueError(f"{tuple(x.shape[2:])} pixels are too few: a side needs at least {self.num_cells + 2}")
         histograms = cell_means(orientation_maps(x, self.num_orientations), self.num_cells)
         energy = reduce(histograms.square(), "n o h w -> n 1 h w", "sum")
         contrast = F.avg_pool2d(energy, 3, 1, 1, count_include_pad=False).sqrt() + _LEAST_CONTRAST

@@ -32,10 +32,7 @@ class PatchGrid:
 
     def __post_init__(self) -> None:
         if self.stride > self.patch_size:
-            raise ValueError(
-                f"stride={self.stride} is larger than patch_size={self.patch_size}, so pixels between patches would "
-                "not be used: lower the stride"
-            )
+            raise ValueError(f"stride={self.stride} is larger than patch_size={self.patch_size}")
 
     @property
     def overlapping_rows(self) -> int:
@@ -43,16 +40,9 @@ class PatchGrid:
         return math.ceil(self.patch_size / self.stride) - 1
 
     def side(self, image_size: int) -> int:
-        """Return the number of patches along a side of the image.
-
-        Raises:
-            ValueError: if the image is smaller than a patch, or its last pixels belong to no patch.
-        """
+        """Return the number of patches along a side of the image."""
         if image_size < self.patch_size:
-            raise ValueError(
-                f"images of {image_size} pixels are smaller than patch_size={self.patch_size}: raise `image_size`, "
-                "or lower the encoder's patch_size"
-            )
+            raise ValueError(f"images of {image_size} pixels are smaller than patch_size={self.patch_size}")
         room = image_size - self.patch_size
         side, rest = room // self.stride, room % self.stride  # torch.export does not support divmod
         if rest:

@@ -65,8 +65,7 @@ class PatchEncoder(Encoder):
         batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
         if batch_norms and not getattr(trunk, "allow_batch_norm", False):
             raise ValueError(
-                f"the trunk has batch norm ({', '.join(batch_norms[:3])}), which leaks information between patches "
-                "through batch statistics: use another norm, or set the trunk's allow_batch_norm"
+                f"the trunk has batch norm ({', '.join(batch_norms[:3])}): use another norm, or allow_batch_norm"
             )
         self.trunk = trunk
         self.patch_size = patch_size
@@ -76,19 +75,12 @@ class PatchEncoder(Encoder):
         self.grid = PatchGrid(patch_size, stride)
         if crop_size is not None and (fully_convolutional or not 1 <= crop_size <= patch_size):
             raise ValueError(
-                f"crop_size={crop_size} must lie between 1 and patch_size={patch_size}, or be None with "
-                "fully_convolutional=True, which does not cut patches"
+                f"crop_size={crop_size} must lie between 1 and {patch_size}; None with fully_convolutional=True"
             )
         if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
-            raise ValueError(
-                f"fully_convolutional=True averages features that lie {self.trunk.stride} pixels apart: "
-                f"patch_size={patch_size} and stride={stride} must be multiples of this distance"
-            )
+            raise ValueError(f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}")
         if fully_convolutional and self.trunk.receptive_field is None:
-            raise ValueError(
-                "fully_convolutional=True needs a trunk with a limited receptive_field: features of this trunk may "
-                "depend on the whole image, so contexts would contain their targets"
-            )
+            raise ValueError("fully_convolutional=True needs a trunk with a limited receptive_field")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0

@@ -72,8 +72,7 @@ class SentenceEncoder(Encoder):
         """
         if x.numel() and not -1 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}, but the vocabulary has {self.num_tokens} tokens "
-                f"from 0 to {self.num_tokens - 1}, and -1 is padding: encode text with the model's vocabulary"
+                f"tokens run from {int(x.min())} to {int(x.max())}; the vocabulary ends at {self.num_tokens - 1}"
             )
         hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)

@@ -97,10 +97,7 @@ class SignalEncoder(Encoder):
                 f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
             )
         if any(kernel < stride for kernel, stride in zip(kernels, strides, strict=True)):
-            raise ValueError(
-                f"kernels={tuple(kernels)} leave out samples between strides={tuple(strides)}: a kernel must be at "
-                "least as long as its stride"
-            )
+            raise ValueError(f"kernels={tuple(kernels)} are shorter than strides={tuple(strides)}")
         self.channels = channels
         self.dim = dim
         self.sample_rate_hz = float(sample_rate_hz)  # configs write 50
@@ -214,10 +211,7 @@ class SignalEncoder(Encoder):
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
         if not all(torch.isfinite(value).all() for value in values) or min(float(v.min()) for v in values[1:]) < 0:
-            raise ValueError(
-                f"mean={mean}, std={std} and floor={floor} cannot standardise signals: they must be "
-                "finite, and std not negative"
-            )
+            raise ValueError(f"mean={mean}, std={std} and floor={floor} must be finite, and std not negative")
         mean_values, std_values, floor_values = values
         std_values = torch.where(std_values > 0, std_values, 1.0)
         self.input_mean.copy_(mean_values)

@@ -45,8 +45,7 @@ class LogMel(WaveformEncoder):
         super().__init__(sample_rate_hz)
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
             raise ValueError(
-                f"window_samples={window_samples} cannot be centred on hops of hop_samples={hop_samples}: it must be "
-                "at least as long as a hop and differ from it by an even number"
+                f"window_samples={window_samples} must exceed hop_samples={hop_samples} by an even number, or equal it"
             )
         self.num_mels = num_mels
         self.hop_samples = hop_samples
@@ -69,9 +68,7 @@ class LogMel(WaveformEncoder):
             self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
         if not self.mel_scale.fb.any(0).all():
             raise ValueError(
-                f"num_mels={num_mels} bands are too narrow for a window of {self.fft_samples} samples at "
-                f"{sample_rate_hz} Hz, because some bands contain no frequency of the window: lower num_mels or raise "
-                "window_samples"
+                f"num_mels={num_mels} bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz"
             )
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:

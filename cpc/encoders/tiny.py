@@ -87,10 +87,7 @@ class TinyTrunk(nn.Module):
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
         """Return the pixels with channels last, as the layers need them."""
         if min(x.shape[2:]) < self.stride:
-            raise ValueError(
-                f"{tuple(x.shape[2:])} pixels are too few for a trunk of at least {self.stride} a side "
-                f"(strides={self.strides})"
-            )
+            raise ValueError(f"{tuple(x.shape[2:])} pixels are too few: a side needs at least {self.stride}")
         return rearrange(x, "n c p q -> n p q c")
 
 

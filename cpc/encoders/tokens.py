@@ -65,8 +65,7 @@ class TokenEncoder(Encoder):
         # On a GPU the check would wait for the device; the embedding kernel stops on invalid ids.
         if x.device.type == "cpu" and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
             raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}, but the vocabulary has {self.num_tokens} tokens "
-                f"from 0 to {self.num_tokens - 1}: encode text with the model's own vocabulary"
+                f"tokens run from {int(x.min())} to {int(x.max())}; the vocabulary ends at {self.num_tokens - 1}"
             )
         weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
@@ -83,14 +82,10 @@ class TokenEncoder(Encoder):
         num_classes, dim = table.weight.shape
         if num_classes != self.num_tokens:
             raise ValueError(
-                f"the encoder has num_tokens={self.num_tokens}, the class table num_classes={num_classes}: a class is "
-                "a token, so these numbers must be equal"
+                f"the encoder's num_tokens={self.num_tokens} must equal the table's num_classes={num_classes}"
             )
         if self.is_tied and dim != self.dim:
-            raise ValueError(
-                f"is_tied=True, but the encoder has dim={self.dim} and the class table dim={dim}: make the dims "
-                "equal, or set is_tied=False"
-            )
+            raise ValueError(f"is_tied=True needs equal dims: the encoder has {self.dim}, the class table {dim}")
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time
 
     @property

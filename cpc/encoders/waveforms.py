@@ -78,9 +78,5 @@ class WaveformEncoder(Encoder):
     def _standardise(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B S"]:
         """Return the standardised waveforms; raise ValueError if they are too short for one latent."""
         if self.num_latents(x.shape[1]) < 1:
-            raise ValueError(
-                f"{x.shape[1]} samples are too few for one latent of this {type(self).__name__} with "
-                f"hop_samples={self.hop_samples} and a receptive field of {self.receptive_field_samples} samples; pad "
-                "the waveform or leave the file out"
-            )
+            raise ValueError(f"{x.shape[1]} samples are too few for one latent, which needs {self.shortest_samples}")
         return (x - self.input_mean) / self.input_std

@@ -30,7 +30,6 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 ARGUMENTS_NAME = "checkpoint_args.json"
-NUM_LAYERS = 5
 _NUM_STEPS = 12  # default of nPredicts
 _DEFAULTS = {"negativeSamplingExt": 128, "sizeWindow": 20480}
 _LEGAL = {  # legal values of arguments; the shapes of the weights determine all others

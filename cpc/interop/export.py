@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,12 @@ from torch.export import Dim
 
 from cpc import __version__
 from cpc.checkpoint import load_pretrained
-from cpc.config.argument_rules import NewFolder, Range, checked
+from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.extras import install_hint
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
 
-OLDEST_OPSET = 18  # oldest opset of torch's exporter
 NUM_CHECKS = 20  # random inputs on which a graph is compared with the model
 _LATENT_AXES = {"sequences": {0: "batch", 1: "time"}, "grids": {0: "batch", 1: "rows", 2: "columns"}}
 _ENCODER_FACTS = ("first_centre_samples", "receptive_field_samples", "past_samples", "shortest_samples")
@@ -51,21 +50,14 @@ class Graph(NamedTuple):
 
 
 @checked
-def export(
-    model_folder: str | Path,
-    out: NewFolder,
-    format: Literal["onnx"] = "onnx",
-    opset: Annotated[int, Range(OLDEST_OPSET)] | None = None,
-    *,
-    trusted_packages: Sequence[str] = ("cpc",),
-) -> list[Path]:
+def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequence[str] = ("cpc",)) -> list[Path]:
     """`cpc export`: write `encoder.onnx`, x -> z, and `context.onnx`, z and state -> c and the next state.
 
     Batch and time have variable length; for images, batch, rows and columns have variable length. Standardisation is
     part of the graph. The metadata holds sample rate, hop and other facts about the inputs. Audio shorter than
     `shortest_samples` is an error for the model, but not for the graph, which returns a latent of padding. A stream
     begins with a state of zeros and continues with the returned state. Each graph is compared with the model on 20
-    inputs of random shapes.
+    inputs of random shapes. For other formats, call `torch.export.export(model.encoder, ...)`.
 
     The contexts GRU, LSTM, StateSpace, PixelCNN and Identity are exported. Others are left out with a message, since
     their state has no fixed size.
@@ -73,22 +65,19 @@ def export(
     Args:
         model_folder: a model folder, or a run folder that holds one.
         out: folder to write; it must not exist yet.
-        format: onnx (`uv sync --extra onnx`). For other formats, call `torch.export.export(model.encoder, ...)`, which
-            accepts encoders with dynamic axes.
-        opset: ONNX opset, at least 18; null for the exporter's default.
         trusted_packages: packages whose classes the model may name.
 
     Returns:
         The files written.
 
     Raises:
-        ValueError: before `out` is written: if it exists, the extra is missing, the opset is too old, the encoder has
+        ValueError: before `out` is written: if it exists, the extra is missing, the encoder has
             no `variable_axes` and `random_input` (those of audio, signals, images and frames have them), or results of
             a graph differ from the model's.
     """
     out = Path(out)
     if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise ValueError(f"`format` onnx needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
+        raise ValueError(f"cpc export needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
     if isinstance(model.context, GRU | LSTM | StateSpace | PixelCNN | Identity):
@@ -96,10 +85,10 @@ def export(
     else:
         cls = type(model.context).__name__
         print(f"{cls} is left out: its state has no fixed size; only the encoder is written", file=sys.stderr)
-    names = [f"{name}.{format}" for name in graphs]
+    names = [f"{name}.onnx" for name in graphs]
     with build_atomically(out, lambda folder: all((folder / name).exists() for name in names), "out") as folder:
         for name, graph in zip(names, graphs.values(), strict=True):
-            _check(name, graph, _write_onnx(graph, folder / name, opset))
+            _check(name, graph, _write_onnx(graph, folder / name))
     return [out / name for name in names]
 
 
@@ -109,17 +98,10 @@ def describe_result(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
 
 
 def encoder_graph(model: CPC) -> Graph:
-    """Return the graph of the encoder, x -> z.
-
-    Raises:
-        ValueError: if the encoder has no `variable_axes` and `random_input`.
-    """
+    """Return the graph of the encoder, x -> z."""
     encoder = model.encoder
     if not hasattr(encoder, "random_input"):
-        raise ValueError(
-            f"there is no graph of an encoder of {encoder.modality}: its class {type(encoder).__name__} has no "
-            "`random_input`, as encoders of audio, signals, images and frames have"
-        )
+        raise ValueError(f"{type(encoder).__name__} has no `random_input`, which a graph of an encoder needs")
     facts = {name: getattr(encoder, name) for name in _ENCODER_FACTS if hasattr(encoder, name)}
 
     def draw(generator: torch.Generator) -> list[Tensor]:
@@ -187,7 +169,7 @@ def _dynamic_shapes(graph: Graph) -> dict[str, Any] | tuple[Any, ...]:
     return {"z": first, "state": tuple(states)} if states else (first,)
 
 
-def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., list[Tensor]]:
+def _write_onnx(graph: Graph, path: Path) -> Callable[..., list[Tensor]]:
     import onnx
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -198,18 +180,11 @@ def _write_onnx(graph: Graph, path: Path, opset: int | None) -> Callable[..., li
             input_names=list(graph.inputs),
             output_names=list(graph.axes)[len(graph.inputs) :],
             dynamic_shapes=_dynamic_shapes(graph),
-            opset_version=opset,
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     proto = program.model_proto
-    (written_opset,) = (entry.version for entry in proto.opset_import if entry.domain == "")
-    if opset not in (None, written_opset):
-        raise ValueError(
-            f"`opset` {opset}: torch {torch.__version__} writes these graphs in opset {written_opset}; choose another, "
-            "or leave it out"
-        )
     for key, value in (graph.metadata | {"cpc": __version__}).items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = f"cpc.{key}", json_text(value)
@@ -251,7 +226,4 @@ def _check(name: str, graph: Graph, run: Callable[..., list[Tensor]]) -> None:
         for actual, wanted in zip(run(*inputs), [expected] if isinstance(expected, Tensor) else expected, strict=True):
             difference = float((actual - wanted).abs().max()) if actual.shape == wanted.shape else math.inf
             if not difference <= TOLERANCE * max(1.0, float(wanted.abs().max())):  # `not <=` is also true for NaN
-                raise ValueError(
-                    f"{name} differs from the model: by {difference:.1e} on an input {tuple(inputs[0].shape)}; "
-                    "nothing is written"
-                )
+                raise ValueError(f"{name} differs from the model by {difference:.1e} on {tuple(inputs[0].shape)}")

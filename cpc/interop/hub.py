@@ -29,11 +29,6 @@ def fetch_model(model: str, revision: str | None = None) -> Path:
     Args:
         model: `ORG/NAME` or `ORG/NAME@REVISION`.
         revision: branch, tag or commit; the main branch if not given. The files of a commit never change.
-
-    Raises:
-        ValueError: if the extra is missing, the name is not a Hub name, there is no such model or revision, or the
-            repository holds no model of cpc.
-        ConnectionError: if the Hub cannot be reached and the cache does not hold the model.
     """
     named = _NAME.fullmatch(model)
     if named is None:

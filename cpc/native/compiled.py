@@ -132,9 +132,6 @@ class CFunction:
 
         Returns:
             Whether the function accepted all values.
-
-        Raises:
-            ValueError: if an argument is missing, or a tensor has another shape, dtype, device or order in memory.
         """
         if len(sizes) != len(self.sizes) or len(sizes) + len(numbers) != len(self._numbers):
             raise ValueError(f"{self.name} takes the numbers {', '.join(self._numbers)}; got {(*sizes, *numbers)}")

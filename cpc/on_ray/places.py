@@ -16,11 +16,7 @@ _SETTINGS = {  # settings that Ray reads when it is imported; the user's environ
 
 
 def import_ray() -> Any:
-    """Import the package `ray`.
-
-    Raises:
-        ValueError: if the package is not installed.
-    """
+    """Import the package `ray`."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
@@ -46,10 +42,6 @@ def reserved(
 
     Yields:
         For each place, the options of an actor that runs there.
-
-    Raises:
-        ValueError: if ray is missing or the cluster lacks resources.
-        ConnectionError: if no cluster answers at the address.
     """
     if num_places < 1:
         raise ValueError(f"`{option}`={num_places} must be at least 1")
@@ -65,17 +57,14 @@ def reserved(
         bundle = {"CPU": num_cpus, "GPU": num_gpus}
         required = {resource: num * num_places for resource, num in bundle.items()}
         needs = f"`{option}`={num_places} needs {_format(required, required)}, but the Ray cluster has"
-        advice = "request less, or name another cluster in RAY_ADDRESS"
         existing = ray.cluster_resources()
         if any(num > existing.get(resource, 0) for resource, num in required.items()):
-            raise ValueError(f"{needs} {_format(existing, required)}: {advice}")
+            raise ValueError(f"{needs} {_format(existing, required)}")
         group = placement_group([{resource: num for resource, num in bundle.items() if num}] * num_places, "PACK")
         try:
             if not group.wait(_WAIT_SECONDS):
                 free = _format(ray.available_resources(), required)
-                raise ValueError(
-                    f"{needs} {free} free, and {_format(bundle, required)} must be on one machine: {advice}"
-                )
+                raise ValueError(f"{needs} {free} free, and {_format(bundle, required)} must be on one machine")
             yield [
                 {
                     "num_cpus": num_cpus,

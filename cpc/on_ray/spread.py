@@ -80,8 +80,7 @@ class _Worker:
         if self._work is None:  # not in the constructor, whose exceptions Ray does not report clearly
             if not Path(self._folder).is_dir():
                 raise ValueError(
-                    f"{socket.gethostname()} has no folder {self._folder}: all machines of a Ray cluster must see the "
-                    "same files in the same places"
+                    f"{socket.gethostname()} has no folder {self._folder}: all machines must see the same files"
                 )
             os.chdir(self._folder)
             keep_freed_memory()

@@ -1,15 +1,11 @@
 """Charts of bounds and probes."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any, NamedTuple, SupportsFloat
 
 from cpc.bounds.bound import FULL_SOFTMAX, steps_of
 from cpc.pages.chart import Chart, Table, axis, curve, layout, number, with_spread
-from cpc.pages.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, step_colours
-
-DIRECTION_SYMBOLS = {"down": "triangle-down", "up": "triangle-up", "right": "triangle-right", "left": "triangle-left"}
-STRATEGY_MARKS = ((BLUE, "circle"), (VERMILION, "diamond"), (GREEN, "square"), (PURPLE, "cross"), (ORANGE, "star"))
+from cpc.pages.palette import GREY, step_colours
 
 
 class BoundLabels(NamedTuple):
@@ -116,73 +112,6 @@ def training_chart(records: list[dict[str, Any]]) -> Chart:
             margin_r=15 + 6 * max(map(len, names)),
         ),
         table=Table(["training step", *names, f"ceiling {labels.ceiling}"], rows),
-    )
-
-
-def step_chart(records: list[dict[str, Any]]) -> Chart:
-    """Plot the bound and the accuracy at the end of training by prediction step k; one record per strategy."""
-    traces, annotations, rows = [], [], []
-    predictions, labels = steps_of(records[0]), _bound_labels(records[0])
-    directions = list(dict.fromkeys(prediction.direction for prediction in predictions))
-    num_series, first = len(records) * len(directions), predictions[0].k
-    ticks = list(dict.fromkeys(prediction.k for prediction in predictions))
-    for index, (record, (colour, symbol)) in enumerate(zip(records, STRATEGY_MARKS, strict=False)):
-        strategy, bounds, ceilings = record["strategy"], record["mi_bound_nats"], record["mi_ceiling_nats"]
-        errors, shown = record["standard_error_nats"], escape(strategy)
-        accuracies = [None if accuracy is None else 100 * accuracy for accuracy in record["accuracy"]]
-        chances = [100 / n if n else None for n in record["num_candidates"]]
-        bound_words = with_spread(bounds, errors)
-        for order, direction in enumerate(directions):
-            columns = [column for column, prediction in enumerate(predictions) if prediction.direction == direction]
-            steps = [predictions[column].k for column in columns]
-            # Points are shifted sideways because the bounds of different strategies are often nearly equal.
-            shift = 0.2 * min(1, 3 / num_series) * (index * len(directions) + order - (num_series - 1) / 2)
-            points: dict[str, Any] = dict(
-                type="scatter", mode="markers", x=[k + shift for k in steps], customdata=steps
-            )
-            points |= dict(legendgroup=strategy, marker_color=colour, marker_size=8)
-            points |= dict(marker_symbol=symbol if len(directions) == 1 else DIRECTION_SYMBOLS[direction])
-            dashes = dict(line_dash="dash", legendgroup=strategy, showlegend=False)
-            series_name = f"{shown}, {direction}" if direction else shown
-            bound_hover = f"k = %{{customdata}}, {series_name}: %{{text}} nats (standard error)<extra></extra>"
-            accuracy_hover = f"k = %{{customdata}}, {series_name}: %{{y:.1f}} %<extra></extra>"
-            values: tuple[list[Any], ...] = (bounds, bound_words, errors, ceilings, accuracies, chances)
-            y, words, error, heights, rates, chance = ([each[column] for column in columns] for each in values)
-            bound_points = dict(points, y=y, text=words, error_y=dict(array=error, color=colour))
-            traces += [
-                dict(bound_points, name=f"{series_name}:<br>{escape(record['reading'])}", hovertemplate=bound_hover),
-                curve(steps, heights, f"ceiling {labels.ceiling}", colour, **dashes),
-                dict(points, name=series_name, y=rates, yaxis="y2", showlegend=False, hovertemplate=accuracy_hover),
-                curve(steps, chance, "chance 1/N", colour, yaxis="y2", **dashes),
-            ]
-        # The dashed lines of all strategies lie close together: only those of the last strategy are labelled.
-        annotations = [_annotation(first, ceilings[0], f"ceiling {labels.ceiling}", yanchor="top")]
-        annotations += [_annotation(first, chances[0], "chance 1/N", yanchor="bottom", yref="y2")]
-        cells = [bound_words, map(number, ceilings)]
-        cells += [[number(value, 2) for value in values] for values in (record["num_candidates"], accuracies, chances)]
-        names = [f"{strategy}, {prediction.words}" for prediction in predictions]
-        rows += [list(row) for row in zip(names, *cells, strict=True)]
-    header = [f"{labels.setting}, step", f"{labels.bound} (nats)", f"{labels.ceiling} (nats)", "N"]
-    header += ["accuracy (%)", "chance (%)"]
-    ahead = "rows of patches ahead" if directions[0] else "latents ahead"
-    return Chart(
-        title=f"{labels.bound} and accuracy by prediction step, after training",
-        caption=f"Split {records[0]['split']}, training step {records[0]['step']}. Whiskers: one standard error of "
-        f"{labels.bound}. Dashed lines: the ceiling {labels.ceiling} in the upper chart, the accuracy of "
-        "chance, 1/N, in the lower chart.",
-        alt=f"Two charts over the prediction step k: {labels.bound} in nats with its ceiling, accuracy with the "
-        "accuracy of chance. "
-        + "".join(f"{record['strategy']}: {record['reading']}. " for record in records)
-        + "; ".join(f"{name}: {bound} nats, {accuracy} %" for name, bound, _, _, accuracy, _ in rows),
-        traces=traces,
-        layout=layout(
-            600,
-            xaxis=axis(f"prediction step k ({ahead})", tickvals=ticks, anchor="y2"),
-            yaxis=axis(f"{labels.bound} (nats)", rangemode="tozero", domain=[0.54, 1]),
-            yaxis2=axis("accuracy (%)", rangemode="tozero", domain=[0, 0.46]),
-            annotations=_finite_annotations(annotations),
-        ),
-        table=Table(header, rows),
     )
 
 

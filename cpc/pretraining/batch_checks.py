@@ -20,9 +20,6 @@ def check_batches(
     """Check, without decoding data, that a step fits in memory and that every row of the batches has negatives.
 
     `strategies` are those of the held-out bound.
-
-    Raises:
-        ValueError: if a check fails. The message names the option.
     """
     _check_memory(modality, model, training, device)
     _check_training_rows(modality, model, training)

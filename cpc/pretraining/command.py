@@ -13,6 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import lightning.pytorch as pl
 import torch
 import yaml
 from jsonargparse import get_loader, set_loader
@@ -29,10 +30,11 @@ from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import CompileMode, Pretraining
 from cpc.pretraining.progress import Progress
+from cpc.pretraining.ranks import RankError, end_with_agent, must_start_ranks, reason_to_show, start_ranks
 from cpc.pretraining.run import Run
 from cpc.pretraining.run_folder import STOP_SIGNALS, RunFolder, how_to_continue
 from cpc.pretraining.run_lock import lock_run
-from cpc.pretraining.trainer import make_trainer
+from cpc.pretraining.trainer import NOT_OFFERED, make_trainer
 from cpc.pretraining.transfer import start_from
 from cpc.probes.online import OnlineProbe
 from cpc.probes.tracker import Tracker
@@ -64,7 +66,7 @@ class PretrainCommand(LightningCLI):
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of the trainer, the model, and any `cpc.data.Modality`."""
-        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.add_class_arguments(pl.Trainer, "trainer", instantiate=False, skip=NOT_OFFERED, fail_untyped=False)
         parser.add_lightning_class_args(Pretraining, "model")
         parser.add_argument("--data", type=Modality, help="the training data, such as cpc.data.Audio")
 
@@ -109,9 +111,10 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
         ValueError: before training, if options contradict each other (the message names them), or another process
             trains in the run's folder.
         KeyboardInterrupt: after Ctrl-C; the first Ctrl-C finishes the step and saves.
-        RankError: with several ranks, on every rank, with the error of the rank that failed.
+        RankError: if one of several ranks fails.
         SystemExit: after SIGTERM or SIGHUP, which finish the step and save, with the exit status 128 + signal number.
     """
+    end_with_agent()
     torch.set_flush_denormal(True)  # called before the first computation, so that every thread inherits the setting
     command = parse(arguments)
     config, trainer = command.config, command.trainer
@@ -121,6 +124,9 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
     if config.run_dir is None:
         raise ValueError("--run_dir must name the run's folder")
     run_dir = Path(config.run_dir)
+    if must_start_ranks(trainer):
+        start_ranks(trainer.num_devices, trainer.num_nodes, run_dir)
+        return Run(run_dir)
     with lock_run(run_dir) if trainer.is_global_zero else nullcontext():
         checkpoint, first_step = _checkpoint_to_continue(run_dir, config.ckpt_path, command.model)
         # Only rank 0 checks, since other ranks may already see the folder that rank 0 has just made.
@@ -133,10 +139,7 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
 def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first_step: int) -> None:
     config, trainer = command.config, command.trainer
     if first_step > trainer.max_steps:
-        raise ValueError(
-            f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}: raise "
-            "trainer.max_steps to go on, or start a shorter run with another --run_dir"
-        )
+        raise ValueError(f"{checkpoint} is of step {first_step}, beyond trainer.max_steps={trainer.max_steps}")
     if first_step == trainer.max_steps:
         print(f"{checkpoint} is of step {first_step}, the last: raise --trainer.max_steps to go on", file=sys.stderr)
         return
@@ -156,7 +159,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
         init_trained_on=init_trained_on,
         seeds={"seed_everything": config.seed_everything, "model.seed": command.model.seed},
     )
-    trainer.callbacks += [*([Progress()] if config.trainer.enable_progress_bar else []), Tracker(), folder]
+    trainer.callbacks += [*([] if config.trainer.enable_progress_bar is False else [Progress()]), Tracker(), folder]
     if config.trainer.logger is None or config.trainer.logger is True:
         purge_step = None if checkpoint is None else first_step + 1  # drops logs of later steps
         trainer.logger = TensorBoardLogger(run_dir, name="tensorboard", version="", purge_step=purge_step)
@@ -164,7 +167,7 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
     try:
         with _known_warnings_ignored():
             tasks = [probe.task for probe in trainer.callbacks if isinstance(probe, OnlineProbe)]
-            data = PretrainingData(command.datamodule, folder.ranks, tasks)
+            data = PretrainingData(command.datamodule, tasks)
             trainer.fit(command.model, data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
         if isinstance(error.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into SystemExit
@@ -181,17 +184,17 @@ def _fit(command: PretrainCommand, run_dir: Path, checkpoint: Path | None, first
                 f"a loader worker ended: {worker_error}; was it killed, or is memory short? Lower `num_workers` or "
                 f"`batch_size`; {how_to_continue(run_dir)}"
             )
-        if (shared_error := folder.shared_error(error)) is not None:
-            raise shared_error from error
+        if trainer.world_size > 1 and folder.has_started and (reason := reason_to_show(error)):
+            advice = how_to_continue(run_dir)
+            raise RankError(reason if advice in reason else f"{reason}; {advice}") from error
         raise error
     finally:
-        folder.ranks.disconnect()
         for number, handler in former_handlers.items():
             if handler is not None:  # None: a handler that was not set from Python, and was not replaced
                 signal.signal(number, handler)
     if folder.stopped_by is not None:
         if not trainer.is_global_zero:
-            raise SystemExit(0)  # if another rank fails, Lightning kills rank 0 before it prints its message
+            raise SystemExit(0)  # so that the run ends with the status of rank 0
         if folder.stopped_by == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + folder.stopped_by)
@@ -295,7 +298,7 @@ def typed_option(name: str) -> str:
         return f"--model.{part}.init_args.{argument}"
     if name in RunOptions.__annotations__ or name.startswith(("model.", "data.", "trainer.")):
         return f"--{name}"
-    return f"--trainer.{name}" if name in signature(make_trainer).parameters else f"--data.{name}"
+    return f"--trainer.{name}" if name in signature(pl.Trainer).parameters else f"--data.{name}"
 
 
 def _load_checked(text: str) -> Any:

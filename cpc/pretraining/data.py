@@ -18,7 +18,6 @@ from cpc.data.store.contents import say
 from cpc.data.streams.stream import check_same_batches
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
-from cpc.pretraining.ranks import Ranks
 
 
 class PretrainingData(pl.LightningDataModule):
@@ -26,7 +25,6 @@ class PretrainingData(pl.LightningDataModule):
 
     Args:
         modality: the source and its options, the `data` section of a config.
-        ranks: connections between the ranks, opened before the corpus.
         tasks: tasks of online probes.
 
     Raises:
@@ -41,33 +39,24 @@ class PretrainingData(pl.LightningDataModule):
     training: Training
     held_out: HeldOutBatches
 
-    def __init__(self, modality: Modality, ranks: Ranks, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, modality: Modality, tasks: Sequence[str] = ()) -> None:
         super().__init__()
         if modality.train_split == modality.eval_split:
-            raise ValueError(
-                f"`train_split` and `eval_split` are both {modality.train_split!r}, but a bound on training "
-                "data can exceed the truth: hold out a part"
-            )
+            raise ValueError(f"`train_split` and `eval_split` are both {modality.train_split!r}: hold out a part")
         try:
             json_text(modality.saved_settings)
         except (TypeError, ValueError) as error:
             raise ValueError(f"an option of data cannot be saved with the model as JSON: {error}") from error
         self.modality = modality
-        self.ranks = ranks
         self.tasks = tasks
         self.corpus: Any = None
         self._held_out_files: dict[str, Any] = {}
 
     def setup(self, stage: str) -> None:
-        """Open the corpus, check that data, model and strategies fit together, decode, and standardise the encoder.
-
-        Raises:
-            ValueError: if they do not fit. The message names the option.
-        """
+        """Open the corpus, check that data, model and strategies fit together, decode, and standardise the encoder."""
         if self.corpus is not None:
             return
         trainer, modality = self.trainer, self.modality
-        self.ranks.connect(trainer)
         module: Any = trainer.lightning_module
         model: CPC = module.model
         modality.check(model)
@@ -112,11 +101,7 @@ class PretrainingData(pl.LightningDataModule):
         return self.modality.initialisation_batch(self.corpus)
 
     def class_names(self, task: str) -> list[str]:
-        """Return the classes of an online probe.
-
-        Raises:
-            ValueError: if the data have no classes for the task. The message names the option.
-        """
+        """Return the classes of an online probe."""
         return self.modality.class_names(self.corpus, task)
 
     def is_group_task(self, task: str) -> bool:
@@ -129,11 +114,7 @@ class PretrainingData(pl.LightningDataModule):
         return {"fingerprint": fingerprint | {f"held-out {name}": each for name, each in self._held_out_files.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check that the data are those of the checkpoint; Lightning would hide an error of the loader.
-
-        Raises:
-            ValueError: if the data differ. The message names the differences.
-        """
+        """Check that the data are those of the checkpoint; Lightning would hide an error of the loader."""
         check_same_batches(state_dict["fingerprint"], self.state_dict()["fingerprint"])
 
 

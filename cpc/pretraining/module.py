@@ -85,11 +85,7 @@ class Pretraining(pl.LightningModule):
         super().__init__()
         self.model = CPC(encoder, context, predictor, loss)
         if self.model.loss_part.has_sparse_gradients:
-            raise ValueError(
-                f"model.loss has a table with has_sparse_gradients=True, which optimiser={optimiser!r} does not "
-                "support (the gradients of a table that is tied to the encoder are always dense): leave "
-                "has_sparse_gradients out"
-            )
+            raise ValueError(f"optimiser={optimiser!r} does not support a table with has_sparse_gradients=True")
         _freeze(self.model, frozen)
         self._architecture = describe(self.model)  # before the data complete its settings
         self.optimiser = optimiser
@@ -128,8 +124,7 @@ class Pretraining(pl.LightningModule):
         """
         if self.num_chunks > 1 and self.data.is_continuous:
             raise ValueError(
-                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}, whose contexts continue "
-                "from batch to batch: lower `batch_size` instead"
+                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}: lower `batch_size`"
             )
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
@@ -299,24 +294,16 @@ class Pretraining(pl.LightningModule):
             raise ValueError("this checkpoint was not written by this version of cpc pretrain")
         mismatches = list(differences(without_removed(state["architecture"]), self._architecture))
         if mismatches:
-            raise ValueError(
-                f"the models of checkpoint and config differ: {'; '.join(mismatches)}; continue with the config.yaml "
-                "of the checkpoint's run folder"
-            )
+            raise ValueError(f"the models of checkpoint and config differ: {'; '.join(mismatches)}")
         if state["num_workers"] != self.data.num_workers:
-            raise ValueError(
-                f"`num_workers` is {self.data.num_workers}, but was {state['num_workers']} when the checkpoint was "
-                "saved. The position in the data can only be found with the same number: restore it"
-            )
+            raise ValueError(f"`num_workers` is {self.data.num_workers}, but was {state['num_workers']}: restore it")
         # The model is converted before loading. Lightning converts it only afterwards, and float64 weights would be
         # loaded as float32.
         self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
             raise ValueError(
-                f"the number of devices (trainer.devices, trainer.num_nodes) is {num_ranks}, but was "
-                f"{len(state['ranks'])} when the checkpoint was saved. Contexts that continue from batch to batch "
-                "belong to a device: restore the number"
+                f"{num_ranks} devices cannot continue contexts of {len(state['ranks'])}: restore `trainer.devices`"
             )
         changes = list(differences(state["settings"], self._settings(), name=""))
         self._settings_changed = bool(changes)
@@ -406,11 +393,7 @@ class Pretraining(pl.LightningModule):
 
 
 def _freeze(model: CPC, names: tuple[str, ...]) -> None:
-    """Freeze the weights of these parts.
-
-    Raises:
-        ValueError: if a part is unknown, or no weight is left to train. The message names the part.
-    """
+    """Freeze the weights of these parts."""
     for name in names:
         part = dict(model.named_modules()).get(name) if name else None  # without a name: the model
         if part is None:

@@ -1,220 +1,115 @@
-"""Propagation of a rank's failure to all other ranks, within seconds and with its error message.
+"""The ranks of this machine, which torchrun's agent starts, watches and ends."""
 
-If a rank fails, a collective of the other ranks reports only "connection closed by peer". If its machine is gone or its
-process is stopped, the collective waits for half an hour. So every rank keeps a connection to rank 0. Over this
-connection the rank sends a heartbeat once a second, and its error message if it fails. Rank 0 forwards the message to
-all other ranks.
-"""
-
-import hmac
-import json
+import ctypes
+import logging
 import os
 import secrets
-import socket
-import subprocess
+import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
-from multiprocessing.connection import wait
-from typing import NamedTuple
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import lightning.pytorch as pl
-import torch.distributed as dist
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from cpc.data.store.atomic import json_text
+import __main__
+from cpc.pretraining.run_folder import LOST, how_to_continue, is_connection_lost
 
-_BEAT_SECONDS = 1.0
-_MAX_MISSED_BEATS = 20  # a thread sends heartbeats, so that steps may take any time
-_GRACE_SECONDS = 6.0  # time for the main thread to leave its collective; all ranks end within 30 s
-_CAUSE_SECONDS = 2.0  # the error of a collective may arrive before the message that explains it
-_START_SECONDS = 60.0
-_BEAT, _END = b"\n", b"end\n"
+_CAUSE_SECONDS = 2.0  # torchrun's agent looks ten times a second which rank ended first
 
 
 class RankError(OSError):
     """An error that names the rank that failed, its message, and how to continue."""
 
 
-class Failure(NamedTuple):
-    """The first failure of a run.
-
-    Attributes:
-        rank: the rank that failed.
-        event: event of `events.jsonl`.
-        message: error message of the rank.
-    """
-
-    rank: int
-    event: str
-    message: str
+def must_start_ranks(trainer: pl.Trainer) -> bool:
+    """Return whether this process must start the ranks, because no launcher has started it as one of them."""
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
 
 
-class Ranks:
-    """The connections between this rank and the other ranks; a single process has none.
+def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
+    """Run this program again in every rank of this machine, and wait until all ranks have ended.
+
+    If a rank fails, the agent sends SIGTERM to the others, and SIGKILL after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds, 30
+    by default. A stop signal is passed on as SIGTERM, with the same time to save.
 
     Args:
-        on_stuck: called from another thread with the trainer and the failure of another rank, before this process
-            exits because its main thread is stuck in a collective.
+        num_ranks: ranks on each machine.
+        num_nodes: machines. With several, MASTER_ADDR, MASTER_PORT and NODE_RANK say where the ranks meet.
+        run_dir: the run's folder.
     """
+    rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
+    if num_nodes > 1:
+        if not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
+            names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
+            raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
+        endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        node = {"rank": int(os.environ["NODE_RANK"])}
+        rendezvous = {"rdzv_backend": "static", "rdzv_endpoint": endpoint, "rdzv_configs": node}
+    nodes = {"min_nodes": num_nodes, "max_nodes": num_nodes, "nproc_per_node": num_ranks, "max_restarts": 0}
+    config = LaunchConfig(**nodes, **rendezvous, run_id=secrets.token_hex(8), signals_to_handle="SIGQUIT")
+    is_module = getattr(__main__, "__spec__", None) is not None
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    program = ["-m", __main__.__spec__.name] if is_module else [str(Path(sys.argv[0]).absolute())]
+    stop_signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    stopped_by = 0
 
-    def __init__(self, on_stuck: Callable[[pl.Trainer, Failure], None]) -> None:
-        self.rank, self.num_ranks = 0, 1
-        self._on_stuck = on_stuck
-        self._failure: Failure | None = None
-        self._children: list[subprocess.Popen] = []  # processes of other ranks that this process started
-        self._thread: threading.Thread | None = None
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal stopped_by
+        stopped_by = number
+        for each in stop_signals:  # a scheduler may send its signal twice
+            signal.signal(each, signal.SIG_IGN)
+        raise SignalException("stopped", signal.SIGTERM)
 
-    def connect(self, trainer: pl.Trainer) -> None:
-        """Open the connections and watch them; every rank calls this at the same time.
-
-        Args:
-            trainer: the trainer, with a process group.
-
-        Raises:
-            OSError: if rank 0 cannot be reached.
-        """
-        if trainer.world_size == 1:
-            return
-        self.rank, self.num_ranks, self._trainer = trainer.global_rank, trainer.world_size, trainer
-        self._has_received, self._main_has_ended, self._leaving = (threading.Event() for _ in range(3))
-        self._own_failure: Failure | None = None
-        self._sockets = self._accept_all() if self.rank == 0 else self._connect_to_rank_0()
-        if isinstance(trainer.strategy.launcher, _SubprocessScriptLauncher):
-            # Lightning's observer kills rank 0 as soon as a process of this list fails, before rank 0 prints the cause.
-            self._children = list(trainer.strategy.launcher.procs)
-            trainer.strategy.launcher.procs.clear()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="ranks")
-        self._thread.start()
-
-    def first_failure(self, own: Failure) -> Failure:
-        """Send the failure of this rank to the others, unless another rank failed before.
-
-        Returns:
-            The first failure, which caused the later ones.
-        """
-        if self._thread is None:
-            return own
-        self._main_has_ended.set()
-        if not self._has_received.wait(_CAUSE_SECONDS):
-            self._own_failure = own
-            self._leaving.set()
-            self._thread.join()
-        return self._failure or own
-
-    def disconnect(self) -> None:
-        """Close the connections. Unless `first_failure` was called, other ranks take this for an end without error."""
-        if self._thread is not None:
-            self._main_has_ended.set()
-            self._leaving.set()
-            self._thread.join()
-
-    def _accept_all(self) -> dict[int, socket.socket]:
-        family = socket.getaddrinfo(os.environ["MASTER_ADDR"], None)[0][0]
-        secret = secrets.token_hex(16)
-        with socket.create_server(("", 0), family=family, backlog=self.num_ranks) as server:
-            dist.broadcast_object_list([server.getsockname()[1], secret])
-            server.settimeout(_START_SECONDS)
-            sockets: dict[int, socket.socket] = {}
-            while len(sockets) < self.num_ranks - 1:
-                connection, _ = server.accept()
-                connection.settimeout(_GRACE_SECONDS)
-                try:
-                    received, _, rank = connection.makefile("rb").readline(64).decode().strip().partition(" ")
-                    if not hmac.compare_digest(received, secret):
-                        raise ValueError("wrong secret")
-                    sockets[int(rank)] = connection
-                except (OSError, ValueError, TypeError):
-                    connection.close()
-            return sockets
-
-    def _connect_to_rank_0(self) -> dict[int, socket.socket]:
-        port_and_secret = [None, None]
-        dist.broadcast_object_list(port_and_secret)
-        port, secret = port_and_secret
-        connection = socket.create_connection((os.environ["MASTER_ADDR"], port), timeout=_START_SECONDS)
-        connection.settimeout(_GRACE_SECONDS)
-        connection.sendall(f"{secret} {self.rank}\n".encode())
-        return {0: connection}
-
-    def _watch(self) -> None:
-        """Run the watching thread. No other thread reads or writes the sockets."""
-        self._failure = self._receive_failure()
-        if self._failure is None:
-            self._send(_END if self._own_failure is None else _encode(self._own_failure))
-            self._wait_for_receivers()
-            return
-        self._has_received.set()
-        self._send(_encode(self._failure))
-        for connection in self._sockets.values():
-            connection.close()
-        if not self._main_has_ended.wait(_GRACE_SECONDS):
-            self._on_stuck(self._trainer, self._failure)
-            sys.stderr.flush()
-            for process in self._children:  # so that a stopped process does not stay for ever
-                process.kill()
-            os._exit(2)
-
-    def _receive_failure(self) -> Failure | None:
-        """Wait for the failure or loss of another rank, and return it; None if this rank leaves first."""
-        num_missed = dict.fromkeys(self._sockets, 0)
-        buffers = dict.fromkeys(self._sockets, b"")
-        next_beat = time.monotonic()
-        while not self._leaving.is_set():
-            for rank, connection in self._readable(0.2):
-                received = _receive(connection)
-                if not received:
-                    return Failure(
-                        rank, "failed", "its process ended without a message: was it killed, or out of memory?"
-                    )
-                num_missed[rank] = 0
-                *messages, buffers[rank] = (buffers[rank] + received).split(b"\n")
-                for message in filter(None, messages):
-                    if message + b"\n" != _END:
-                        return Failure(*json.loads(message))
-                    self._sockets.pop(rank).close()
-            if time.monotonic() < next_beat:
-                continue
-            # Missed beats are counted instead of seconds. So a run that is paused by Ctrl-Z and continued by fg goes
-            # on.
-            next_beat = time.monotonic() + _BEAT_SECONDS
-            self._send(_BEAT)
-            for rank in self._sockets:
-                num_missed[rank] += 1
-                if num_missed[rank] > _MAX_MISSED_BEATS:
-                    text = f"no sign of life for {_MAX_MISSED_BEATS} s: is its machine or network down?"
-                    return Failure(rank, "failed", text)
-        return None
-
-    def _readable(self, seconds: float) -> list[tuple[int, socket.socket]]:
-        ready = wait(list(self._sockets.values()), seconds)
-        return [(rank, connection) for rank, connection in self._sockets.items() if connection in ready]
-
-    def _send(self, message: bytes) -> None:
-        for connection in self._sockets.values():
-            try:
-                connection.sendall(message)
-            except OSError:  # the next read from the socket shows the cause
-                continue
-
-    def _wait_for_receivers(self) -> None:
-        """Wait until the other ranks have read a failure and closed their sockets, before collectives break."""
-        until = time.monotonic() + (_GRACE_SECONDS if self._own_failure else 0)
-        while self._sockets and time.monotonic() < until:
-            for rank, connection in self._readable(0.2):
-                if not _receive(connection):
-                    self._sockets.pop(rank).close()
-        for connection in self._sockets.values():
-            connection.close()
-
-
-def _encode(failure: Failure) -> bytes:
-    return json_text(failure).encode() + b"\n"
-
-
-def _receive(connection: socket.socket) -> bytes:
+    for number, former in stop_signals.items():
+        if former != signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
-        return connection.recv(65536)
-    except OSError:
-        return b""
+        elastic_launch(config, sys.executable)(*program, *sys.argv[1:])
+    except SignalException:
+        _leave(128 + stopped_by)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if 128 < failure.exitcode:
+            _leave(failure.exitcode)
+        raise RankError(f"rank {rank} of {num_ranks * num_nodes}: {_cause(failure, run_dir)}") from None
+    finally:
+        for number, former in stop_signals.items():
+            signal.signal(number, former or signal.SIG_DFL)
+
+
+def _leave(code: int) -> None:
+    if code == 128 + signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(code)
+
+
+def _cause(failure: ProcessFailure, run_dir: Path) -> str:
+    if failure.exitcode < 0:
+        name = failure.signal_name()
+        return f"ended by {name} (was it killed, or is memory short?); {how_to_continue(run_dir)}"
+    if Path(failure.error_file).is_file():  # `cpc.cli` has written it
+        return str(failure.message).removeprefix("cpc: error: ")
+    return f"ended with status {failure.exitcode}; its error is printed above; {how_to_continue(run_dir)}"
+
+
+def end_with_agent() -> None:
+    """Let Linux send SIGTERM to this rank when torchrun's agent dies, even by SIGKILL; ranks are of another session."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+
+
+def reason_to_show(error: Exception) -> str | None:
+    """Return the message of an error that needs no traceback; None for other errors.
+
+    A rank that has lost another rank waits, so that the other rank ends first and torchrun's agent reports its error.
+    """
+    if is_connection_lost(error):
+        time.sleep(_CAUSE_SECONDS)
+        return f"{LOST}: {str(error).splitlines()[0]}"
+    return str(error) if isinstance(error, (ValueError, OSError, FloatingPointError)) else None

@@ -15,6 +15,7 @@ run_dir/
 
 import math
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -36,10 +37,10 @@ from cpc.data.store.fingerprints import describe_copies, merged
 from cpc.data.store.records import append_record, drop_records_after
 from cpc.losses.engine import rounding_of
 from cpc.pretraining.module import Pretraining
-from cpc.pretraining.ranks import Failure, RankError, Ranks
 from cpc.probes.tracker import Tracker, event_record
 
 _HEALTH_NAMES = ("windows_per_second", "learning_rate", "gradient_norm", "gradient_norm_max")  # logged next to z and c
+LOST = "the connection to another rank is lost"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, a scheduler, a closed terminal
 
 
@@ -94,9 +95,6 @@ class RunFolder(Checkpoint):
         self.best_bound_nats = -math.inf
         self.stopped_by: int | None = None  # the stop signal of any rank
         self._stop_signal = 0  # the stop signal of this rank
-        self.ranks = Ranks(on_stuck=self._report_stuck)
-        self._failure: Failure | None = None  # the first failure of any rank
-        self._failure_is_own = True
         self._last_step = -1
         self._held_out_protocol: dict[str, Any] = {}
         self._trained_on: dict[str, Any] = {}
@@ -197,24 +195,10 @@ class RunFolder(Checkpoint):
         events = {(KeyboardInterrupt, SIGTERMException): "interrupted", FloatingPointError: "not_finite"}
         event = next((name for kinds, name in events.items() if isinstance(exception, kinds)), "failed")
         message = f"{type(exception).__name__}: {exception}" if str(exception) else ""
-        own = Failure(self.ranks.rank, event, message)
-        self._failure = self.ranks.first_failure(own)
-        self._failure_is_own = self._failure is own
+        if trainer.world_size > 1 and is_connection_lost(exception):
+            message = LOST
         with suppress(OSError):  # if the disk is full, the first error must be shown
-            self._record_failure(trainer, self._failure)
-
-    def shared_error(self, error: Exception) -> RankError | None:
-        """Return the error that every rank raises instead of its own error; None to raise the rank's own error.
-
-        Args:
-            error: the error of this rank.
-        """
-        if self._failure is None or self.ranks.num_ranks == 1:
-            return None
-        is_expected = isinstance(error, (ValueError, OSError, FloatingPointError))  # other errors need their traceback
-        if self._failure_is_own and not (is_expected and self._has_started):
-            return None
-        return self._rank_error(self._failure)
+            self._record_event(trainer, event, message)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record how the run ended, and print how to continue after a stop signal."""
@@ -285,28 +269,12 @@ class RunFolder(Checkpoint):
             append_record(self.folder / "health.jsonl", record)
 
     @property
-    def _has_started(self) -> bool:
+    def has_started(self) -> bool:
         """Whether training has started. Only then are events recorded, since the folder may hold another run."""
         return self._last_step >= 0
 
-    def _rank_error(self, failure: Failure) -> RankError:
-        advice = how_to_continue(self.folder) if self._has_started else ""
-        message = failure.message or failure.event
-        advice = f"; {advice}" if advice and advice not in message else ""
-        return RankError(f"rank {failure.rank} of {self.ranks.num_ranks}: {message}{advice}")
-
-    def _report_stuck(self, trainer: pl.Trainer, failure: Failure) -> None:
-        """Record and print a failure, in another thread than the stuck main thread, before the process exits."""
-        with suppress(OSError):
-            self._record_failure(trainer, failure)
-        print(f"\ncpc: error: {self._rank_error(failure)}", file=sys.stderr)  # a new line after the progress bar
-
-    def _record_failure(self, trainer: pl.Trainer, failure: Failure) -> None:
-        prefix = f"rank {failure.rank}: " if self.ranks.num_ranks > 1 else ""
-        self._record_event(trainer, failure.event, prefix + failure.message if failure.message else "")
-
     def _record_event(self, trainer: pl.Trainer, event: str, message: str = "") -> None:
-        if trainer.is_global_zero and self._has_started:
+        if trainer.is_global_zero and self.has_started:
             append_record(self.folder / "events.jsonl", event_record(trainer.global_step, event, message))
 
     def _log(self, trainer: pl.Trainer, metrics: dict[str, float], step: int) -> None:
@@ -344,6 +312,11 @@ class RunFolder(Checkpoint):
             if self._trained_on:
                 provenance["trained_on"] = self._trained_on
             save_pretrained(module.model, self.folder / "model", provenance=provenance)
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Return whether a collective failed because another rank has ended or does not answer."""
+    return isinstance(error, RuntimeError) and re.search("(?i)gloo|nccl|timed out|connection", str(error)) is not None
 
 
 def step_of(checkpoint: Path) -> int:

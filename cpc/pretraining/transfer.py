@@ -24,9 +24,6 @@ def start_from(model: CPC, folder: str | Path) -> None:
     Args:
         model: the new model.
         folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.interop.hub`).
-
-    Raises:
-        ValueError: if there is no such model, its encoder does not fit, or it predicts classes.
     """
     if model.loss_part.predicts == "classes":
         raise ValueError(

@@ -39,7 +39,7 @@ def quickstart(
             name.
         corpus: folder of the corpus, made if it does not exist. If not given: data/quickstart_speech,
             data/embedded_images, data/embedded_signals or data/embedded_prose.
-        steps: optimiser steps; if not given, chosen by the speed of this machine.
+        steps: optimiser steps; those of the recipe if not given.
         seed: seed of the model, the batches and the corpus.
         device: auto (the GPU if there is one), cpu, cuda or cuda:N.
 

@@ -1,4 +1,4 @@
-"""The quickstart: make a corpus, pretrain for a given time, measure the bound, probe, write a report."""
+"""The quickstart: make a corpus, pretrain, measure the bound, probe, write a report."""
 
 import importlib
 from functools import partial
@@ -13,14 +13,12 @@ from cpc.data.store.atomic import write_json
 from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
 from cpc.pages.chart import Chart
-from cpc.pretraining.command import parse
 from cpc.pretraining.pretrain import pretrain
 from cpc.probes import report as probes
 from cpc.probes.record import add_seconds
 from cpc.probes.store import Extraction
 from cpc.quickstart.page import bound_charts, write_page
-from cpc.quickstart.recipe import Config, Recipe, Run, Study
-from cpc.quickstart.time_budget import Precision, StepTimes, measure_step_times
+from cpc.quickstart.recipe import Recipe, Run, Study
 
 
 def quickstart(
@@ -33,12 +31,12 @@ def quickstart(
         out: a new folder.
         corpus: folder of the corpus; made if it does not exist.
         seed: seed of the corpus, the models and the batches.
-        steps: optimiser steps of each model; None: as many as this machine runs in the seconds of the study.
+        steps: optimiser steps of each model; None: those of the study.
         device: auto (the GPU if there is one), cpu, cuda or cuda:N.
 
     Returns:
         The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
-        `TASK_interval`; the bound and the step times of each study, under `runs`; and the seconds of each stage.
+        `TASK_interval`; the bound of each study, under `runs`; and the seconds of each stage.
 
     Raises:
         ValueError: if `out` already holds a quickstart, an extra is not installed, or the device cannot be used.
@@ -55,22 +53,18 @@ def quickstart(
     run_figures: dict[str, list[Chart]] = {}
     for name, study in recipe.studies.items():
         run = Run(out / name, sources[name], device, seed)
-        own: dict[str, Any] = {}
         with stage("pretrain"):
-            step_times, num_steps = _pretrain(name, study, run, steps)
+            trained = _pretrain(name, study, run, steps or study.num_steps)
         with stage("bound"):
             bounds = evaluate(run.folder, run.source, device=device, **study.evaluation)["bounds"]
         if study.tasks:
             with stage("probes"):
-                shared, own = _probe(recipe, study, run, bounds, step_times.precision)
-            report |= shared
-        run_figures[name] = [*bound_charts(read_records(run.folder / "bound.jsonl"))]
-        if study.figures is not None:
-            with stage("pictures"):
-                run_figures[name] += study.figures(run)
+                report |= _probe(recipe, study, run, bounds)
+        run_figures[name] = bound_charts(read_records(run.folder / "bound.jsonl"))
         trained_with = {key: bounds[0][key] for key in ("steps", "directions", "mi_bound_nats", "mi_ceiling_nats")}
         trained_with |= {"negatives": bounds[0]["strategy"], "reading": bounds[0]["reading"], "bounds": bounds}
-        report["runs"][name] = own | {"num_train_steps": num_steps, **step_times.record(), **trained_with}
+        trained_with |= {"perplexity": bounds[0].get("perplexity")}  # None: not of text
+        report["runs"][name] = trained | trained_with
     report["seconds"] = dict(seconds)
     write_json(report, out / "report.json")
     with stage("page"):
@@ -87,10 +81,7 @@ def _require_new(out: Path, recipe: Recipe) -> None:
         raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
     unfinished = [str(out / name) for name in recipe.studies if (out / name).exists()]
     if unfinished:
-        raise ValueError(
-            f"{out} holds an unfinished quickstart, which cannot be continued: remove {', '.join(unfinished)} to "
-            "begin again, or name another folder with --out"
-        )
+        raise ValueError(f"{out} holds an unfinished quickstart: remove {', '.join(unfinished)} to begin again")
 
 
 def _require_extras(recipe: Recipe) -> None:
@@ -103,30 +94,21 @@ def _require_extras(recipe: Recipe) -> None:
             ) from error
 
 
-def _pretrain(name: str, study: Study, run: Run, steps: int | None) -> tuple[StepTimes, int]:
-    """Time the training steps, then train for `steps` or for as many as fit in the seconds of the study."""
+def _pretrain(name: str, study: Study, run: Run, num_steps: int) -> dict[str, Any]:
+    """Train for `num_steps`, in bfloat16 on a GPU and in float32 elsewhere; return the steps and the precision."""
     accelerator, _, index = run.device.partition(":")
-
-    def config(precision: Precision, num_steps: int) -> Config:
-        trainer = {"max_steps": num_steps, "precision": precision.trainer, "gradient_clip_val": 1.0}
-        trainer |= {"accelerator": accelerator, "devices": [int(index)] if index else 1}
-        own = {"seed_everything": run.seed, "run_dir": str(run.folder), "trainer": trainer}
-        return study.config(run.source, run.seed, precision) | own
-
-    step_times = measure_step_times(
-        lambda precision: parse(config(precision, 1)).model.model, study.noise(), study.precisions, run.device
-    )
-    num_steps = steps or step_times.num_steps(study.seconds, study.most_steps)
-    print(f"pretraining on {name}: {num_steps} steps in {step_times}", flush=True)
-    pretrain(config(step_times.precision, num_steps))
-    return step_times, num_steps
+    precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    trainer = {"max_steps": num_steps, "precision": precision, "gradient_clip_val": 1.0}
+    trainer |= {"accelerator": accelerator, "devices": [int(index)] if index else 1}
+    print(f"pretraining on {name}: {num_steps} steps in {precision}", flush=True)
+    own = {"seed_everything": run.seed, "run_dir": str(run.folder), "trainer": trainer}
+    pretrain(study.config(run.source, run.seed) | own)
+    return {"num_train_steps": num_steps, "precision": precision}
 
 
-def _probe(
-    recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]], precision: Precision
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of report.json for every task of a study, and further entries of the run's record."""
-    extraction = Extraction(device=run.device, precision=precision.probes)
+def _probe(recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the entries of report.json for every task of a study."""
+    extraction = Extraction(device=run.device, precision="bfloat16" if run.device.startswith("cuda") else "float32")
     tasks = tuple(study.tasks.values())
     probed = probes.probe(run.folder, run.source, tasks, held_out=bounds, extraction=extraction, **study.probe)
     shared: dict[str, Any] = {}
@@ -136,4 +118,4 @@ def _probe(
         shared[name] = {key: round(result["accuracy_percent"], 2) for key, result in shown.items()}
         shared[f"{name}_interval"] = {key: result["accuracy_interval_percent"] for key, result in shown.items()}
         shared[f"{name}_num_steps"] = {"supervised": results["supervised"]["num_network_steps"]}
-    return shared, study.record(probed)
+    return shared

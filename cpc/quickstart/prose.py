@@ -1,25 +1,18 @@
 """The text quickstart: a small language model of English prose, evaluated by perplexity and H - L."""
 
-import math
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cpc.data.batch import Batch
 from cpc.data.store.atomic import write_atomically
 from cpc.data.synthetic.prose import sentences
 from cpc.data.text.lines import EMBEDDED
-from cpc.pages.chart import Chart, Table, axis, layout, number
-from cpc.pages.palette import BLUE
-from cpc.quickstart.recipe import ACCURACY, Config, Recipe, Study, part, pretraining
-from cpc.quickstart.time_budget import FLOAT32, Precision
+from cpc.quickstart.recipe import Config, Recipe, Study, part, pretraining
 
 NUM_TOKENS, DIM = 1000, 100
 BATCH_SIZE, CHUNK_TOKENS = 16, 20
 RECIPE_CHOSEN_ON = (
     "The recipe is that of configs/text/cpu_small.yaml, whose expected perplexity is measured on the valid split; the "
-    "first chart shows the test split."
+    "perplexity of this page is that of the test split."
 )
 HEADING = """<h1>cpc quickstart: what a small language model learnt</h1>
 <p>The quality of predictions of the next word of held-out text, with and without a context; and the information that
@@ -28,8 +21,8 @@ contexts hold about the next word, during training and at its end.</p>
 HOW_TO_READ = """<p><b>H - L.</b> <i>L</i> is the cross-entropy of the full softmax over all tokens, on a whole split,
 and <i>H</i> the entropy of the split's own token frequencies, the lowest cross-entropy of any model without a context.
 H - L is a lower bound on the information between contexts and the next token, and never exceeds H.</p>
-<p><b>Perplexity</b> is exp L: the number of equally likely tokens that would be as hard to predict. <i>Uniform</i> uses
-only the vocabulary, <i>unigram</i> the frequencies of the split (exp H), <i>CPC</i> the preceding text.</p>
+<p><b>Perplexity</b> is exp L: the number of equally likely tokens that would be as hard to predict. It is
+exp H for a model that knows only the frequencies of the split.</p>
 """
 
 
@@ -49,7 +42,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     return {"prose": path}, facts
 
 
-def config(source: Path, seed: int, precision: Precision) -> Config:
+def config(source: Path, seed: int) -> Config:
     """Return the config of configs/text/cpu_small.yaml."""
     shares: Config = {"valid_share": 0.1, "test_share": 0.1}
     chunks: Config = {"lower_case": True, "chunk_tokens": CHUNK_TOKENS, "batch_size": BATCH_SIZE}
@@ -70,46 +63,12 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
     )
 
 
-def perplexity_chart(report: dict[str, Any]) -> Chart:
-    """Plot the held-out cross-entropy of CPC and of models without a context."""
-    measured = report["runs"]["prose"]["bounds"][0]
-    entropy, loss = measured["mi_ceiling_nats"][0], measured["loss_nats"][0]
-    nats = {"uniform": math.log(NUM_TOKENS), "unigram": entropy, "CPC": loss}
-    rows = [[name, number(math.exp(value), 1), number(value)] for name, value in nats.items()]
-    perplexities = [perplexity for _, perplexity, _ in rows]
-    bars = dict(type="bar", orientation="h", x=list(nats.values()), y=list(nats), marker_color=BLUE)
-    hover = "%{y}: %{x:.3f} nats, perplexity %{customdata}<extra></extra>"
-    return Chart(
-        title="Held-out perplexity and cross-entropy",
-        caption=f"All of split {measured['split']}. Lower is better; perplexity is exp of the cross-entropy.",
-        alt="Bar chart of held-out cross-entropy. " + "; ".join(f"{name}: {n} nats" for name, _, n in rows),
-        traces=[dict(bars, customdata=perplexities, hovertemplate=hover)],
-        layout=layout(260, xaxis=axis("cross-entropy (nats)"), yaxis=axis("", autorange="reversed")),
-        table=Table(["model", "perplexity", "cross-entropy (nats)"], rows),
-    )
-
-
-def tokens() -> torch.Tensor:
-    """Return a batch of random tokens."""
-    return torch.randint(NUM_TOKENS, (BATCH_SIZE, CHUNK_TOKENS))
-
-
 RECIPE = Recipe(
     extras={"plotly.offline": "dashboard"},
     making="prose",
     make=make,
-    studies={
-        "prose": Study(
-            config=config,
-            noise=lambda: Batch.of(tokens())._replace(labels=tokens()),
-            seconds=90.0,
-            most_steps=1200,
-            precisions=(FLOAT32,),  # ClassTableLoss supports only float32
-            evaluation={"split": "test"},
-        )
-    },
+    studies={"prose": Study(config=config, num_steps=1200, evaluation={"split": "test"})},
     heading=HEADING,
-    how_to_read=[HOW_TO_READ, ACCURACY],
+    how_to_read=[HOW_TO_READ],
     facts={"num_tokens": "{} tokens"},
-    chart=perplexity_chart,
 )

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpc.data.batch import Batch
 from cpc.pages.chart import Chart
 from cpc.pages.charts import probe_chart
 from cpc.pages.palette import BLUE, VERMILION
-from cpc.quickstart.time_budget import MOST_STEPS, PRECISIONS, Precision
 
 Config = dict[str, Any]
 CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
@@ -20,8 +18,13 @@ WHICH_ARE_BOUNDS = """<p><b>Which curves are bounds.</b> With candidates from th
 rule them out, so such a curve is not a bound on I(z; c). <code>mixed_excluding</code> takes its candidates only from
 other sequences. Its curve is a lower bound if these sequences are independent of the query's sequence.</p>
 """
-ACCURACY = """<p><b>Accuracy</b> is the share of rows in which no negative scores higher than the positive. A positive
-that ties with m negatives counts 1/(1 + m), so that a collapsed encoder has exactly the accuracy of chance, 1/N.</p>
+
+
+BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random</i> is the same
+architecture, initialised from data and never trained; it shows the contribution of the architecture. <i>MFCC</i>,
+<i>HOG</i>, <i>pixels</i> and <i>hand-made</i> are features without learning. <i>Supervised</i> is the same encoder or
+architecture trained on the labels, for as many steps as fit in its seconds; the number of steps is given
+with its accuracy. <i>CPC</i> is the model pretrained here, without labels: z are its latents, c its contexts.</p>
 """
 
 
@@ -39,29 +42,18 @@ class Study:
     """A model that is trained on one corpus, and its probes.
 
     Attributes:
-        config: returns the config of `cpc pretrain` from source, seed and precision; the engine adds folder, seed,
-            number of steps and trainer.
-        noise: returns a batch of noise for timing the training steps.
-        seconds: time for training steps; loading, recording and held-out evaluations are not included.
-        most_steps: upper limit of the number of steps.
-        precisions: precisions to choose from.
+        config: returns the config of `cpc pretrain` from source and seed; the engine adds folder, seed and trainer.
+        num_steps: optimiser steps.
         evaluation: options of `cpc.evaluation.evaluate`.
         tasks: tasks of `cpc.probes.report.probe` by their names in report.json; without tasks, nothing is probed.
         probe: further options of `cpc.probes.report.probe`.
-        record: returns further entries of the run's record from the report of the probes.
-        figures: returns further figures of the page.
     """
 
-    config: Callable[[Path, int, Precision], Config]
-    noise: Callable[[], Batch]
-    seconds: float
-    most_steps: int = MOST_STEPS
-    precisions: Sequence[Precision] = PRECISIONS
+    config: Callable[[Path, int], Config]
+    num_steps: int
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
     probe: Mapping[str, Any] = field(default_factory=dict)
-    record: Callable[[dict[str, Any]], dict[str, Any]] = lambda probed: {}
-    figures: Callable[[Run], Sequence[Chart]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +69,8 @@ class Recipe:
         heading: heading of the page, as HTML.
         how_to_read: explanation of the charts, as HTML.
         facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
-        run_facts: likewise, texts by key of the record of a run.
         representations: labels of the probed representations, from top to bottom of the first chart.
         caption: caption of the first chart.
-        chart: plots another first chart of the page from the report.
     """
 
     extras: Mapping[str, str]
@@ -90,18 +80,22 @@ class Recipe:
     heading: str
     how_to_read: Sequence[str]
     facts: Mapping[str, str] = field(default_factory=dict)
-    run_facts: Mapping[str, str] = field(default_factory=dict)
     representations: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
-    chart: Callable[[dict[str, Any]], Chart] | None = None
 
-    def comparison(self, report: dict[str, Any]) -> Chart:
-        """Return the first chart of the page: the accuracies of the probes, or the recipe's own chart."""
-        if self.chart is not None:
-            return self.chart(report)
+    def comparisons(self, report: dict[str, Any]) -> list[Chart]:
+        """Return the chart of the accuracies of the probes, if there are probes."""
         tasks = [task for study in self.studies.values() for task in study.tasks]
         colours = dict(zip(tasks, (BLUE, VERMILION), strict=False))
-        return probe_chart(report, colours, self.representations, self.caption)
+        return [probe_chart(report, colours, self.representations, self.caption)] if tasks else []
+
+
+def heading(title: str, targets: str) -> str:
+    """Return the heading of a page whose probes predict `targets`."""
+    return f"""<h1>cpc quickstart: {title}</h1>
+<p>This page has the accuracy of linear probes that predict {targets} from the pretrained features, with baselines. It
+also has the information of contexts about latents ahead, during training.</p>
+"""
 
 
 def part(name: str, **init_args: Any) -> Config:

@@ -5,12 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from cpc.data.batch import Batch
 from cpc.data.signals.corpora import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch, write_recordings
-from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
-from cpc.quickstart.time_budget import Precision
+from cpc.quickstart.recipe import (
+    BASELINES,
+    CEILING,
+    WHICH_ARE_BOUNDS,
+    Config,
+    Recipe,
+    Study,
+    heading,
+    part,
+    pretraining,
+)
 
 LATENT_DIM, CONTEXT_DIM = 64, 64
 BATCH_SIZE, WINDOW_SECONDS, PROBE_WINDOW_SECONDS = 16, 10.24, 4.0
@@ -24,15 +31,6 @@ CAPTION = (
     "(isolated) or within its recording (stream); its vectors are pooled to mean and deviation. Intervals resample "
     "people."
 )
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt from a smartwatch</h1>
-<p>This page has the accuracy of a linear probe that predicts one of seven exercises from the pretrained features, with
-baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Hand-made</i> are
-statistics, band powers and correlations of each window. <i>Random</i> is the same architecture, initialised from data
-and never trained; it encodes a window within its recording. This baseline is strong on signals. <i>Supervised</i> is
-the same architecture trained on the labels. <i>CPC</i> is the model pretrained here, which has seen no label.</p>
-"""
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -54,7 +52,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     }
 
 
-def config(source: Path, seed: int, precision: Precision) -> Config:
+def config(source: Path, seed: int) -> Config:
     """Return configs/signals/activity.yaml for this corpus, with a smaller width and companded signals."""
     sampling: Config = {"window_seconds": WINDOW_SECONDS, "batch_size": BATCH_SIZE, "eval_batches": 4}
     return pretraining(
@@ -63,7 +61,7 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
         encoder=part("encoders.SignalEncoder", channels=len(CHANNELS), dim=LATENT_DIM, sample_rate_hz=RATE_HZ),
         context=part("contexts.GRU", dim=CONTEXT_DIM),
         predictor=part("predictors.Bilinear", num_steps=8),
-        loss=part("losses.Contrastive", negatives="mixed", skip_steps=2, compute=precision.loss),
+        loss=part("losses.Contrastive", negatives="mixed", skip_steps=2),
     )
 
 
@@ -74,9 +72,7 @@ RECIPE = Recipe(
     studies={
         "smartwatch": Study(
             config=config,
-            noise=lambda: Batch.of(torch.randn(BATCH_SIZE, round(WINDOW_SECONDS * RATE_HZ), len(CHANNELS))),
-            seconds=90.0,
-            most_steps=600,
+            num_steps=600,
             tasks={"label": "label"},
             probe={
                 "features": ("c", "c_stream"),
@@ -87,8 +83,8 @@ RECIPE = Recipe(
             },
         )
     },
-    heading=HEADING,
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    heading=heading("what contrastive pretraining learnt from a smartwatch", "one of seven exercises"),
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of exercises", "num_people": "{} people", "num_classes": "{} exercises"},
     representations={
         "majority": "majority",

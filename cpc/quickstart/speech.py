@@ -3,14 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cpc.data.batch import Batch
 from cpc.data.synthetic.speech import synthesize
-from cpc.pages.chart import Chart
-from cpc.quickstart.phone_map import contexts_chart, map_of_contexts
-from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Run, Study, part, pretraining
-from cpc.quickstart.time_budget import Precision
+from cpc.quickstart.recipe import (
+    BASELINES,
+    CEILING,
+    WHICH_ARE_BOUNDS,
+    Config,
+    Recipe,
+    Study,
+    heading,
+    part,
+    pretraining,
+)
 
 # The recipe was chosen on the corpus of seed 0. No test speaker of the corpus of seed 63 shares a voice variant of
 # espeak-ng with a test speaker of seed 0: docs/decisions/quickstart_and_commands.md.
@@ -27,16 +31,6 @@ CAPTION = (
     "Phones: frames of speakers and sentences that training does not use. Speaker: frames of other sentences of the "
     "same speakers."
 )
-HEADING = """<h1>cpc quickstart: what contrastive pretraining learnt</h1>
-<p>This page has the accuracy of linear probes that predict phones and speakers from the pretrained features, with
-baselines. It also has the information of contexts about future latents, during training and at its end.</p>
-"""
-BASELINES = """<p><b>Baselines.</b> <i>Majority</i> always answers the most frequent class. <i>Random c</i> are
-contexts of the same architecture, initialised from data and never trained; they show the contribution of the
-architecture. <i>MFCC</i> are hand-made spectral features. <i>Supervised</i> is the same architecture trained on the
-labels, for as many steps as fit in its seconds on this machine; the number of steps is given with its accuracy. <i>CPC
-z</i> and <i>CPC c</i> are latents and contexts of the model pretrained here, without labels.</p>
-"""
 
 
 def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -54,7 +48,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     }
 
 
-def config(source: Path, seed: int, precision: Precision) -> Config:
+def config(source: Path, seed: int) -> Config:
     """Return the config of configs/small_speech.yaml, without augmentation and with negatives of other speakers."""
     # Negatives of the same sequence teach phones; negatives of other sequences teach the speaker
     # (docs/results/speech.md).
@@ -66,13 +60,8 @@ def config(source: Path, seed: int, precision: Precision) -> Config:
         encoder=part("encoders.MelEncoder", dim=LATENT_DIM, hidden_dim=512, num_frames=5),
         context=part("contexts.GRU", dim=CONTEXT_DIM),
         predictor=part("predictors.Bilinear", num_steps=12),
-        loss=part("losses.Contrastive", compute=precision.loss, **negatives),
+        loss=part("losses.Contrastive", **negatives),
     )
-
-
-def figures(run: Run) -> list[Chart]:
-    """Return the map of contexts."""
-    return [contexts_chart(*map_of_contexts(run.folder, run.source, run.device))]
 
 
 RECIPE = Recipe(
@@ -82,16 +71,14 @@ RECIPE = Recipe(
     studies={
         "speech": Study(
             config=config,
-            noise=lambda: Batch.of(torch.randn(BATCH_SIZE, WINDOW_SAMPLES)),
-            seconds=360.0,
+            num_steps=1600,
             evaluation={"num_batches": 48},
             tasks={"phones": "phones", "speaker": "speaker"},
             probe={"train_minutes": 10.0, "supervised_seconds": 15.0},
-            figures=figures,
         )
     },
-    heading=HEADING,
-    how_to_read=[CEILING, WHICH_ARE_BOUNDS, ACCURACY, BASELINES],
+    heading=heading("what contrastive pretraining learnt", "phones and speakers"),
+    how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
     representations={
         "majority": "majority",

@@ -258,7 +258,7 @@ def test_steps_to_a_threshold() -> None:
         ({"environment": {"size": 3}}, "does not accept option .size."),
         ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
         ({"environment": {"name": "MountainCarContinuous-v0"}}, "actions must be Discrete"),
-        ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16. were given to an encoder"),
+        ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16., not"),
         ({"a2c": {"discount": -1}}, "a2c.discount.=-1.0 must be at least 0"),
         ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate.=0.0 must be positive"),
         ({"a2c": {"learning_rate": "fast"}}, r"(?s)a2c\.learning_rate.*Got value: fast"),

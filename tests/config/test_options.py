@@ -9,6 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 
@@ -22,7 +23,6 @@ from cpc.encoders import AudioEncoder
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 from cpc.pretraining.command import typed_option
-from cpc.pretraining.trainer import make_trainer
 
 DATA = (Audio, Images, Text, Sentences, Frames)
 # Options whose number has no least value, or may be zero. All others are refused zero and -1.
@@ -270,7 +270,7 @@ def test_calls_from_python_are_checked_against_the_annotations() -> None:
 
 
 def test_messages_of_pretraining_name_options_as_they_are_typed() -> None:
-    for section, function in (("trainer", make_trainer), ("data", Audio)):
+    for section, function in (("trainer", pl.Trainer), ("data", Audio)):
         for name in signature(function).parameters:
             assert typed_option(name) == f"--{section}.{name}"
     for name in ("run_dir", "seed_everything", "model.num_chunks", "trainer.max_steps", "data.seed"):

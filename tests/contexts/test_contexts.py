@@ -196,7 +196,7 @@ def test_connecting_twice(context: Context) -> None:
     before = [each.clone() for each in context.parameters()]
     context.connect(INPUT_DIM)
     assert all(torch.equal(x, y) for x, y in zip(before, context.parameters(), strict=True))
-    with pytest.raises(ValueError, match="connected to latents of width 5 and cannot take width 6"):
+    with pytest.raises(ValueError, match="takes latents of width 5, not 6"):
         context.connect(6)
 
 
@@ -261,5 +261,5 @@ def test_identity_remembers_nothing() -> None:
     assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
     with pytest.raises(ValueError, match="for 2 sequences this Identity takes"):
         context(z[:2], state)
-    with pytest.raises(ValueError, match="connected to latents of width 5"):
+    with pytest.raises(ValueError, match="takes latents of width 5"):
         context.connect(4)

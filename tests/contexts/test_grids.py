@@ -260,7 +260,7 @@ def test_mistakes_are_named() -> None:
         model(1).loss(torch.randn(B, 1, 13, 13))
     trunk = MeanColour()
     trunk.stride = 3
-    with pytest.raises(ValueError, match="multiples of this distance"):
+    with pytest.raises(ValueError, match="must be multiples of 3"):
         PatchEncoder(trunk, patch_size=4, stride=2, fully_convolutional=True)
 
 

@@ -46,13 +46,13 @@ def test_initialisation_standardises_channels(encoder: FrameEncoder) -> None:
 
 
 def test_bad_arguments(encoder: FrameEncoder) -> None:
-    with pytest.raises(ValueError, match=r"need one entry per layer, got 1, 3 and 3"):
+    with pytest.raises(ValueError, match=r"need one entry per layer"):
         FrameEncoder(widths=(4,))
     with pytest.raises(ValueError, match="too small for kernels"):
         FrameEncoder((7, 30))
     with pytest.raises(ValueError, match="must be at least 1"):
         FrameEncoder(dim=0)
-    with pytest.raises(ValueError, match=r"stacks of \(1, 20, 16\) were given to an encoder with num_frames=2"):
+    with pytest.raises(ValueError, match=r"stacks of \(1, 20, 16\), not \(2, "):
         encoder(torch.zeros(1, 1, 1, 20, 16))
     with pytest.raises(ValueError, match="do all pixels have one colour"):
         encoder.set_statistics(0.5, 0.0)

@@ -64,7 +64,7 @@ def test_whole_images_are_framed_as_augmentation_frames_them(kind: str, patch_si
 
 def test_a_frame_that_is_none_is_named() -> None:
     for crop_size in (0, 9):
-        with pytest.raises(ValueError, match=f"crop_size={crop_size} must lie between 1 and patch_size=8"):
+        with pytest.raises(ValueError, match=f"crop_size={crop_size} must lie between 1 and 8"):
             PatchEncoder(TinyTrunk(8), 8, 4, crop_size=crop_size)
     with pytest.raises(ValueError, match=r"crop_size=7 .* None with fully_convolutional=True"):
         PatchEncoder(TinyTrunk(8), 8, 8, fully_convolutional=True, crop_size=7)
@@ -83,7 +83,7 @@ def test_pixels_of_other_channels_are_refused(shape: tuple[int, ...], crop_size:
 def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
     """Not only in training: the library refuses them at once."""
     images, audio = PatchEncoder(ResNetTrunk(18, width=4, stem="small"), 8, 4), AudioEncoder(8)
-    with pytest.raises(ValueError, match="GRU, but the latents of PatchEncoder are grids"):
+    with pytest.raises(ValueError, match="PatchEncoder gives grids, but GRU takes sequences"):
         CPC(images, GRU(8), Bilinear(1))
-    with pytest.raises(ValueError, match="PixelCNN, but the latents of AudioEncoder are sequences"):
+    with pytest.raises(ValueError, match="AudioEncoder gives sequences, but PixelCNN takes grids"):
         CPC(audio, PixelCNN(8), Bilinear(1))

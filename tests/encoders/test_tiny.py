@@ -151,7 +151,7 @@ def test_bad_input_is_named() -> None:
         TinyTrunk(strides=(4, 2))
     with pytest.raises(ValueError, match="strides=0 must be at least 1"):
         TinyTrunk(strides=(4, 0, 2))
-    with pytest.raises(ValueError, match="at least 8 a side"):
+    with pytest.raises(ValueError, match="a side needs at least 8"):
         trunk()(torch.randn(2, 3, 7, 16))
     with pytest.raises(ValueError, match="not constant"):
         trunk().initialise_from(torch.zeros(2, 3, 16, 16))

@@ -132,16 +132,6 @@ def test_every_kind_of_model(tmp_path: Path, encoder: Any, context: Any, x: torc
     torch.testing.assert_close(found, model.encoder(x[:1]).detach(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_an_opset_that_nobody_writes_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
-    command = [sys.executable, "-m", "cpc.cli", "export", str(tmp_path / "model"), "--out", str(tmp_path / "graphs")]
-    done = subprocess.run([*command, "--opset", "99"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert re.search(r"--opset 99: torch .* writes these graphs in opset \d+; choose another", done.stderr)
-    assert not (tmp_path / "graphs").exists()
-
-
 @pytest.mark.parametrize(
     ("encoder", "metadata"),
     [  # 465 = 10 + 7 * 5 + 3 * 20 + 3 * 40 + 3 * 80 samples; of Mel 25 ms
@@ -174,7 +164,7 @@ def test_graphs_that_compute_something_else_are_refused(wrong: Callable[[torch.T
 
     graph = Graph(torch.nn.Identity(), {"x": torch.zeros(3)}, {"x": {0: "length"}}, draw, {})
     _check("encoder.onnx", graph, lambda x: [x.clone()])
-    with pytest.raises(ValueError, match=r"encoder.onnx differs from the model: by (nan|inf|1.0e-04) on"):
+    with pytest.raises(ValueError, match=r"encoder.onnx differs from the model by (nan|inf|1.0e-04) on"):
         _check("encoder.onnx", graph, lambda x: [wrong(x)])
 
 
@@ -182,9 +172,7 @@ def test_refusals(tmp_path: Path) -> None:
     saved(tmp_path / "model", AudioEncoder(4), GRU(4), torch.randn(2, 3200))
     with pytest.raises(ValueError, match="already exists"):
         export(tmp_path / "model", tmp_path)
-    with pytest.raises(ValueError, match="at least 18"):
-        export(tmp_path / "model", tmp_path / "graphs", opset=11)
     saved(tmp_path / "words", TokenEncoder(5, 4), GRU(4), torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="there is no graph of an encoder of text"):
+    with pytest.raises(ValueError, match="TokenEncoder has no `random_input`"):
         export(tmp_path / "words", tmp_path / "graphs")
     assert not (tmp_path / "graphs").exists()

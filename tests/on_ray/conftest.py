@@ -47,6 +47,7 @@ def environment() -> Iterator[dict[str, str]]:
         "RAY_TMPDIR": str(folder),
         "RAY_AUTH_MODE": "disabled",  # else a token is written to the home folder
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # else ranks starve on a busy machine
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": str(folder),

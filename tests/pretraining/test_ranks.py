@@ -1,59 +1,99 @@
-"""The lines between ranks, of three processes without a training: rank 0 passes on what one says to the others."""
+"""Two ranks of a program that takes no time to start: how they end, and what is said of it."""
 
-import multiprocessing
+import inspect
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-from cpc.pretraining.ranks import Failure, Ranks
+from cpc.pretraining import ranks
+from cpc.pretraining.ranks import RankError, end_with_agent, start_ranks
+
+# Rank 1 does something; rank 0 waits until it is ended.
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
+if os.environ["RANK"] == "1":
+    {event}
+elif {waits}:
+    time.sleep(100)
+"""
+ERROR_FILE = (
+    "pathlib.Path(os.environ['TORCHELASTIC_ERROR_FILE']).write_text("
+    "json.dumps({'message': 'cpc: error: x.wav: is empty', 'timestamp': 0})); sys.exit(2)"
+)
 
 
-def work(rank: int, folder: Path, what: str, heard: Any) -> None:
-    os.environ["MASTER_ADDR"] = "127.0.0.1"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=3)
-    ranks = Ranks(on_stuck=lambda trainer, failure: heard.put((rank, failure)))
-    ranks.connect(SimpleNamespace(world_size=3, global_rank=rank, strategy=SimpleNamespace(launcher=None)))  # type: ignore[arg-type]
-    if rank == 2 and what == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "end":
-        ranks.disconnect()
-        heard.put((rank, None))
-    else:
-        own = Failure(rank, "failed", "of rank 2" if rank == 2 else "a collective broke")
-        if rank != 2:
-            ranks._has_received.wait(20)
-        heard.put((rank, ranks.first_failure(own)))
-        ranks.disconnect()
-    heard.close()
-    heard.join_thread()
-    os._exit(0)  # its group is not taken down in order
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "program.py"), str(tmp_path)])
+    return tmp_path / "program.py"
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("event", "error", "message"),
     [
-        ("error", "of rank 2"),
-        ("kill", "its process ended without a message: was it killed, or out of memory?"),
-        ("end", None),
+        ("sys.exit(3)", RankError, "rank 1 of 2: ended with status 3; its error is printed above"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", RankError, r"rank 1 of 2: ended by SIGKILL \(was it killed"),
+        (ERROR_FILE, RankError, "^rank 1 of 2: x.wav: is empty$"),
+        ("sys.exit(143)", SystemExit, "143"),
+        ("sys.exit(130)", KeyboardInterrupt, "^$"),
     ],
 )
-def test_what_befalls_one_rank_is_heard_by_all(
-    tmp_path: Path, what: str, message: str | None, unchecked_types: None
+def test_the_rank_that_ends_first_ends_all_by_name(
+    program: Path, event: str, error: type[BaseException], message: str
 ) -> None:
-    context = multiprocessing.get_context("fork")
-    heard = context.Queue()
-    processes = [context.Process(target=work, args=(rank, tmp_path, what, heard)) for rank in range(3)]
-    for process in processes:
-        process.start()
-    speaking = 2 if what == "kill" else 3
-    found = dict(heard.get(timeout=60) for _ in range(speaking))
-    for process in processes:
-        process.join(60)
-    expected = None if message is None else Failure(2, "failed", message)
-    assert found == dict.fromkeys(range(speaking), expected)
-    assert [process.exitcode for process in processes] == [0, 0, -signal.SIGKILL if what == "kill" else 0]
+    program.write_text(PROGRAM.format(event=event, waits=True))
+    with pytest.raises(error, match=message):
+        start_ranks(2, 1, program.parent)
+
+
+def test_ranks_that_finish_are_no_error(program: Path) -> None:
+    program.write_text(PROGRAM.format(event="pass", waits=False))
+    start_ranks(2, 1, program.parent)
+    assert {path.name for path in program.parent.iterdir()} == {"program.py", "0", "1"}
+
+
+def test_a_signal_is_passed_on_and_the_former_handlers_return(program: Path) -> None:
+    program.write_text(PROGRAM.format(event="time.sleep(100)", waits=True))
+
+    def send() -> None:
+        while not all((program.parent / rank).exists() for rank in "01"):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.getsignal(signal.SIGTERM)
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises(SystemExit, match="143"):
+        start_ranks(2, 1, program.parent)
+    sender.join()
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
+def test_ranks_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    rank = f"import ctypes, os, signal, sys, time\n{inspect.getsource(end_with_agent)}"
+    rank += f"end_with_agent()\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(100)"
+    agent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {rank!r}], start_new_session=True)"
+    running = subprocess.Popen([sys.executable, "-c", agent], env=os.environ | {"TORCHELASTIC_RUN_ID": "x"})
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    status, until = Path("/proc", (tmp_path / "pid").read_text(), "stat"), time.monotonic() + 20
+    while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < until:
+        time.sleep(0.02)
+    assert time.monotonic() < until
+
+
+def test_several_machines_need_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NODE_RANK", raising=False)
+    with pytest.raises(ValueError, match=r"`trainer.num_nodes`=2 needs torchrun, or MASTER_ADDR.* in the environment"):
+        start_ranks(2, 2, tmp_path)

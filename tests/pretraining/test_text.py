@@ -274,14 +274,14 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
     refused(
-        "num_tokens=29, the class table num_classes=31",
+        "num_tokens=29 must equal the table's num_classes=31",
         model__loss__init_args__table__num_classes=31,
         model__loss__init_args__sampler__init_args__num_classes=31,
     )
     refused("model.num_chunks=2 does not work with text", model__num_chunks=2)
     refused("model.extra_strategies choose negatives", model__extra_strategies=["sequence_only"])
     refused(
-        "has_sparse_gradients=True, which optimiser='adam' does not support",
+        "optimiser='adam' does not support a table with has_sparse_gradients=True",
         model__loss__init_args__table__has_sparse_gradients=True,
     )
     refused("`chunk_tokens`=0 must be at least 1", data__init_args__chunk_tokens=0)

@@ -8,15 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cpc.candidates import STRATEGIES, interpretation
-from cpc.data.synthetic.espeak import CLASS_OF_MNEMONIC, SILENCE
-from cpc.pages.charts import STRATEGY_MARKS
 from cpc.pages.palette import BLUE, STEP_COLOURS, VERMILION
 from cpc.quickstart.page import bound_charts, write_page
-from cpc.quickstart.phone_map import BROAD_CLASSES, broad_class, contexts_chart
 from cpc.quickstart.speech import RECIPE
 
 pytest.importorskip("plotly", reason="the extra `dashboard` is not installed")
@@ -119,15 +115,11 @@ RECORDS = [
     for step in (0, 100, 200)
     for record in (a_record(step, split="train"), a_record(step), a_record(step, "mixed_excluding", num_candidates=897))
 ]
-LABELS = ["iy", "s", "iy", "sil", "m", "p", "l", "ch"]
-CONTEXTS = (np.arange(16, dtype=np.float32).reshape(8, 2), LABELS)
 
 
-def written(
-    folder: Path, report: dict[str, Any] | None = None, records: Any = RECORDS, contexts: Any = CONTEXTS
-) -> Page:
+def written(folder: Path, report: dict[str, Any] | None = None, records: Any = RECORDS) -> Page:
     path = folder / "report.html"
-    write_page(path, RECIPE, report or a_report(), {"speech": [*bound_charts(records), contexts_chart(*contexts)]})
+    write_page(path, RECIPE, report or a_report(), {"speech": bound_charts(records)})
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -155,7 +147,7 @@ def test_plotly_is_there_once_and_nothing_comes_from_elsewhere(page: Page) -> No
 
 def test_no_button_uploads_a_chart(page: Page) -> None:
     figures = page.figures()
-    assert len(figures) == 5
+    assert len(figures) == 3
     for _, _, config in figures:
         assert config["showSendToCloud"] is False
         assert {button for group in config["modeBarButtons"] for button in group} == {
@@ -216,54 +208,17 @@ def test_bound_values_over_training(page: Page) -> None:
 def test_each_curve_is_called_what_it_is(page: Page) -> None:
     for strategy in ("mixed", "mixed_excluding"):
         assert f"log N - L with negatives {strategy}: {interpretation(strategy)}." in page.text
-    legend = [trace["name"] for trace in page.figures()[3][0]]
-    assert f"mixed:<br>{interpretation('mixed')}" in legend
-    assert f"mixed_excluding:<br>{interpretation('mixed_excluding')}" in legend
-    by_step = next(a["aria-label"] or "" for _, a in page.tags if "Two charts" in (a.get("aria-label") or ""))
-    assert f"mixed: {interpretation('mixed')}. mixed_excluding: {interpretation('mixed_excluding')}. " in by_step
-    assert "standard error of log N - L" in page.text
-
-
-def test_final_values_by_step(page: Page) -> None:
-    assert row(page, 3, "mixed, k = 3") == ["2.286 (0.033)", "6.931", "1024.00", "31.20", "0.10"]
-    assert row(page, 3, "mixed_excluding, k = 1") == ["2.000 (0.011)", "6.799", "897.00", "51.20", "0.11"]
-    bound, ceiling, accuracy, chance = page.figures()[3][0][:4]
-    assert bound["error_y"]["array"] == pytest.approx([0.011, 0.022, 0.033])
-    assert ceiling["y"] == pytest.approx([math.log(1024)] * 3)
-    assert accuracy["y"] == pytest.approx([51.2, 41.2, 31.2])
-    assert chance["y"] == pytest.approx([100 / 1024] * 3)
-    assert accuracy["yaxis"] == chance["yaxis"] == "y2"
-
-
-def test_contexts_by_class(page: Page) -> None:
-    traces = {trace["name"]: trace for trace in page.figures()[4][0]}
-    assert list(traces) == [name for name in BROAD_CLASSES if name != "other"]
-    assert traces["vowel"]["x"] == [0, 4]
-    assert traces["vowel"]["y"] == [1, 5]
-    assert traces["vowel"]["customdata"] == ["iy", "iy"]
-    assert row(page, 4, "iy") == ["vowel", "2", "2.00 (2.00)", "3.00 (2.00)"]
-
-
-def test_every_phone_of_the_corpus_has_a_class() -> None:
-    phones = {*CLASS_OF_MNEMONIC.values(), SILENCE}
-    listed = [phone for _, _, phones in BROAD_CLASSES.values() for phone in phones.split()]
-    assert sorted(listed) == sorted(phones)
-    assert broad_class("ch") == "affricate"
-    assert broad_class("r") == "approximant or liquid"
-    assert broad_class("x^") == broad_class("") == "other"
 
 
 def test_text_is_escaped(tmp_path: Path) -> None:
-    contexts = (np.zeros((2, 2)), [HOSTILE, "iy"])
     records = [
         record | {"strategy": HOSTILE, "split": HOSTILE, "reading": HOSTILE} for record in (a_record(0), a_record(10))
     ]
-    page = written(tmp_path, a_report(seconds={HOSTILE: 1.0}), records, contexts)
+    page = written(tmp_path, a_report(seconds={HOSTILE: 1.0}), records)
     assert "img" not in [tag for tag, _ in page.tags]
     assert sum(len(script) > 1_000_000 for script in page.scripts) == 1
-    assert len(page.figures()) == 4  # no script was cut short
+    assert len(page.figures()) == 2  # no script was cut short
     assert HOSTILE in page.text
-    assert row(page, 3, HOSTILE)[0] == "other"
     for traces, _, _ in page.figures():  # Plotly reads tags in its labels
         for trace in traces:
             words = [trace["name"], trace["hovertemplate"], *map(str, trace.get("customdata", []))]
@@ -281,7 +236,6 @@ def test_missing_values_are_shown_as_such(tmp_path: Path, missing: float | None)
     assert row(page, 0, "supervised") == ["n/a, 1210 steps", "90.4"]
     assert row(page, 0, "CPC z") == ["38.2", "n/a"]
     assert row(page, 1, "100") == ["1.000 (0.011)", "1.143 (0.022)", "n/a (n/a)", "6.931, n/a"]
-    assert row(page, 2, "mixed, k = 3") == ["n/a (n/a)", "n/a", "n/a", "n/a", "n/a"]
     assert page.figures()[1][0][2]["y"] == [None, None]
     assert not any("NaN" in script for script in page.scripts if len(script) < 1_000_000)
 
@@ -290,14 +244,13 @@ def test_without_held_out_records_the_probes_remain(tmp_path: Path) -> None:
     page = written(
         tmp_path, {key: a_report()[key] for key in ("phones", "speaker", "runs")}, [a_record(0, split="train")]
     )
-    assert len(page.figures()) == len(page.tables) == 2
+    assert len(page.figures()) == len(page.tables) == 1
 
 
 def test_all_strategies_and_a_single_step(tmp_path: Path) -> None:
     cut = {name: value[:1] for name, value in a_record(0).items() if isinstance(value, list)}
     page = written(tmp_path, records=[a_record(0, strategy) | cut for strategy in STRATEGIES])
-    assert len(page.figures()) == 2 + len(STRATEGIES) + 1
-    assert len(page.tables[-2]) == 1 + len(STRATEGIES)
+    assert len(page.figures()) == 1 + len(STRATEGIES)
     assert page.figures()[1][0][0]["line"]["color"] == STEP_COLOURS[0]
 
 
@@ -316,7 +269,7 @@ def contrast_ratio(one: str, other: str) -> float:
 @pytest.mark.parametrize("background", ["#ffffff", "#14171c"])
 def test_lines_and_bars_stand_out_in_light_and_dark(background: str) -> None:
     """3 to 1 is what the guidelines ask of graphics."""
-    for colour in (*STEP_COLOURS, BLUE, VERMILION, *(colour for colour, _ in STRATEGY_MARKS)):
+    for colour in (*STEP_COLOURS, BLUE, VERMILION):
         assert contrast_ratio(colour, background) >= 3, colour
 
 

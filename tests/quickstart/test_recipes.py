@@ -16,8 +16,7 @@ from cpc.config.description import build
 from cpc.data.synthetic import photographs
 from cpc.data.synthetic.speech import _scripts, draw_speakers
 from cpc.data.text.lines import Text
-from cpc.quickstart import images, load_recipe, prose, speech, time_budget
-from cpc.quickstart.time_budget import FLOAT32
+from cpc.quickstart import images, load_recipe, prose, speech
 
 CONFIG = Path(__file__).parents[2] / "configs/text/cpu_small.yaml"
 OF_IMAGES = ["majority", "random", "pixels", "hog", "cpc", "supervised"]
@@ -42,7 +41,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Finished]:
             folder = tmp_path_factory.mktemp("quickstart")
             out, corpus = folder / "out", folder / "corpus"
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(time_budget, "MEASURING_SECONDS", 1e-3)
                 patch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png", "text.png"))
                 patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
                 patch.setattr(images, "BATCH_SIZE", 16)
@@ -75,23 +73,17 @@ def test_the_report_of_text_holds_perplexity_and_what_it_certifies(of_prose: Fin
     assert measured["perplexity"][0] < 1000  # it has learnt something: frequencies at least
     assert own["mi_bound_nats"][0] == pytest.approx(own["mi_ceiling_nats"][0] - measured["loss_nats"][0])
     assert 4 < own["mi_ceiling_nats"][0] < 5
-    assert set(own["step_seconds"]) == {own["precision"]} == {"32-true"}
     assert "test split" in report["recipe_chosen_on"]
     assert list(report["seconds"]) == ["prose", "pretrain", "bound", "page", "total"]
     seconds = [seconds for stage, seconds in report["seconds"].items() if stage != "total"]
     assert report["seconds"]["total"] == pytest.approx(sum(seconds), abs=0.1)
 
 
-def test_the_page_of_text_shows_it_beside_what_needs_no_context(of_prose: Finished) -> None:
+def test_the_page_of_text_shows_it(of_prose: Finished) -> None:
     measured = of_prose.report["runs"]["prose"]["bounds"][0]
-    for name, nats in (
-        ("uniform", math.log(1000)),
-        ("unigram", measured["mi_ceiling_nats"][0]),
-        ("CPC", measured["loss_nats"][0]),
-    ):
-        assert f'<th scope="row">{name}</th><td>{math.exp(nats):.1f}</td><td>{nats:.3f}</td>' in of_prose.page
     assert "H - L over training, objective: full_softmax" in of_prose.page
-    assert "Prose: 20 training steps, trained in 32-true." in of_prose.page
+    perplexity = math.exp(measured["loss_nats"][0])
+    assert f"Prose: 20 training steps, trained in 32-true, perplexity {perplexity:.1f}." in of_prose.page
 
 
 def test_a_finished_quickstart_is_left_alone(of_prose: Finished, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,9 +94,9 @@ def test_a_finished_quickstart_is_left_alone(of_prose: Finished, capsys: pytest.
 
 def test_the_recipe_of_text_is_that_of_the_config() -> None:
     shipped = yaml.safe_load(CONFIG.read_text())
-    assert prose.RECIPE.studies["prose"].most_steps == shipped["trainer"].pop("max_steps")
+    assert prose.RECIPE.studies["prose"].num_steps == shipped["trainer"].pop("max_steps")
     assert shipped.pop("trainer") == {"gradient_clip_val": 1.0}
-    assert prose.config(Path("embedded"), 0, FLOAT32) == shipped
+    assert prose.config(Path("embedded"), 0) == shipped
 
 
 def test_the_prose_is_split_as_the_embedded_one(of_prose: Finished, tmp_path: Path) -> None:
@@ -161,7 +153,6 @@ def test_speech_from_end_to_end(run: Callable[..., Finished]) -> None:
     assert own["mi_bound_nats"][0] > 0.5  # 60 steps are enough to leave zero
     assert own["num_train_steps"] == 60
     assert own["reading"] == "in-sequence candidates, not a bound on I(z; c)"
-    assert set(own["step_seconds"]) == {"bf16-mixed", "32-true"}
     assert report["corpus_seed"] == 63
     assert report["phones_num_steps"]["supervised"] > 0
     assert "valid split of the corpus of seed 0," in report["recipe_chosen_on"]
@@ -204,10 +195,6 @@ def test_the_report_of_images_holds_accuracies_with_intervals(of_images: Finishe
             assert low <= report[name][representation] <= high
         assert report[name]["majority"] == pytest.approx(100 / num_classes, abs=1)
         assert report[name]["hog"] > report[name]["majority"] + 20  # not chance: probes were trained
-        assert report["runs"][name]["num_classes"] == num_classes
-        assert list(report["runs"][name]["other_readouts"]) == ["cpc_c", "random_c"]
-    assert report["runs"]["photographs"]["num_test_images"] == 60
-    assert report["runs"]["digits"]["num_test_images"] == 539
 
 
 @pytest.mark.slow
@@ -225,12 +212,7 @@ def test_the_report_of_images_holds_the_bound_of_every_row_ahead(of_images: Fini
         assert all(bound < ceiling for bound, ceiling in bounds)
         probed = json.loads((of_images.out / name / "probe.json").read_text())
         assert probed["bound"] == own["bounds"]
-        assert set(own["step_seconds"]) == {"bf16-mixed", "32-true"}
-        assert own["precision"] == min(own["step_seconds"], key=own["step_seconds"].__getitem__)
-        config = yaml.safe_load((of_images.out / name / "config.yaml").read_text())
-        used = (config["trainer"]["precision"], config["model"]["loss"]["init_args"]["compute"])
-        assert (*used, probed["protocol"]["precision"]) in time_budget.PRECISIONS
-        assert used[0] == own["precision"]
+        assert (own["precision"], probed["protocol"]["precision"]) == ("32-true", "float32")
         supervised = probed["tasks"]["class"]["results"]["supervised"]
         assert report[f"{name}_num_steps"] == {"supervised": supervised["num_network_steps"]}
     assert {"images", "pretrain", "bound", "probes", "page"} < set(report["seconds"])
@@ -240,14 +222,10 @@ def test_the_report_of_images_holds_the_bound_of_every_row_ahead(of_images: Fini
 def test_the_page_of_images_has_a_section_for_everything_and_needs_nothing_else(of_images: Finished) -> None:
     page, report = of_images.page, of_images.report
     titles = [html.unescape(title) for title in re.findall("<h2>(.*?)</h2>", page)]
-    of_each = [
-        "log N - L over training, negatives: mixed",
-        "log N - L over training, negatives: mixed_excluding",
-        "log N - L and accuracy by prediction step, after training",
-    ]
+    of_each = ["log N - L over training, negatives: mixed", "log N - L over training, negatives: mixed_excluding"]
     of_both = [f"{name}: {title}" for name in ("Photographs", "Digits") for title in of_each]
     assert titles == ["Accuracy of a linear probe on the features", *of_both, "How to read this"]
-    assert len(set(re.findall(r'"(chart-\d+)"', page))) == 7
+    assert len(set(re.findall(r'"(chart-\d+)"', page))) == 5
     own = re.sub("<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r'(href|src|srcset|data|action)="', own)
     assert "//" not in own
@@ -255,9 +233,7 @@ def test_the_page_of_images_has_a_section_for_everything_and_needs_nothing_else(
     words = ["majority", "random", "pixels", "HOG", "CPC", "supervised"]
     assert shown == {word: f"{report['photographs'][key]:.1f}" for word, key in zip(words, OF_IMAGES, strict=True)}
     run = report["runs"]["photographs"]
-    others = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in run["other_readouts"].items())
-    facts = "3 classes, 120 training images, 60 test images, 7 x 7 patches of each, other features "
-    assert f"{facts}{others}, 6 training steps, trained in {run['precision']}" in page
+    assert f"Photographs: 6 training steps, trained in {run['precision']}" in page
     steps = report["photographs_num_steps"]["supervised"]
     assert re.search(rf'<th scope="row">supervised</th><td>[^<]*\], {steps} steps</td>', page)
     assert "valid splits" in report["recipe_chosen_on"]
@@ -266,6 +242,6 @@ def test_the_page_of_images_has_a_section_for_everything_and_needs_nothing_else(
 
 def test_the_model_of_images_skips_the_rows_that_overlap() -> None:
     for study in images.RECIPE.studies.values():
-        config = study.config(Path("images.npz"), 0, FLOAT32)
+        config = study.config(Path("images.npz"), 0)
         encoder = build(config["model"]["encoder"])
         assert config["model"]["loss"]["init_args"]["skip_steps"] == encoder.overlapping_rows == 1

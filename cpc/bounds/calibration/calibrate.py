@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,16 +11,15 @@ from typing import Annotated, Any
 import torch
 
 from cpc.bounds.calibration.critics import CRITICS
-from cpc.bounds.calibration.page import write_calibration_page
+from cpc.bounds.calibration.figure import estimates_figure
 from cpc.bounds.calibration.training import LEARNING_RATE, MOST_GRADIENT, Level, measure_exact, train, trainable
 from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_bound_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
 from cpc.config.argument_rules import Count, Device, OutFolder, Positive, Range, Seed, checked
-from cpc.config.extras import install_hint
 from cpc.data.device import find_device
-from cpc.data.store.atomic import finite, write_json
+from cpc.data.store.atomic import finite, write_atomically, write_json
 
 SCHEMA = 1
 _NUM_STEPS = 300
@@ -53,10 +51,10 @@ def calibrate(
     seed: Seed = 0,
     device: Device = "auto",
 ) -> dict[str, Any]:
-    """Measure, print a table, and write `calibration.json` and `calibration.html`.
+    """Measure, print a table, and write `calibration.json` and `calibration.png`.
 
     Args:
-        out: folder for JSON and HTML.
+        out: folder for JSON and PNG.
         tasks: tasks with known information.
         estimators: estimators of information.
         critics: critics that score the pairs: exact, the log density ratio, or the networks separable, concatenated and
@@ -71,12 +69,12 @@ def calibrate(
 
     Returns:
         The content of the JSON file: the options, `constants`, `rows` (one per task, dim, N, critic, estimator and
-        information), `training` (estimates over the steps), and descriptions of the points of the grid that were
-        `left_out` and the trainings that `diverged`.
+        information), and descriptions of the points of the grid that were `left_out` and the trainings that
+        `diverged`.
 
     Raises:
-        ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, the device
-            cannot be used, or plotly is not installed.
+        ValueError: if a name is unknown, a number is out of range, no task reaches any point of the grid, or the device
+            cannot be used.
     """
     device, start = find_device(device), time.monotonic()
     grid: dict[str, list[Any]] = {  # keys of the record, with distinct values
@@ -96,7 +94,6 @@ def calibrate(
     left_out: list[str] = []
     diverged: list[str] = []
     rows: list[Row] = []
-    training: list[Row] = []
     for name, num_dims in product(grid["tasks"], grid["dims"]):
         levels = _reachable(name, grid["mi"], num_dims, left_out)
         for size, critic in product(grid["nums_candidates"] if levels else (), grid["critics"]):
@@ -106,10 +103,6 @@ def calibrate(
             if setting_rows:
                 print(_table(setting, setting_rows), flush=True)
             rows += setting_rows
-            for level in measured:
-                course = setting | {"true_nats": level.true_nats, "steps": level.steps}
-                for estimator, nats in level.estimates.items():
-                    training.append(course | {"estimator": estimator, "estimates_nats": finite(nats)})
     if not rows:
         raise ValueError(
             f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen estimators: "
@@ -127,18 +120,16 @@ def calibrate(
         "left_out": left_out,
         "diverged": diverged,
         "rows": rows,
-        "training": training,
     }
     out = Path(out)
-    write_calibration_page(out / "calibration.html", report)
+    with write_atomically(out / "calibration.png") as new:
+        estimates_figure(rows).savefig(new, format="png")
     write_json(report, out / "calibration.json")
-    print(f"{report['seconds']:.0f} s; written to {out / 'calibration.json'} and {out / 'calibration.html'}")
+    print(f"{report['seconds']:.0f} s; written to {out / 'calibration.json'} and {out / 'calibration.png'}")
     return report
 
 
 def _check(grid: dict[str, list[Any]]) -> None:
-    if find_spec("plotly") is None:
-        raise ValueError(f"cpc calibrate needs plotly for its charts: {install_hint('dashboard')}")
     for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
         unknown = [name for name in grid[kind] if name not in legal]
         if unknown:

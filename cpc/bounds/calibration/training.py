@@ -5,7 +5,7 @@ N candidates, R matrices, L levels of information.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,6 @@ from cpc.bounds.tasks import KnownPairs
 LEARNING_RATE = 1e-3
 MOST_GRADIENT = 10.0  # norm to which the gradient is clipped: the exp() of one large score could make training diverge
 NUM_STANDARDISED = 4096
-READ_EVERY = 4  # steps
-NUM_POINTS = 40  # of the trajectory, per level
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,10 @@ class Level:
         true_nats: I.
         measured: statistics by estimator on new matrices; for a trained critic, measured after the last step of the
             level.
-        steps: training step at the middle of each block of steps; empty for the exact critic.
-        estimates: for each estimator, means over each block of steps on the training batches.
     """
 
     true_nats: float
     measured: dict[str, Measured]
-    steps: list[float] = field(default_factory=list)
-    estimates: dict[str, list[float]] = field(default_factory=dict)
 
 
 def measure_exact(
@@ -124,7 +118,6 @@ def train(
 
     first = 0
     for task in tasks:
-        course: dict[str, list[Tensor]] = {name: [] for name in names}
         for step, (scores, baseline) in enumerate(scored(task, num_steps), start=first):
             value = objective(scores, baseline)
             if not bool(value.isfinite()):
@@ -133,20 +126,8 @@ def train(
             (-value).backward()
             nn.utils.clip_grad_norm_(networks.parameters(), MOST_GRADIENT)
             optimiser.step()
-            with torch.no_grad():
-                for name in names if (step - first) % READ_EVERY == 0 else ():
-                    course[name].append(_read(name, scores, baseline))
         measured = _measured(task, scored(task, num_matrices), dict.fromkeys(names, 0.0))
-        read_steps = torch.arange(first, first + num_steps, READ_EVERY)
-        blocks = torch.arange(len(read_steps)).tensor_split(min(NUM_POINTS, len(read_steps)))
-        yield Level(
-            true_nats=task.mutual_information_nats,
-            measured=measured,
-            steps=[read_steps[block].double().mean().item() for block in blocks],
-            estimates={
-                name: [torch.stack(values)[block].mean().item() for block in blocks] for name, values in course.items()
-            },
-        )
+        yield Level(task.mutual_information_nats, measured)
         first += num_steps
 
 

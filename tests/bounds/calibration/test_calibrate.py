@@ -37,9 +37,6 @@ def test_every_reachable_point_has_a_row(folder: Path) -> None:
     assert len(found) == len(report["rows"])
     infinite = [row for row in report["rows"] if row["mean_nats"] is None]
     assert {(row["task"], row["critic"]) for row in infinite} == {("uniform", "exact")}
-    steps = [course["steps"] for course in report["training"] if course["task"] == "gaussian"]
-    assert steps[0] == [0, 4, 8]
-    assert steps[1] == [9, 13, 17]  # the second level goes on where the first ended
 
 
 def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
@@ -58,6 +55,7 @@ def test_the_protocol_stands_beside_the_figures(folder: Path) -> None:
     }
     (left_out,) = report["left_out"]
     assert "discrete" in left_out
+    assert (folder / "calibration.png").read_bytes().startswith(b"\x89PNG")
     assert report["diverged"] == []
 
 
@@ -67,16 +65,6 @@ def test_what_diverged_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = calibrate(tmp_path, tasks=["gaussian"], num_candidates=[8], steps=20, num_matrices=2, **options)
     (diverged,) = report["diverged"]
     assert diverged.startswith("separable critic, N = 8: the objective of nwj is")
-
-
-def test_the_page_shows_every_task_and_needs_nothing_else(folder: Path) -> None:
-    page = (folder / "calibration.html").read_text()
-    assert "<title>cpc calibrate</title>" in page
-    for title in ("estimate against truth", "while the critic trains"):
-        for task in ("gaussian", "uniform", "discrete"):
-            assert f"<h2>{task}, D = 2, N = 8, separable critic: {title}</h2>" in page
-    assert "default-src 'none'" in page
-    assert 'src="http' not in page
 
 
 def test_bias_and_variance_of_given_estimates() -> None:
@@ -116,7 +104,6 @@ def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, shor
     error = math.hypot(found.standard_error_nats, exact.standard_error_nats)
     assert found.mean_nats < exact.mean_nats + 3 * error
     assert found.mean_nats > exact.mean_nats - short_nats
-    assert level.estimates["info_nce"][0] < 0.3 < level.estimates["info_nce"][-1]
 
 
 @pytest.mark.usefixtures("unchecked_types")

@@ -369,7 +369,7 @@ def test_files_that_cannot_be_used_are_named_or_left_out(tmp_path: Path) -> None
         ),
         (PATCHES, 12, {"packed": False, "cache_dir": "here"}, "`cache_dir` and `skip_bad` apply only to packed images"),
         (PATCHES, 12, {"packed": False, "skip_bad": True}, "`cache_dir` and `skip_bad` apply only to packed images"),
-        (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8: raise `image_size`"),
+        (PATCHES, 4, {}, "images of 4 pixels are smaller than patch_size=8"),
         (
             PATCHES,
             14,
