@@ -61,7 +61,6 @@ def monitor(
         for run in library.runs.values():
             if run.error_message:
                 print(f"{run.name} {run.error_message}", file=sys.stderr)
-        library.close()
         print(f"{len(library.runs)} runs written to {export}")
         return
     app = build_app(library).server
@@ -76,6 +75,6 @@ def monitor(
         how = f", with the header `Authorization: Bearer {server.token}`" if server.token else ""
         print(f"latest values for Prometheus at {server.url.split('?')[0]}metrics{how}", flush=True)
     try:
-        server.serve()
+        server.http.serve_forever()
     finally:
         library.close()

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from cpc.data.store.atomic import finite
 from cpc.monitor.downsample import extreme_indices, moving_mean
 from cpc.monitor.view import View
 from cpc.pages.chart import SHARED_LAYOUT, Chart, Table
 from cpc.pages.html import PLOT_CONFIG
 from cpc.pages.palette import GREY
 
-# Text and line colours by theme.
-INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": (GREY, f"{GREY}55")}
 MAX_POINTS_PER_SERIES = 1500
 MIN_POINTS_PER_SERIES = 120
 MANY = 16  # with more series, legends, bands and long tables are left out
@@ -70,7 +69,7 @@ def line_chart(
     bands = [_band(each) for each in few_points if has_bands and each.error is not None]
     lines = [_line(each, 1.2 if each.is_reference or len(shown) > MANY else 2.0) for each in few_points]
     is_log = view.log_y and may_be_log
-    axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
+    axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=view.unit)}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
     ends = "; ".join(f"{each.name}: {format_number(each.values[-1])}" for each in series[:MANY])
     alt, table = f"{title}. At the end: {ends}.", _table(series, shown, view)
@@ -100,7 +99,7 @@ def heat_map(
         "type": "heatmap",
         "x": encode_array(steps),
         "y": list(labels),
-        "z": [[None if not math.isfinite(v) else round(v, 4) for v in row] for row in values.T.tolist()],
+        "z": finite(values.T.astype(float).round(4).tolist()),
         "zmin": 0.0,
         "zmax": max(0.1, float(np.nanmax(values, initial=0.0))),
         "colorscale": "Viridis",
@@ -108,7 +107,7 @@ def heat_map(
         "hovertemplate": f"step %{{x}}, %{{y}}: %{{z:.3f}} {escape(view.unit)}<extra></extra>",
         "hoverongaps": False,
     }
-    axes = {"yaxis": axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
+    axes = {"yaxis": axis("", view) | {"type": "category", "ticklabelstandoff": 4}}
     num_chosen = min(NUM_TABLE_STEPS, len(steps))
     chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
     columns = [(f"step {steps[i]:.0f}", values[i]) for i in chosen] + last
@@ -121,9 +120,11 @@ def heat_map(
 
 
 def layout(view: View, num_series: int) -> dict[str, Any]:
-    """Return the layout that all figures share: a transparent background, and `uirevision` to keep the user's zoom."""
-    ink, _ = INK[view.theme]
-    x_axis = axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
+    """Return the layout that all figures share: a transparent background, and `uirevision` to keep the user's zoom.
+
+    Text and lines are grey in files of images; the page gives them the colours of its theme (assets/monitor.css).
+    """
+    x_axis = axis("training step", view, is_log=view.log_x) | {"showspikes": True}
     x_axis |= {"spikemode": "across", "spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
     if view.x_range is not None:
         low, high = view.x_range
@@ -132,7 +133,7 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
     return SHARED_LAYOUT | {
         "autosize": True,
         "uirevision": "kept",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": GREY},
         "margin": {"l": 10, "r": 16, "t": 30, "b": 10},
         "hovermode": "closest",
         "dragmode": "zoom",
@@ -141,11 +142,10 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
     }
 
 
-def axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
-    """Return an axis in the theme's colours; the user's zoom is kept as long as `revision` stays the same."""
-    _, line = INK[view.theme]
-    colours = {"gridcolor": line, "zerolinecolor": line, "linecolor": line}
-    kind = {"type": "log" if is_log else "linear", "uirevision": revision}
+def axis(title: str, view: View, *, is_log: bool = False, revision: str = "") -> dict[str, Any]:
+    """Return an axis; the user's zoom is kept as long as `revision`, the scale and `view.num_resets` stay the same."""
+    colours = dict.fromkeys(("gridcolor", "zerolinecolor", "linecolor"), f"{GREY}55")
+    kind = {"type": "log" if is_log else "linear", "uirevision": f"{revision} {is_log} {view.num_resets}"}
     return {"title": {"text": title}, "automargin": True} | colours | kind
 
 
@@ -202,8 +202,8 @@ def _line(series: Series, width: float) -> dict[str, Any]:
 @np.errstate(over="ignore")  # the band has a gap where its edge overflows float32
 def _band(series: Series) -> dict[str, Any]:
     assert series.error is not None
-    finite = series.select(np.isfinite(series.values) & np.isfinite(series.error))
-    x, y, e = finite.steps, finite.values, finite.error
+    known = series.select(np.isfinite(series.values) & np.isfinite(series.error))
+    x, y, e = known.steps, known.values, known.error
     return scatter_trace(series.name, "") | {
         "name": f"{escape(series.name)}, standard error",
         "mode": "lines",
@@ -233,8 +233,8 @@ def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> Tab
     header += [f"step {step:.0f}{' (smoothed)' if smoothed else ''}" for step in table_steps]
     rows = []
     for whole, cropped in zip(series, shown, strict=True):
-        finite = cropped.values[np.isfinite(cropped.values)]
-        values = [whole.values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan))]
+        known = cropped.values[np.isfinite(cropped.values)]
+        values = [whole.values[-1], *((known.min(), known.max()) if len(known) else (math.nan, math.nan))]
         indices = np.searchsorted(cropped.steps, table_steps, side="right") - 1  # the last record up to each step
         values += [cropped.values[i] if i >= 0 else math.nan for i in indices]
         rows.append([cropped.name, f"{whole.steps[-1]:.0f}", *map(format_number, values)])

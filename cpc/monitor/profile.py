@@ -41,8 +41,8 @@ def profile_chart(run: Run | None, view: View) -> Chart:
                 columns[label] = dict(zip(step_labels, cells, strict=True))
     # The range is fixed because all other charts share one zoom of the training step, which must not change this axis.
     axes = {
-        "xaxis": axis("step k", view, is_log=False, revision="profile") | {"type": "category", "fixedrange": True},
-        "yaxis": axis(f"log N - L ({view.unit})", view, is_log=False, revision=view.unit) | {"fixedrange": True},
+        "xaxis": axis("step k", view) | {"type": "category", "fixedrange": True},
+        "yaxis": axis(f"log N - L ({view.unit})", view) | {"fixedrange": True},
     }
     title = f"What N candidates can show: {'no run' if run is None else run.name}"
     steps = dict.fromkeys(step for cells in columns.values() for step in cells)

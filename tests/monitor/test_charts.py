@@ -220,7 +220,6 @@ def test_many_long_runs_stay_few_points_and_keep_their_spikes(tmp_path: Path) ->
     (line,) = lines(drawn(library)["loss"]).values()
     assert len(line[0]) < MAX_POINTS / 10
     assert line[1].max() == 9
-    library.close()
 
 
 def test_names_cannot_smuggle_markup(tmp_path: Path) -> None:
@@ -228,7 +227,6 @@ def test_names_cannot_smuggle_markup(tmp_path: Path) -> None:
     library = Library([tmp_path])
     library.read_all()
     assert "&lt;img src=x&gt;" in lines(drawn(library)["bound"])
-    library.close()
 
 
 def test_nothing_to_draw_is_empty(library: Library) -> None:
