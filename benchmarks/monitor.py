@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.synthetic_runs import add_step, write_run
 
 if TYPE_CHECKING:
-    from cpc.monitor.server import Server
+    from werkzeug.serving import BaseWSGIServer
 
 NUM_APPENDED = 5
 PATIENCE_SECONDS = 120
@@ -84,11 +84,11 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
     from cpc.monitor import record_types
     from cpc.monitor.app import build_app
     from cpc.monitor.library import Library
-    from cpc.monitor.server import Server
+    from cpc.monitor.server import bind
 
     library = Library([folder])
     library.read_all()
-    server = Server(build_app(library).server, port=0)
+    server = bind(build_app(library).server, port=0)
     library.start()
     name, run = next(iter(library.runs.items()))
     step = int(library.runs[name].tables(record_types.BOUND)[0].last_mean("step"))
@@ -101,7 +101,7 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
         browser = driver.chromium.launch(executable_path=_chromium(), args=arguments)
         for words in ("all_runs", "one_run"):
             page = browser.new_page()
-            page.goto(server.url)
+            page.goto(f"http://127.0.0.1:{server.port}/")
             _until(page, last, step)
             if words == "one_run":
                 page.get_by_role("button", name="hide all found").click()
@@ -123,12 +123,12 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
 
 
 @contextlib.contextmanager
-def running(server: "Server") -> Iterator[None]:
+def running(server: "BaseWSGIServer") -> Iterator[None]:
     """Serve in a background thread."""
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield
-    server.http.shutdown()
+    server.shutdown()
     thread.join()  # the thread closes the socket a moment after the shutdown
 
 

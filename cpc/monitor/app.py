@@ -3,17 +3,15 @@
 Nothing leaves the machine: Dash serves its own JavaScript, and the server's policy forbids the browser other sources.
 """
 
-import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import dash_ag_grid
 import flask
 from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update
-from dash.exceptions import DependencyException
+from dash.exceptions import DependencyException, PreventUpdate
 from werkzeug.exceptions import HTTPException
 
 from cpc.data.store.atomic import finite, json_text
@@ -37,15 +35,14 @@ INDEX = """<!doctype html>
 <body><main>{%app_entry%}</main><footer>{%config%}{%scripts%}{%renderer%}</footer></body></html>
 """
 STORES: dict[str, Any] = {  # Dash stores and their initial values
-    "revision": None,  # the library's revision that the charts show
-    "listed": None,  # the inputs of the table of runs when it was last updated
+    "listed": None,  # the library's revision and the other inputs of the table of runs when it was last updated
     "hidden": [],  # names of runs
     "zoom": None,
     "in-view": [],  # names of the charts on the screen or near it
     "drawn": {},  # for each chart, by name, its inputs when it was last updated
     "answered": None,  # the last tick that the server answered, and the time
 }
-SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log_x", "log_y")  # fields of `View` that have controls
+SETTINGS = ("focus", "split", "strategy", "unit", "smoothing", "log")  # fields of `View` that have controls
 PARTS = (("chart", "figure"), ("words", "children"), ("image", "aria-label"), ("section", "className"))  # that change
 # Colours of the page, which follow its theme.
 THEME = (
@@ -61,22 +58,13 @@ IN_VIEW = """(_, known) => {  // the charts on the screen, or at most half a scr
 }"""
 # Without an alarm, a page whose server has stopped would look like a page of runs without new records.
 ALARM = f"""(tick, answered) => !answered || tick - answered[0] < {PATIENCE_TICKS} ? "" :
-    `No answer from cpc monitor since ${{answered[1]}}: it has ended, cannot be reached, or needs another token. ` +
-    "This page shows the state at that time."
+    `No answer from cpc monitor since ${{answered[1]}}. This page shows the state at that time.`
 """
 
 
 def build_app(library: Library) -> Dash:
     """Return the app with the page of a library, on which `Library.start` was called."""
-    assets = str(Path(__file__).parent / "assets")
-    app = Dash(
-        __name__,
-        title="cpc monitor",
-        update_title="",
-        assets_folder=assets,
-        assets_ignore="^export",
-        index_string=INDEX,
-    )
+    app = Dash(__name__, title="cpc monitor", update_title="", assets_ignore="^export", index_string=INDEX)
     app.layout = _page
     app.server.register_error_handler(Exception, _answer_error)
     app.clientside_callback(IN_VIEW, Output("in-view", "data"), Input("tick", "n_intervals"), State("in-view", "data"))
@@ -100,32 +88,14 @@ def _answer_error(error: Exception) -> flask.Response | HTTPException:
 def _page() -> html.Div:
     """Return the initial layout; Dash calls this function on every visit."""
     runs = [
-        {
-            "field": "show",
-            "headerName": "show",
-            "editable": True,
-            "cellRenderer": "agCheckboxCellRenderer",
-            "filter": False,
-        },
-        {
-            "field": "name",
-            "headerName": "run",
-            "sort": "asc",
-            "cellStyle": {"function": "({color: params.data.colour})"},
-        },
-        {
-            "field": "badges",
-            "cellRenderer": "Badges",
-            "cellDataType": False,
-            "tooltipField": "reasons",
-            "minWidth": 150,
-        },
+        dict(field="show", headerName="show", editable=True, cellRenderer="agCheckboxCellRenderer", filter=False),
+        dict(field="name", headerName="run", sort="asc", cellStyle={"function": "({color: params.data.colour})"}),
+        dict(field="badges", headerName="badges", cellRenderer="Badges", cellDataType=False, tooltipField="reasons"),
         *(
-            {"field": name, "headerName": heading, "type": "rightAligned"}
-            | {"valueFormatter": {"function": f"params.data.{name}_text"}}
+            dict(field=name, headerName=heading, valueFormatter={"function": f"params.data.{name}_text"})
             for name, heading in COLUMNS.items()
         ),
-        {"field": "reasons", "headerName": "reasons of the badges"},
+        dict(field="reasons", headerName="reasons of the badges"),
     ]
     return html.Div(
         [
@@ -134,34 +104,21 @@ def _page() -> html.Div:
             html.P(id="alarm", role="alert"),
             html.H1("cpc monitor"),
             html.P(id="notice", role="status"),
-            html.Section(
-                [
-                    html.H2("Runs"),
-                    html.Div(
-                        [
-                            dcc.Input("", "search", id="search", placeholder="search names and badges", debounce=0.3),
-                            html.Button("show all found", id="show-all"),
-                            html.Button("hide all found", id="hide-all"),
-                        ],
-                        className="controls",
-                    ),
-                    _grid(
-                        "runs",
-                        "Table of runs",
-                        columnDefs=runs,
-                        getRowId="params.data.name",
-                        defaultColDef={"filter": True},
-                    ),
-                ]
+            html.H2("Runs"),
+            _bar(
+                "Runs in the charts",
+                dcc.Input("", "search", id="search", placeholder="search names and badges", debounce=0.3),
+                html.Button("show all found", id="show-all"),
+                html.Button("hide all found", id="hide-all"),
+            ),
+            _grid(
+                "runs", "Table of runs", columnDefs=runs, getRowId="params.data.name", defaultColDef={"filter": True}
             ),
             _controls(),
             html.Div([_chart_section(name) for name in NAMES], className="grid"),
-            html.Div(
-                [
-                    html.Label("values of", htmlFor="table-of"),
-                    dcc.Dropdown([*NAMES, CONFIGS], "bound", id="table-of", clearable=False, className="wide"),
-                ],
-                className="controls",
+            _bar(
+                "Table of values",
+                _choice("values of", dcc.Dropdown([*NAMES, CONFIGS], "bound", id="table-of", clearable=False)),
             ),
             _grid("values", "Values of the chosen chart"),
         ]
@@ -171,47 +128,42 @@ def _page() -> html.Div:
 def _controls() -> html.Div:
     shared = {"persistence": True, "persistence_type": "local", "inline": True}
 
-    def choice(legend: str, control: Any, wide: bool = False) -> html.Fieldset:
-        return html.Fieldset([html.Legend(legend), control], className="wide" if wide else "")
-
     def radio(name: str, options: Sequence[Any]) -> dcc.RadioItems:
         return dcc.RadioItems(list(options), options[0], id=name, **shared)
 
-    def switch(name: str, label: str) -> dcc.Checklist:
-        return dcc.Checklist([{"label": label, "value": "on"}], [], id=name, **shared)
-
-    smoothing = [{"label": "none" if n == 1 else f"{n} records", "value": n} for n in SMOOTHING]
-    return html.Div(
-        [
-            choice("records of", radio("split", SPLITS)),
-            choice("negatives", dcc.Dropdown([AS_TRAINED], AS_TRAINED, id="strategy", clearable=False), wide=True),
-            choice("steps k of", dcc.Dropdown([], None, id="focus", placeholder="the first run shown"), wide=True),
-            choice("information in", radio("unit", UNITS)),
-            choice("smoothing", dcc.RadioItems(smoothing, 1, id="smoothing", **shared)),
-            choice("logarithmic", html.Div([switch("log_x", "steps"), switch("log_y", "values")], className="row")),
-            html.Button("show all steps", id="all-steps"),
-            choice("theme", radio("theme", ("system", "light", "dark"))),
-        ],
-        className="controls",
-        role="group",
-        **{"aria-label": "Settings of all charts"},
+    axes = [{"label": "steps", "value": "x"}, {"label": "values", "value": "y"}]
+    return _bar(
+        "Settings of all charts",
+        _choice("records of", radio("split", SPLITS)),
+        _choice("negatives", dcc.Dropdown([AS_TRAINED], AS_TRAINED, id="strategy", clearable=False)),
+        _choice("steps k of", dcc.Dropdown([], None, id="focus", placeholder="the first run shown")),
+        _choice("information in", radio("unit", UNITS)),
+        _choice("mean over records", radio("smoothing", SMOOTHING)),
+        _choice("logarithmic", dcc.Checklist(axes, [], id="log", **shared)),
+        html.Button("show all steps", id="all-steps"),
+        _choice("theme", radio("theme", ("system", "light", "dark"))),
     )
+
+
+def _bar(label: str, *controls: Any) -> html.Div:
+    return html.Div(controls, className="controls", role="group", **{"aria-label": label})
+
+
+def _choice(legend: str, control: Any) -> html.Fieldset:
+    return html.Fieldset([html.Legend(legend), control])
 
 
 def _chart_section(name: str) -> html.Section:
-    def part(kind: str) -> dict[str, str]:
-        return {"type": kind, "name": name}
-
+    ids = {kind: {"type": kind, "name": name} for kind, _ in PARTS}
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
-    graph = dcc.Graph(id=part("chart"), config=GRAPH_CONFIG, style={"height": HEIGHT}, figure=figure)
+    graph = dcc.Graph(id=ids["chart"], config=GRAPH_CONFIG, style={"height": HEIGHT}, figure=figure)
     # The height is reserved from the start, so that the page can determine which charts are on the screen.
-    image = html.Div(graph, id=part("image"), role="img", className="figure", style={"minHeight": HEIGHT})
-    return html.Section(
-        [html.Div(id=part("words")), image], id=part("section"), className="chart", **{"data-name": name}
-    )
+    image = html.Div(graph, id=ids["image"], role="img", className="figure", style={"minHeight": HEIGHT})
+    content = [html.Div(id=ids["words"]), image]
+    return html.Section(content, id=ids["section"], className="chart", **{"data-name": name})
 
 
-def _grid(name: Any, label: str, **options: Any) -> html.Div:
+def _grid(name: str, label: str, **options: Any) -> html.Div:
     """Return a table that scrolls by keyboard."""
     settings = {"theme": {"function": THEME}, "animateRows": False, "enableCellTextSelection": True}
     settings |= {"suppressColumnVirtualisation": True, "autoSizeStrategy": {"type": "fitCellContents"}}
@@ -231,7 +183,6 @@ def _add_run_table(app: Dash, library: Library) -> None:
         Output("notice", "children"),
         Output("strategy", "options"),
         Output("focus", "options"),
-        Output("revision", "data"),
         Output("listed", "data"),
         Output("answered", "data"),
         Input("tick", "n_intervals"),
@@ -245,14 +196,12 @@ def _add_run_table(app: Dash, library: Library) -> None:
             # The clock updates the table at least every five seconds, because ages grow, and a run can become stale.
             inputs = [library.revision, int(time.time() / 5), hidden, unit]
             if inputs == listed:
-                return (*(no_update,) * 7, answered)
-            rows = overview(library, unit)
+                return (*(no_update,) * 6, answered)
+            rows = [row | {"show": row["name"] not in hidden} for row in overview(library, unit)]
             notice = " ".join(_notices(library, rows))
             strategies = sorted({t.key.names[1] for run in library.runs.values() for t in run.tables(BOUND)})
-            rows = [row | {"show": row["name"] not in hidden} for row in rows]
-            shown = [row["name"] for row in rows if row["show"]]
-            revision = no_update if listed and listed[0] == library.revision else library.revision
-            return rows, _height(rows), notice, [AS_TRAINED, *strategies], shown, revision, inputs, answered
+        shown = [row["name"] for row in rows if row["show"]]
+        return rows, _height(rows), notice, [AS_TRAINED, *strategies], shown, inputs, answered
 
     @app.callback(Output("runs", "dashGridOptions"), Input("search", "value"), prevent_initial_call=True)
     def search(text: str | None) -> Patch:
@@ -272,7 +221,7 @@ def _add_run_table(app: Dash, library: Library) -> None:
     def hide_or_show(changes: Any, _: int | None, __: int | None, hidden: list[str], found: Any) -> list[str]:
         if ctx.triggered_id == "runs":
             return sorted(set(hidden) ^ {change["data"]["name"] for change in changes})
-        names = {row["name"] for row in found}
+        names = {row["name"] for row in found or ()}
         return sorted(set(hidden) - names if ctx.triggered_id == "show-all" else set(hidden) | names)
 
 
@@ -296,10 +245,10 @@ def _add_charts(app: Dash, library: Library) -> None:
         Output("zoom", "data"),
         Input({"type": "chart", "name": ALL}, "relayoutData"),
         Input("all-steps", "n_clicks"),
-        State("log_x", "value"),
+        State("log", "value"),
         prevent_initial_call=True,
     )
-    def zoom(_: Any, __: int | None, log_x: list[str]) -> Any:
+    def zoom(_: Any, __: int | None, log: list[str]) -> Any:
         """Return the range of steps after a zoom in any chart; None after a double click, which shows all steps."""
         if ctx.triggered_id == "all-steps":
             return None
@@ -308,7 +257,7 @@ def _add_charts(app: Dash, library: Library) -> None:
                 return None
             ends = change.get("xaxis.range") or [change.get(f"xaxis.range[{end}]") for end in (0, 1)]
             if None not in ends:
-                return [10**end for end in ends] if log_x else ends
+                return [10**end for end in ends] if "x" in log else ends
         return no_update
 
     @app.callback(
@@ -318,42 +267,34 @@ def _add_charts(app: Dash, library: Library) -> None:
         Output("values", "style"),
         Output("drawn", "data"),
         inputs={
-            "revision": Input("revision", "data"),
-            "hidden": Input("hidden", "data"),
+            "listed": Input("listed", "data"),
             "in_view": Input("in-view", "data"),
             "table_of": Input("table-of", "value"),
-            "states": State("drawn", "data"),
+            "drawn": State("drawn", "data"),
             "view": {
-                "zoom": Input("zoom", "data"),
+                "x_range": Input("zoom", "data"),
                 "num_resets": Input("all-steps", "n_clicks"),
-                "settings": {name: Input(name, "value") for name in SETTINGS},
+                **{name: Input(name, "value") for name in SETTINGS},
             },
         },
         prevent_initial_call=True,
     )
-    def draw(
-        revision: int | None, hidden: list[str], in_view: list[str], table_of: str, states: dict[str, str], view: Any
-    ) -> Any:
+    def draw(listed: Any, in_view: list[str], table_of: str, drawn: dict[str, str], view: dict[str, Any]) -> Any:
+        if listed is None:  # the page has just been loaded
+            raise PreventUpdate
+        revision, _, hidden, _ = listed
         inputs = json_text(finite((revision, hidden, view)))
         with library.lock:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs, so charts off the screen come later.
-            outdated = [name for name in NAMES if (name in in_view or len(runs) <= MANY) and states.get(name) != inputs]
-            names = [*outdated, table_of]
-            found = library.skip_unreadable(runs, functools.partial(charts, view=_view(**view), names=names))
-            by_name = {chart.name: chart for chart in found}
+            outdated = [name for name in NAMES if (name in in_view or len(runs) <= MANY) and drawn.get(name) != inputs]
+            by_name = {chart.name: chart for chart in charts(runs, View(**view), [*outdated, table_of])}
             table = by_name[table_of].table if table_of in by_name else config_differences(runs[:MAX_CONFIGS])
         parts = [_parts(by_name[name]) if name in outdated else [no_update] * len(PARTS) for name in NAMES]
-        fields = [str(index) for index in range(len(table.header))]
-        columns = [{"field": field, "headerName": heading} for field, heading in zip(fields, table.header, strict=True)]
-        rows = [dict(zip(fields, row, strict=True)) for row in table.rows]
-        return (
-            *map(list, zip(*parts, strict=True)),
-            columns,
-            rows,
-            _height(rows),
-            states | dict.fromkeys(outdated, inputs),
-        )
+        columns = [{"field": str(index), "headerName": heading} for index, heading in enumerate(table.header)]
+        rows = [{str(index): cell for index, cell in enumerate(row)} for row in table.rows]
+        drawn |= dict.fromkeys(outdated, inputs)
+        return *map(list, zip(*parts, strict=True)), columns, rows, _height(rows), drawn
 
 
 def _parts(chart: Chart) -> list[Any]:
@@ -361,14 +302,3 @@ def _parts(chart: Chart) -> list[Any]:
     caption = "No run shown has such records yet." if chart.is_empty else chart.caption
     words = [html.H2(chart.title), html.P(caption, className="caption")]
     return [chart.figure, words, chart.alt, "chart is-empty" if chart.is_empty else "chart"]
-
-
-def _view(settings: dict[str, Any], zoom: Any, num_resets: int | None) -> View:
-    """Return the view that the page's settings describe.
-
-    Raises:
-        ValueError: if a setting has no allowed value.
-    """
-    low, high = zoom or (0, 0)
-    settings |= {"log_x": bool(settings["log_x"]), "log_y": bool(settings["log_y"])}
-    return View(**settings, x_range=(float(low), float(high)) if zoom else None, num_resets=num_resets or 0)

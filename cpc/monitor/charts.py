@@ -141,6 +141,7 @@ CHART_SPECS = (
 NAMES = ("bound", *BY_RUN, *(spec.name for spec in CHART_SPECS[1:]))
 
 
+@np.errstate(over="ignore")  # a value has a gap where it overflows float32
 def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> list[Chart]:
     """Return the charts with these names, in the order of `NAMES`."""
     focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
@@ -183,8 +184,7 @@ def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
 def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
     """Plot the steps k of one run as lines and as a heat map."""
     name, table = (focus.name, focus.bound(view)) if focus else ("no run", None)
-    note, unit, series = "", f"log N - L ({view.unit})", list[Series]()
-    steps, bound, labels = np.zeros(0), np.zeros((0, 1)), ["k = 1"]
+    note, series, steps, bound = "", list[Series](), np.zeros(0), np.zeros((0, 1))
     if focus and table:
         bound, error = (view.factor(field) * table.by_step[field] for field in ("mi_bound_nats", "standard_error_nats"))
         steps, labels = table.means["step"], table.key.step_labels
@@ -192,12 +192,11 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
             series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
         series += _reference_lines([table], *_CEILING, view)
         note = _how_to_read([(focus, table)])
+    title, unit = f"log N - L of every step k: {name}", f"log N - L ({view.unit})"
+    lines = line_chart("steps", title, f"{note} Dashed: the ceiling.", unit, series, view)
     title = f"log N - L by step k and training step: {name}"
     caption = f"{note} Colours run from zero to the highest value; many records are averaged with their neighbours."
-    return (
-        line_chart("steps", f"log N - L of every step k: {name}", f"{note} Dashed: the ceiling.", unit, series, view),
-        heat_map("heat", title, caption, steps, bound, labels, unit, view),
-    )
+    return lines, heat_map(title, caption, lines, steps, bound, view)
 
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:

@@ -3,9 +3,8 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from cpc.monitor.finder import run_folders
 from cpc.monitor.run import Run
@@ -16,9 +15,6 @@ POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
 _SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
-_UNREAD = "cannot be read"
-
-Result = TypeVar("Result")
 
 
 class Library:
@@ -66,20 +62,6 @@ class Library:
         while self._refresh():
             pass
 
-    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
-        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`."""
-        try:
-            return use(runs)
-        except Exception:  # whatever the files of one run contain, all other runs stay on the page
-            usable = []
-            for run in runs:
-                try:
-                    use([run])
-                    usable.append(run)
-                except Exception as error:
-                    run.error_message = run.error_message or error_text("cannot be shown", error)
-            return use(usable)
-
     def _follow(self) -> None:
         while not self._stop.is_set():
             if time.monotonic() >= self._find_at:
@@ -87,7 +69,7 @@ class Library:
                 try:
                     self._find()
                 except Exception as error:  # the page must report why it no longer shows new runs
-                    error_message = error_text("cpc monitor cannot look for runs", error)
+                    error_message = _error_text("cpc monitor cannot look for runs", error)
                 with self.lock:
                     self.revision += error_message != self.error_message
                     self.error_message = error_message
@@ -101,14 +83,12 @@ class Library:
             if self._stop.is_set():
                 return False
             with self.lock:
-                before, run_has_changed = run.error_message, False
+                before, run.error_message = run.error_message, ""
                 try:
-                    run_has_changed = run.refresh()
-                    if run_has_changed or before.startswith(_UNREAD):
-                        run.error_message = ""
+                    has_changed |= run.refresh()
                 except Exception as error:  # go on with the other runs
-                    run.error_message = error_text(_UNREAD, error)
-                has_changed |= run_has_changed or run.error_message != before
+                    run.error_message = _error_text("cannot be read", error)
+                has_changed |= run.error_message != before
                 if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
                     del self.runs[name]
                     has_changed = True
@@ -139,6 +119,5 @@ class Library:
         return next(name for name in candidates if name not in self.runs)
 
 
-def error_text(what: str, error: Exception) -> str:
-    """Return a sentence about an error, with its type and message."""
+def _error_text(what: str, error: Exception) -> str:
     return replace_surrogates(f"{what}: {type(error).__name__}: {error}")

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from cpc.monitor.badges import NAMES, badges
 from cpc.monitor.library import Library
@@ -16,16 +16,8 @@ from cpc.monitor.run import Run
 def prometheus_text(library: Library) -> bytes:
     """Return gauges `cpc_*`, labelled by run, in the text format of Prometheus; unknown values are left out."""
     with library.lock:
-        families = library.skip_unreadable(list(library.runs.values()), _families)
-    return generate_latest(_Collected(families))
-
-
-class _Collected(Collector):
-    def __init__(self, families: list[GaugeMetricFamily]) -> None:
-        self.families = families
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return self.families
+        families = _families(list(library.runs.values()))
+    return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
 def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cpc.monitor.badges import badges, format_seconds, seconds_since_write
 from cpc.monitor.figure import format_number
-from cpc.monitor.library import Library, error_text
+from cpc.monitor.library import Library
 from cpc.monitor.record_types import HEALTH, PROBE
 from cpc.monitor.run import Run
 from cpc.monitor.view import View
@@ -31,17 +31,13 @@ def overview(library: Library, unit: str = "nats") -> list[dict[str, Any]]:
     """
     rows, now = [], time.monotonic()
     for run in library.runs.values():
-        row: dict[str, Any] = {"name": run.name, "colour": run.colour, "badges": [], "notes": run.notes}
-        try:
-            found = badges(run, now)
-            for column, (value, text) in _cells(run, unit, now).items():
-                if math.isfinite(value):
-                    row |= {column: value, f"{column}_text": text}
-            row["badges"] = [badge.name for badge in found]
-            reasons = [f"{badge.name}: {badge.reason}" for badge in found]
-        except Exception as error:  # an error in one run must not remove the others from the page
-            reasons = [error_text("cannot be shown", error)]
-        rows.append(row | {"reasons": "; ".join([*reasons, *row["notes"]])})
+        found, notes = badges(run, now), run.notes
+        row: dict[str, Any] = {"name": run.name, "colour": run.colour, "badges": [badge.name for badge in found]}
+        for column, (value, text) in _cells(run, unit, now).items():
+            if math.isfinite(value):
+                row |= {column: value, f"{column}_text": text}
+        reasons = [f"{badge.name}: {badge.reason}" for badge in found]
+        rows.append(row | {"notes": notes, "reasons": "; ".join([*reasons, *notes])})
     return rows
 
 

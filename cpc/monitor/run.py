@@ -170,7 +170,7 @@ class Run:
 
     def current_tables(self) -> list[Table]:
         """Return one table of the bound per split and strategy, without earlier training strategies."""
-        tables, trained = self.tables(BOUND), newest(self._train_tables())
+        tables, trained = self.tables(BOUND), self._newest("train")
         by_names = {table.key.names: newest(t for t in tables if t.key.names == table.key.names) for table in tables}
         return [table for table in by_names.values() if table and (table.key.names[0] != "train" or table is trained)]
 
@@ -180,12 +180,10 @@ class Run:
         `as trained` is the strategy of the last training record. If there are no training records, it is the first
         strategy of the last evaluation.
         """
-        trained = newest(self._train_tables())
-        held_out = [table for table in self.tables(BOUND) if table.key.names[0] != "train"]
-        tables = self._train_tables() if view.split == "training" else held_out
+        trained = self._newest("train")
         if view.strategy != AS_TRAINED:
-            return newest(table for table in tables if table.key.names[1] == view.strategy)
-        return newest(t for t in tables if trained and t.key.names[1] == trained.key.names[1]) or newest(tables)
+            return self._newest(view.split, view.strategy)
+        return (trained and self._newest(view.split, trained.key.names[1])) or self._newest(view.split)
 
     def config(self) -> dict[str, str]:
         """Return the options of config.yaml by dotted name; empty if there is no config.yaml."""
@@ -197,8 +195,10 @@ class Run:
         except (OSError, ValueError) as error:
             return {"config.yaml": replace_surrogates(f"cannot be read: {error}")}
 
-    def _train_tables(self) -> list[Table]:
-        return [table for table in self.tables(BOUND) if table.key.names[0] == "train"]
+    def _newest(self, split: str, strategy: str | None = None) -> Table | None:
+        is_train = split in ("train", "training")
+        tables = [table for table in self.tables(BOUND) if (table.key.names[0] == "train") == is_train]
+        return newest(table for table in tables if strategy in (None, table.key.names[1]))
 
 
 def newest(tables: Iterable[Table]) -> Table | None:

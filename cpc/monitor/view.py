@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cpc.pages.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION
@@ -27,10 +28,9 @@ class View:
     strategy: str = AS_TRAINED  # `as trained`, or the name of a strategy that was evaluated
     unit: str = "nats"  # unit of information
     smoothing: int = 1  # number of records that are averaged
-    log_x: bool = False
-    log_y: bool = False  # for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
-    x_range: tuple[float, float] | None = None  # first and last shown step; None: all
-    num_resets: int = 0  # a new number resets the zoom of every chart
+    log: Sequence[str] = ()  # logarithmic axes: x, y; y of bounds and accuracies, which may be zero, stays linear
+    x_range: Sequence[float] | None = None  # first and last shown step; None: all
+    num_resets: int | None = None  # a new number resets the zoom of every chart
     max_points: int = MAX_POINTS  # number of points of a chart; a chart of very many series may have more
 
     def __post_init__(self) -> None:

@@ -15,8 +15,6 @@ from cpc.cli import main
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
-from werkzeug.serving import BaseWSGIServer
-
 
 def test_serves_until_ctrl_c_and_answers_prometheus(runs: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "cpc.cli", "monitor", str(runs), "--port", "0", "--prometheus"]
@@ -64,17 +62,6 @@ def test_mistakes_end_with_a_message(runs: Path, tmp_path: Path, capsys: pytest.
             assert exit_.value.code == 2
             assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "page.html").exists()
-
-
-def test_the_token_of_the_environment_is_told_to_prometheus_too(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CPC_MONITOR_TOKEN", "a-token-of-one-s-own")
-    monkeypatch.setattr(BaseWSGIServer, "serve_forever", lambda self: self.server_close())  # as Ctrl-C at once
-    main(["monitor", str(runs), "--port", "0", "--prometheus"])
-    told = capsys.readouterr().out
-    assert "/?token=a-token-of-one-s-own, until Ctrl-C" in told
-    assert "metrics, with the header `Authorization: Bearer a-token-of-one-s-own`" in told
 
 
 def test_export_holds_the_steps_of_every_run_and_every_strategy_held_out(runs: Path, tmp_path: Path) -> None:
