@@ -168,8 +168,6 @@ def _view_mask(steps: np.ndarray, view: View) -> np.ndarray:
 
 def _crop(series: Series, view: View) -> Series:
     values = series.values if series.is_reference else moving_mean(series.values, view.smoothing)
-    if view.x_range is None and "x" not in view.log:  # everything is shown: no copy is needed
-        return series._replace(values=values)
     return series._replace(values=values).select(_view_mask(series.steps, view))
 
 

@@ -47,7 +47,7 @@ class RecordsFile:
 
     def refresh(self) -> bool:
         """Read the next complete lines, about 4 MB at most, and return whether anything changed."""
-        before = (self.why_unreadable, self.tables, self.offset)
+        why, tables, offset = self.why_unreadable, self.tables, self.offset
         self.why_unreadable = ""
         try:
             self._read()
@@ -55,7 +55,7 @@ class RecordsFile:
             pass
         except (OSError, ValueError) as error:
             self.why_unreadable = replace_surrogates(f"{self.record_type.file} cannot be read: {error}")
-        return before[0] != self.why_unreadable or before[1] is not self.tables or before[2] != self.offset
+        return (why, offset) != (self.why_unreadable, self.offset) or tables is not self.tables
 
     def _read(self) -> None:
         state = os.stat(self.path)
@@ -83,11 +83,9 @@ class RecordsFile:
     def notes(self) -> list[str]:
         """Return sentences about problems with the file."""
         notes = [self.why_unreadable] if self.why_unreadable else []
-        if self.newest_schema > self.record_type.schema:
-            notes.append(
-                f"{self.record_type.file} has schema {self.newest_schema}, but this cpc reads up to "
-                f"{self.record_type.schema}: new fields are not shown; update cpc to see them"
-            )
+        file, schema = self.record_type.file, self.record_type.schema
+        if self.newest_schema > schema:
+            notes.append(f"{file} has schema {self.newest_schema}, but this cpc reads up to {schema}: update cpc")
         if self.num_problems:
             notes.append(f"{self.num_problems} lines could not be used: {'; '.join(self.problems)}")
         return notes
@@ -100,8 +98,7 @@ class RecordsFile:
             elif len(self.tables) < MOST_TABLES:
                 self.tables[key] = table
             else:
-                names, limit = ", ".join(key.names), f"curve {MOST_TABLES + 1} of {MOST_TABLES}"
-                parsed.problems.append(f"{self.record_type.file}: {names} would be {limit}")
+                parsed.problems.append(f"{self.record_type.file}: {', '.join(key.names)} is curve {MOST_TABLES + 1}")
         self.num_lines += len(lines)
         self.newest_schema = max(self.newest_schema, parsed.newest_schema)
         self.num_problems += len(parsed.problems)
@@ -120,9 +117,7 @@ class Run:
 
     def _begin(self) -> None:
         self.deleted_at: float | None = None  # time when the folder was first missing, by time.monotonic
-        self.files = {
-            record_type.file: RecordsFile(self.folder / record_type.file, record_type) for record_type in RECORD_TYPES
-        }
+        self.files = {each.file: RecordsFile(self.folder / each.file, each) for each in RECORD_TYPES}
 
     @property
     def is_deleted(self) -> bool:
@@ -149,17 +144,15 @@ class Run:
     def refresh(self) -> bool:
         """Read the next records of every file, about 4 MB each at most; return whether anything changed."""
         if not self.folder.exists():
-            was_deleted = self.is_deleted
-            self.deleted_at = self.deleted_at or time.monotonic()
-            return not was_deleted
+            deleted_at, self.deleted_at = self.deleted_at, self.deleted_at or time.monotonic()
+            return deleted_at is None
         if self.is_deleted:  # a new run may have the same folder
             self._begin()
         files = self.files.values()
         before = [file.tables for file in files]
         has_changed = [file.refresh() for file in files]
         if any(tables and file.tables is not tables for file, tables in zip(files, before, strict=True)):
-            # A file was replaced, perhaps by a new run in the same folder: missing files belong to the old run.
-            for file in files:
+            for file in files:  # a new run may have replaced the files: missing files belong to the old run
                 if not file.path.exists():
                     file.forget()
         return any(has_changed)
