@@ -21,8 +21,7 @@ from cpc.data.store.text_files import read_text
 from cpc.evaluation import data_class
 from cpc.interop.hub import MODEL_FILES, hub
 from cpc.probes.abx.command import format_abx
-from cpc.probes.record import REPORT_NAME, read_report
-from cpc.probes.tables import format_report
+from cpc.probes.record import REPORT_NAME, format_report, read_report
 
 CARD_NAME = "README.md"
 _PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not

@@ -14,7 +14,7 @@ from cpc.data.audio.headers import AUDIO_SUFFIXES
 from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import Labels
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.probe_data import RecordingProbeData, VaryingLabels
+from cpc.data.recordings.probe_data import RecordingProbeData
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import find_files
@@ -69,7 +69,7 @@ class AudioProbeData(RecordingProbeData):
             return window_labels(segments[row], times, start, num_vectors, code_of)
 
         found = {row: {segment.label for segment in row_segments} for row, row_segments in segments.items()}
-        return VaryingLabels({row: names for row, names in found.items() if names}, codes_of=codes)
+        return Labels({row: names for row, names in found.items() if names}, codes_of=codes)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> RecordingFeatures:
         """Return an extractor of a model's `c` and `z`, or of spectra standardised by the training split."""

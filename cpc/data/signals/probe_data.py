@@ -11,7 +11,7 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.probe_data import RecordingProbeData, VaryingLabels
+from cpc.data.recordings.probe_data import RecordingProbeData
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatures, WindowFeatures
 from cpc.data.signals.folder import find_recordings
 
@@ -82,7 +82,7 @@ class SignalProbeData(RecordingProbeData):
             return table[self.corpus.latent_codes(task, row, start, num_vectors)]
 
         names = {row: {labels.classes[code] for code in codes if code >= 0} for row, codes in found.items()}
-        return VaryingLabels({row: each for row, each in names.items() if each}, labels.classes, codes_of)
+        return Labels({row: each for row, each in names.items() if each}, labels.classes, codes_of)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's features, or of hand-made features of windows."""

@@ -123,9 +123,6 @@ class WholeText:
 
     The entropy of the tokens comes from their frequencies in the split. For n tokens of V kinds this entropy is on
     average about (V - 1) / 2n too low, so H - L is not too high.
-
-    Raises:
-        ValueError: if there is no such split, or it has fewer tokens than lanes.
     """
 
     is_continuous = True

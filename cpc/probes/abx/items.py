@@ -37,15 +37,8 @@ class Spans(NamedTuple):
 def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
     """Return the items with a recording, their rows `[n]`, and how many end up to 50 ms after their recording.
 
-    Args:
-        items: the items.
-        source: their item file, for messages.
-        probe_data: the corpus; its audio is opened only after all names are found.
-        skip_bad: leave out items without a recording, and warn how many.
-
-    Raises:
-        ValueError: if recordings are missing or ambiguous, or an item begins after the end of its recording, or ends
-            more than 50 ms after this end.
+    Items without a recording, or that begin or end later, are an error; with `skip_bad` they are left out with a
+    warning. The audio is opened only after all names are found. `source` is the item file, for messages.
     """
     manifest = probe_data.corpus.table
     row_of = rows_of_names(items.files, manifest.paths)
@@ -65,13 +58,7 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
-
-    File suffixes are ignored. Names without a path are left out.
-
-    Raises:
-        ValueError: if several paths end with a name. The message lists these paths.
-    """
+    """Return the row of each name: of the equal path, or of the only path that ends with it, without suffix."""
     row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
     rows_of_stem = defaultdict(list)
     for row, path in enumerate(bare):
@@ -82,10 +69,8 @@ def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
         rows = [row for row in rows_of_stem[bare_name.rpartition("/")[2]] if is_end_of(bare[row], bare_name)]
         rows = [row_of_path[name]] if name in row_of_path else rows
         if len(rows) > 1:
-            raise ValueError(
-                f"items of {name!r} may be of {len(rows)} files:\n{name_a_few([paths[row] for row in rows])}\nwrite "
-                "the paths of the manifest into the item file"
-            )
+            found = name_a_few([paths[row] for row in rows])
+            raise ValueError(f"items of {name!r} may be of {len(rows)} files:\n{found}\nwrite their whole paths")
         if rows:
             row_of[name] = rows[0]
     return row_of
