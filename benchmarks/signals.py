@@ -24,12 +24,10 @@ from benchmarks.ablations import keep_options, train
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
-from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.fit import fit_probe
-from cpc.probes.open import build_untrained, open_probe_data
 from cpc.probes.report import probe
 from cpc.probes.results import summarise
-from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.store import Extraction, FeatureStore, build_untrained, open_probe_data
 from cpc.probes.task import Task
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "signals"
@@ -179,8 +177,8 @@ def from_one_person(folder: Path, data: Path, penalties: dict[str, float]) -> di
         for fold in task.folds:  # a fold tests one person: here that person's labels are the training part
             train_part, test = fold.examples("test", store, feature), fold.examples("train", store, feature)
             num_classes = len(task.classes)
-            protocol = ProbeProtocol(l2=penalties[name] * len(train_part))
-            answers = [fit_probe(train_part, num_classes, protocol).answer(test)]
+            l2 = penalties[name] * len(train_part)
+            answers = [fit_probe(train_part, num_classes, l2).answer(test)]
             accuracies.append(summarise(answers, num_classes).accuracy_percent)
         found[name] = float(np.mean(accuracies))
     return found

@@ -95,7 +95,7 @@ USES = {  # of each extra, what a user of it alone would do; by what it ends oth
     "onnx": ("import cpc.interop.export, onnx, onnxruntime, onnxscript", "onnx"),
     "datasets": ("import cpc.interop.hub_datasets, datasets", "datasets"),
     "ray": ("import cpc.on_ray.launch; from cpc.on_ray.places import import_ray; import_ray()", "ray"),
-    "text": ("from cpc.data.text.vocabulary import BytePairs; BytePairs('ab', [])", "tokenizers"),
+    "text": ("from cpc.data.text.vocabulary import byte_pairs; byte_pairs('ab', [])", "tokenizers"),
     "hub": ("import cpc.interop.hub; cpc.interop.hub.hub()", "huggingface_hub"),
     "signals": ("import cpc.data.signals.recordings, edfio, pyarrow.parquet, seglearn, wfdb", "edfio"),
 }

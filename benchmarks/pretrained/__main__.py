@@ -26,7 +26,7 @@ from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.pretrained import FOLDER
 from cpc.probes.abx.command import abx
-from cpc.probes.abx.triplets import ABXProtocol
+from cpc.probes.abx.errors import ABXProtocol
 from cpc.probes.report import probe
 
 

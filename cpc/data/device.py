@@ -12,11 +12,7 @@ from cpc.data.store.contents import say
 def find_device(name: str) -> str:
     """Return the device of a name in the notation of torch; if it is a GPU, print a line with its name once.
 
-    Args:
-        name: `auto` (the GPU if there is one, otherwise the CPU), `cpu`, `cuda` or `cuda:N`.
-
-    Raises:
-        ValueError: if the name is none of these, or the device cannot be used; the message has the reason.
+    The name is `auto` (the GPU if there is one, otherwise the CPU), `cpu`, `cuda` or `cuda:N`.
     """
     DeviceName().check("`device`", name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name

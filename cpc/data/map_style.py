@@ -1,12 +1,9 @@
-"""Map-style data: corpora whose observations are read by index, in random order.
-
-B observations.
-"""
+"""Map-style data: corpora whose observations are read by index, in random order. B observations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,78 +15,58 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.resumable_index import is_of_files
-from cpc.data.streams.same_group import SameGroupBatches
-from cpc.data.streams.stream import BatchStream, Draw, naming
-from cpc.data.streams.uniform import UniformBatches
-
-
-@runtime_checkable
-class Observations(Protocol):
-    """The observations of a split, as a data set; an index is a pair (row, start), which streams yield.
-
-    Attributes:
-        split: split of the observations; None: the whole corpus.
-        sequence_ids: `[n]` sequence of each row; rows of one sequence may overlap.
-        group_ids: `[n]` speaker, or another group, of each row; -1 if unknown.
-        draws: the arguments `num_slots`, `num_starts` and `made_from` of `BatchStream`.
-        num_values: numbers in an observation that the encoder reads, including `Batch.target` if it is another view.
-        num_latents: latents of an observation without padding.
-    """
-
-    split: str | None
-    sequence_ids: np.ndarray
-    group_ids: np.ndarray
-    draws: dict[str, Any]
-    num_values: int
-    num_latents: int
-
-    def __getitems__(self, indices: Any) -> Batch:
-        """Return the batch of these indices."""
-        ...
-
-    def num_valid(self, indices: Any) -> Int[Tensor, " B"]:
-        """Return `Batch.num_valid` of these indices without reading the observations."""
-        ...
+from cpc.data.streams.stream import BatchStream, Draw, is_of_files, naming
+from cpc.data.streams.uniform import SameGroupBatches, UniformBatches
 
 
 class MapStyleCorpus(ABC):
-    """An opened source, whose observations are read by index.
+    """An opened source, whose observations are read by index: a table of units with a split, a group and labels.
 
     Attributes:
         speakers: names of the groups by their id, for messages; empty if groups have no names.
         nouns: two nouns for messages: for a group, and for an item of the source.
-        uniform: class of the streams for sampler `uniform`. Its constructor takes `Observations.draws`.
+        splits: split of each item.
+        uniform: class of the streams for sampler `uniform`.
     """
 
     speakers: Sequence[str] = ()
     nouns: tuple[str, str] = ("speaker", "file")
+    splits: Sequence[str] = ()
     uniform: type[BatchStream] = UniformBatches
 
-    @abstractmethod
     def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error on splits that cannot be used, before anything is decoded.
+        """Raise a ValueError that names a split which cannot be used, before anything is decoded; None: the corpus.
 
-        Args:
-            splits: splits that will be used; None: the whole corpus.
-            needs_speakers: True if the speaker of every observation must be known.
-
-        Raises:
-            ValueError: if a split cannot be used; the message names it.
+        With `needs_speakers` the speaker of every observation must be known.
         """
+        item = self.nouns[1]
+        if needs_speakers and not self.speakers:
+            legal = "mixed, mixed_excluding or sequence_only"
+            raise ValueError(f"{item}s have no speakers: set `loss.negatives` to {legal}")
+        for split in splits:
+            if split is not None and split not in self.splits:
+                raise ValueError(
+                    f"no {item} is of split {split!r}; the splits are {', '.join(sorted(set(self.splits)))}"
+                )
 
     def prepare(self, *, is_training: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
         """Decode the observations, before any other method but `check`; see `Modality.prepare`."""
 
     @abstractmethod
     def windows(self, split: str | None, *, is_training: bool = False) -> Any:
-        """Return the `Observations` of a split (None: of all splits), augmented if `is_training`."""
+        """Return the observations of a split (None: of all splits) as a data set, augmented if `is_training`.
+
+        An index is a pair (row, start), which streams yield; `__getitems__` returns the `Batch` of some indices, and
+        `num_valid` its field without reading. Further attributes are `split`; `sequence_ids` and `group_ids` `[n]`
+        (-1: unknown) of the rows, where rows of one sequence may overlap; `draws`, the arguments `num_slots`,
+        `num_starts` and `made_from` of `BatchStream`; `num_values`, the numbers in an observation; and `num_latents`,
+        the latents of an observation without padding.
+        """
 
     def rows(self, split: str | None) -> np.ndarray:
         """Return the rows of a split (None: of all), as `content` takes them: by default the sequences of its windows.
 
-        Raises:
-            ValueError: if the split has no row.
+        A split without rows is a ValueError.
         """
         return np.unique(self.windows(split).sequence_ids)
 
@@ -101,9 +78,9 @@ class MapStyleCorpus(ABC):
         """Return numbers that depend on the values of each row and on no path; None if they are not at hand."""
         return None
 
-    @abstractmethod
     def statistics(self, split: str | None) -> tuple[Any, ...]:
         """Return mean and standard deviation of the input over a split; None: over the whole corpus."""
+        raise NotImplementedError
 
     def batches(
         self,
@@ -117,11 +94,7 @@ class MapStyleCorpus(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> BatchStream:
-        """Return a stream of batches of indices. A batch of `same_speaker` has few groups, a `uniform` batch any.
-
-        Raises:
-            ValueError: if the split has no such batches; the message names it.
-        """
+        """Return a stream of batches of indices. A batch of `same_speaker` has few groups, a `uniform` batch any."""
         stream: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size}
         with naming(windows.split):
             if sampler == "uniform":
@@ -180,33 +153,31 @@ class MapStyleModality(Modality):
         """Return observations of the training split, augmented as in training."""
         windows = corpus.windows(self.train_split, is_training=True)
         num_windows = min(self.num_initialisation, len(windows.sequence_ids))
-        return windows.__getitems__(corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)).x
+        indices = corpus.batches(windows, "uniform", num_windows, self.seed).batch(0)
+        return windows.__getitems__(indices).x
+
+    def check_reach(self, model: Any, num_latents: int, what: str) -> None:
+        """Raise a ValueError if observations have too few latents for the model's furthest prediction."""
+        if num_latents <= (furthest := model.steps[-1].k):
+            raise ValueError(
+                f"{what}, but the model predicts {furthest} steps ahead: raise it, or lower `predictor.num_steps` "
+                "(or the last of `predictor.steps`) or `loss.skip_steps`"
+            )
 
     def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
-        """Raise an error if a split is missing, or lacks the speakers or sequences that sampler or strategies need."""
+        """Also refuse a split that lacks the speakers or sequences which sampler or strategies need."""
         needs_speakers = any(
             name.startswith("same_speaker") or self.sampler_for(name, own) != "uniform" for name in strategies
         )
         corpus.check(split, needs_speakers=needs_speakers)
         needs_others = [name for name in strategies if name.endswith("_excluding")]
         if needs_others and corpus.num_sequences(split) == 1:
-            raise ValueError(
-                f"split {split!r} has only one sequence (a file, or images of a scene), but {needs_others[0]!r} takes "
-                "negatives from other sequences: add sequences to this split; or choose other negatives, with "
-                "`loss.negatives`"
-            )
+            found = f"split {split!r} has only one sequence (a file, or images of a scene)"
+            need = f"{needs_others[0]!r} takes negatives from other sequences"
+            raise ValueError(f"{found}, but {need}: add sequences, or choose other negatives, with `loss.negatives`")
 
     def measurable(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str]) -> tuple[str, ...]:
-        """Return the strategies without the extra ones that the split has no negatives for, and print these.
-
-        Args:
-            corpus: the opened corpus.
-            split: the held-out split.
-            strategies: the strategy of training, which stays, and extra strategies.
-
-        Raises:
-            ValueError: if the split cannot be used; the message names it.
-        """
+        """Return the strategies without the extra ones that the split has no negatives for, and print these."""
         corpus.check(split)
         extra = [name for name in strategies[1:] if name.endswith("_excluding")]
         if not extra or corpus.num_sequences(split) > 1:
@@ -274,22 +245,9 @@ class MapStyleModality(Modality):
 class HeldOut:
     """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
-    The batches are at most one pass over the split. A repeated window would add no evidence, but would lower the
-    standard error. If a pass has fewer batches than `num_batches`, a line is printed.
-
-    Args:
-        corpus: the corpus.
-        options: the modality, with split, batch size and sampler.
-        negatives: the strategy of training. It is evaluated on batches of the sampler of training; all other
-            same-speaker strategies are evaluated on same-speaker batches, and all further strategies on uniform
-            batches.
-        num_batches: largest number of batches of one evaluation and rank.
-        seed: seed of the batches and of sampled negatives.
-        rank: index of this process.
-        world_size: number of processes that share the evaluation.
-
-    Raises:
-        ValueError: if `num_batches` is below 1.
+    The batches are at most one pass over the split: a repeated window would add no evidence, but would lower the
+    standard error. If a pass has fewer batches than `num_batches`, a line is printed. The strategy of training,
+    `negatives`, is evaluated on batches of the sampler of training.
     """
 
     is_continuous: ClassVar[bool] = False
@@ -327,11 +285,7 @@ class HeldOut:
         return [indices[first:end] for indices in batches]
 
     def draws_of_all_ranks(self, strategy: str) -> list[list[Draw]]:
-        """Return, for each batch, the indices of all ranks in the order of the ranks.
-
-        Raises:
-            ValueError: if the corpus has no such batches, because speakers are unknown or too few.
-        """
+        """Return, for each batch, the indices of all ranks in the order of the ranks."""
         key = sampler, require_distinct_files = self.sampler_for(strategy)
         if key not in self._indices:
             size = self.corpus.held_out_batch_size(self.windows, self.options.batch_size, self.world_size)

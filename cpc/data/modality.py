@@ -20,10 +20,9 @@ class Modality(ABC):
     """A source of observations, with the options for opening, cutting, batching and holding out.
 
     The `data` section of a config names a subclass by its class path and sets its fields. A run saves class path and
-    fields with its model, where `cpc evaluate`, `cpc probe` and `cpc embed` read them. A subclass is a dataclass with
-    keyword-only fields, `Args:` in its docstring, and the methods below.
-
-    Options that all modalities share are documented here; help and docs find them in the base classes.
+    fields with its model, where other commands read them. A subclass is a dataclass with keyword-only fields, `Args:`
+    in its docstring, and the methods below; help and docs find shared options here. A field that breaks the rule of
+    its annotation (`cpc.config.argument_rules`) is a ValueError.
 
     Args:
         train_split: split to train on.
@@ -43,9 +42,6 @@ class Modality(ABC):
         are_rows_known: True if the sequences and lengths of batches are known without reading observations.
         is_continuous: True if each batch continues where the previous one ended, so that contexts are carried over.
         num_workers: loader processes; 0 loads in the training process.
-
-    Raises:
-        ValueError: if a field breaks the rule of its annotation (`cpc.config.argument_rules`).
     """
 
     name: ClassVar[str]
@@ -93,11 +89,7 @@ class Modality(ABC):
         return replace(self, batch_size=num_ranks * self.batch_size)
 
     def check(self, model: Any) -> None:
-        """Raise an error on a model that cannot be trained on this modality. The source is not opened.
-
-        Raises:
-            ValueError: if encoder, loss or predictor do not fit; the message names the option.
-        """
+        """Raise a ValueError if encoder, loss or predictor do not fit the modality; the source is not opened."""
         loss = model.loss_part
         self.check_encoder(model.encoder)
         if loss.predicts != self.predicts:
@@ -114,11 +106,7 @@ class Modality(ABC):
             )
 
     def check_encoder(self, encoder: Any) -> None:
-        """Raise an error on an encoder of another modality.
-
-        Raises:
-            ValueError: if the modalities differ; the message names both.
-        """
+        """Raise a ValueError that names both modalities if the encoder is of another one."""
         if encoder.modality != self.name:
             raise ValueError(
                 f"model.encoder is {type(encoder).__name__}, which encodes {encoder.modality}, but data is "
@@ -127,34 +115,20 @@ class Modality(ABC):
 
     @abstractmethod
     def open(self, encoder: Any, *, is_training: bool = False) -> Any:
-        """Open the source for an encoder, and return the corpus.
+        """Open the source for an encoder, and return the corpus; a source that does not fit is a ValueError.
 
         Args:
             encoder: the encoder; observations are cut to fit its geometry.
             is_training: True if the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
-
-        Raises:
-            ValueError: if the source cannot be read or does not fit the encoder.
         """
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
-        """Return the classes of a task of the online probe; by default there are no tasks.
-
-        Raises:
-            ValueError: if the data have no such task; the message names the option.
-        """
-        raise ValueError(
-            f"data of {self.name} have no task {task!r} for an online probe: leave the probe out with "
-            "--trainer.callbacks null"
-        )
+        """Return the classes of a task of the online probe; by default there are no tasks, which is a ValueError."""
+        advice = "leave the probe out with --trainer.callbacks null"
+        raise ValueError(f"data of {self.name} have no task {task!r} for an online probe: {advice}")
 
     def prepare(self, corpus: Any, *, is_training: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
-        """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done.
-
-        Args:
-            corpus: the opened corpus.
-            is_training: whether training batches will be read, besides others.
-        """
+        """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done."""
 
     def standardise(self, encoder: Any, corpus: Any) -> None:  # noqa: B027 - not all observations have statistics
         """Set the encoder's input statistics to those of the training split; by default nothing is set."""
@@ -177,30 +151,18 @@ class Modality(ABC):
         return None if content is None else count_copies(content, trained_on, corpus.nouns[1])
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ProbeData:
-        """Return the features, tasks and baselines for probes and embeddings; by default there are none.
+        """Return the features, tasks and baselines for probes and embeddings; by default none, a ValueError.
 
-        Args:
-            encoder: the model's encoder.
-            corpus: the opened corpus; None if only files outside a corpus are read.
-            where: other arguments of `ProbeData`.
-
-        Raises:
-            ValueError: if the modality has no probe data.
+        `corpus` is None if only files outside a corpus are read; `where` are other arguments of `ProbeData`.
         """
         raise ValueError(f"this is a model of {self.name}, whose features cannot be probed or embedded")
 
     @abstractmethod
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
-        """Raise an error on a split that cannot be used, before anything is decoded.
+        """Raise a ValueError that names a split which cannot be used, before anything is decoded.
 
-        Args:
-            corpus: the opened corpus.
-            split: split to train or to evaluate on.
-            strategies: negative strategies whose losses will be computed.
-            own: strategy of training; the options of the batches apply only to it.
-
-        Raises:
-            ValueError: if the split cannot be used; the message names it.
+        `strategies` are those whose losses will be computed, `own` is that of training: the options of the batches
+        apply only to it.
         """
 
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
@@ -232,13 +194,7 @@ class Modality(ABC):
     ) -> "HeldOutBatches":
         """Return the held-out batches of this process, the same in every evaluation.
 
-        Args:
-            corpus: the opened corpus.
-            model: the model to evaluate.
-            num_batches: largest number of batches; None: the number in training.
-            seed: seed of the batches.
-            rank: index of this process.
-            world_size: number of processes that share the evaluation.
+        At most `num_batches` per rank; None: the number in training.
         """
 
 

@@ -10,11 +10,7 @@ POOLS = "`frames`, `mean`, `mean_std` or `segments:N`"
 
 
 def check_pool(pool: str) -> None:
-    """Check the name of a pooling.
-
-    Raises:
-        ValueError: if the name is unknown; the message lists the legal names.
-    """
+    """Raise a ValueError if the name of a pooling is unknown."""
     if pool not in ("frames", "mean", "mean_std") and not re.fullmatch(r"segments:[1-9]\d{0,3}", pool):
         raise ValueError(f"pool={pool!r} is not one of {POOLS}, with N segments of equal length")
 

@@ -1,14 +1,14 @@
 """Probe data: the features, labels and splits of one modality, behind the same interface for all modalities.
 
-Probes use only this interface and do not contain code for a single modality. A row is the index of an observation of
-the corpus, such as a file or an image. T vectors of one observation, D feature dim, B observations of a batch.
+A row is the index of an observation of the corpus, such as a file or an image. T vectors of one observation, D feature
+dim, B observations of a batch.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,21 +33,26 @@ def autocast(x: Tensor, precision: Precision) -> torch.autocast:
 
 @dataclass(frozen=True)
 class Labels:
-    """The label of each whole observation.
+    """The labels of observations.
 
     Attributes:
-        of_row: label of each row; rows without a label are missing.
+        of_row: label of each row, or the set of its labels if they vary within; rows without a label are missing.
         order: the classes in order; if None they are sorted, numbers by their value.
-        vary_within: True if vectors of one observation may have different labels.
+        codes_of: returns the classes of vectors with different labels; called with the arguments of `codes`.
     """
 
     of_row: Mapping[int, Any]
     order: Sequence[str] | None = None
-    vary_within: ClassVar[bool] = False
+    codes_of: Callable[[int, Mapping[str, int], Any, int, int], np.ndarray] | None = None
+
+    @property
+    def vary_within(self) -> bool:
+        """Whether vectors of one observation may have different labels."""
+        return self.codes_of is not None
 
     def names(self, row: int) -> set[str]:
         """Return all labels of an observation."""
-        return {self.of_row[row]}
+        return self.of_row[row] if self.vary_within else {self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
         """Return the class of every vector, `[T]` int64, `UNLABELLED` for a vector without a label.
@@ -59,6 +64,8 @@ class Labels:
             start: first sample, if the vectors belong to a part of the observation; 0 for the whole.
             num_vectors: T.
         """
+        if self.codes_of is not None:
+            return self.codes_of(row, code_of, times, start, num_vectors)
         return np.full(num_vectors, code_of[self.of_row[row]])
 
 
@@ -95,10 +102,7 @@ class FeatureExtractor(ABC):
         """Yield the row and the features of every observation of a group; a long observation may come in pieces."""
 
     def sparse(self, rows: np.ndarray) -> Mapping[str, Any]:
-        """Return the sparse features by name, one vector per row; `read` leaves these features out.
-
-        Indexing the values with rows gives a CSR tensor. Probes do not standardise it.
-        """
+        """Return the sparse features by name, a scipy CSR array with a row for each row; `read` leaves them out."""
         return {}
 
     def geometry(self, feature: str) -> dict[str, Any]:
@@ -106,19 +110,14 @@ class FeatureExtractor(ABC):
         return {"features": feature, "dim": self.dims[feature]}
 
     def file_features(self, path: Path) -> np.ndarray:
-        """Return the features of a file outside any corpus; the extractor must have only one feature.
-
-        Raises:
-            ValueError: if the file cannot be used; the message names it.
-        """
+        """Return the features of a file outside any corpus; the extractor must have only one feature."""
         raise NotImplementedError
 
 
 class ProbeData(ABC):
     """The features, tasks and baselines of one modality, over one corpus.
 
-    A subclass for sequences of vectors needs `splits`, `labels`, `feature_extractor`, `find_files` and
-    `several_vectors`.
+    A subclass for sequences of vectors needs `splits`, `labels`, `feature_extractor`, `find_files`, `several_vectors`.
 
     Args:
         train_split: split on which probes are trained; untrained models take its statistics. None: the whole corpus.
@@ -172,11 +171,7 @@ class ProbeData(ABC):
 
     @abstractmethod
     def labels(self, task: str, rows: np.ndarray) -> Labels:
-        """Return the labels of these observations for a task.
-
-        Raises:
-            ValueError: if the task is unknown.
-        """
+        """Return the labels of these observations for a task; an unknown task is a ValueError."""
 
     @abstractmethod
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
@@ -202,11 +197,9 @@ class ProbeData(ABC):
         return "test"
 
     def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
-        """Return the column and the number of folds for a task; the column is None if the task has a test split.
+        """Return the column and the number of folds; the column is None if the task has a test split.
 
-        Args:
-            task: the task.
-            num_folds: number of folds that the user gave; None: the default of the task.
+        `num_folds` is the number that the user gave; None: the default of the task.
         """
         return None, num_folds
 
@@ -219,10 +212,7 @@ class ProbeData(ABC):
         return self.unit, np.arange(len(self.splits))
 
     def groups(self, task: str) -> np.ndarray:
-        """Return a group id for every observation, `[num_rows]` int64.
-
-        Observations of one group are held out together when a probe's penalty is chosen.
-        """
+        """Return a group for every observation, `[num_rows]`; a group is held out as a whole to choose a penalty."""
         return np.arange(len(self.splits))
 
     def content(self, rows: np.ndarray) -> Content | None:
@@ -247,11 +237,7 @@ class ProbeData(ABC):
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield training batches of these observations without end; `Batch.labels` `[B, T]` holds the classes.
 
-        Args:
-            rows: observations to train on.
-            labels: function that returns the classes of the vectors of a row.
-            model: the model that is trained.
-            protocol: a `cpc.probes.SupervisedProtocol`.
+        `labels` returns the classes of the vectors of a row; `protocol` is a `cpc.probes.SupervisedProtocol`.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """Checks of tensors that a caller passes, with uniform error messages.
 
-`check_tensor` and `check_precision` read only dtypes and shapes. `check_range` and `check_finite` read values, so the
-caller waits for the GPU.
+`check_tensor` and `check_precision` read only dtypes and shapes. The other checks of tensors read values, so the caller
+waits for the GPU.
 """
 
 import math
@@ -23,16 +23,13 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
 
 
 def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -> None:
-    """Raise an error if an argument is not a tensor of this kind and shape. Values are not read.
+    """Raise a ValueError if an argument is not a tensor of this kind and shape. Values are not read.
 
     Args:
         name: name of the argument.
         value: the argument.
         kind: `floats`, `integers` or `booleans`.
         shape: a size for each axis, or a letter for an axis of any size.
-
-    Raises:
-        ValueError: if type, dtype or shape differ; the message says how to convert the argument.
     """
     is_kind, conversion = _KINDS[kind]
     required = f"a tensor of {kind} of the shape [{', '.join(map(str, shape))}]"
@@ -49,18 +46,16 @@ def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -
     raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}: {remedy}")
 
 
+def check_indices(name: str, value: Any, shape: Sequence[int | str], num: int, meaning: str) -> None:
+    """Raise the errors of `check_tensor` and `check_range` for indices of `num` things; waits for the GPU."""
+    check_tensor(name, value, "integers", shape)
+    check_range(name, value, 0, num, meaning)
+
+
 def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -> None:
-    """Raise an error on integers outside of `lowest` to `num - 1`; waits for the GPU.
+    """Raise a ValueError on integers outside of `lowest` to `num - 1`; waits for the GPU.
 
-    Args:
-        name: name of the argument.
-        value: the integers, which are indices of things.
-        lowest: lowest legal integer: 0, or -1 if -1 means a missing thing.
-        num: number of things.
-        meaning: noun for the things, in the plural.
-
-    Raises:
-        ValueError: if an integer is out of range; the message names the lowest and the highest.
+    The integers are indices of `num` things, whose plural is `meaning`. `lowest` is -1 if that means a missing thing.
     """
     if value.numel() == 0:
         return
@@ -74,33 +69,21 @@ def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -
 
 
 def check_finite(name: str, value: Tensor, least: float = -math.inf) -> None:
-    """Raise an error on values that are infinite, NaN, or below `least`; waits for the GPU.
-
-    Raises:
-        ValueError: if there is such a value; the message names the argument.
-    """
+    """Raise a ValueError on values that are infinite, NaN, or below `least`; waits for the GPU."""
     if not bool((value.isfinite() & (value >= least)).all()):
         floor = "" if least == -math.inf else f" and at least {least:g}"
         raise ValueError(f"{name} must be finite{floor} everywhere; it runs from {value.min():g} to {value.max():g}")
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Raise an error if an argument is not a whole number of at least `least`.
-
-    Raises:
-        ValueError: if it is not; the message names the argument.
-    """
+    """Raise a ValueError if an argument is not a whole number of at least `least`."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
 
 
 def check_precision(**tensors: Tensor) -> None:
-    """Raise an error if float64 is mixed with other dtypes: it would be rounded, or all products would be slow.
-
-    Raises:
-        ValueError: if dtypes are mixed. The message names the dtypes.
-    """
+    """Raise a ValueError if float64 is mixed with other dtypes: it would be rounded, or products would be slow."""
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if torch.float64 in dtypes and len(dtypes) > 1:
         named = ", ".join(f"{name} {tensor.dtype}" for name, tensor in tensors.items())

@@ -16,14 +16,12 @@ from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weight
 from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.description import describe
 from cpc.config.extras import pip_install
-from cpc.data.store.atomic import json_text, write_json
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text, write_json
 from cpc.data.store.text_files import read_text
 from cpc.evaluation import data_class
 from cpc.interop.hub import MODEL_FILES, hub
 from cpc.probes.abx.command import format_abx
-from cpc.probes.record import REPORT_NAME, read_report
-from cpc.probes.tables import format_report
+from cpc.probes.record import REPORT_NAME, format_report, read_report
 
 CARD_NAME = "README.md"
 _PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not

@@ -1,102 +1,27 @@
-"""Probes: linear classifiers, or networks with one hidden layer, of standardised features.
-
-n examples, D feature dim, Y classes.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated
+"""Classifiers of features: linear probes, nearest neighbours, frequencies. n examples, D feature dim, Y classes."""
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Positive, Range, check_fields
 from cpc.probes.results import Answers, answer_by_likelihood
 from cpc.probes.task import Examples
 
 BLOCK_ROWS = 4096
-_HIDDEN_LAYER_DEFAULTS = {
-    "hidden_dim": 512,
-    "num_seeds": 3,
-    "num_epochs": 20,
-    "min_steps": 1000,
-    "batch_size": 1024,
-    "learning_rate": 0.001,
-}
-
-
-@dataclass(frozen=True)
-class ProbeProtocol:
-    """Settings of a probe's fit; docs/decisions/evaluation_and_probes.md has the measurements behind the defaults.
-
-    The linear probe is solved to its optimum. Its only setting is the penalty `l2`; all other settings except `hidden`
-    apply only to a hidden layer.
-
-    Args:
-        hidden: hidden layers: 0 for the linear probe, 1 for the multi-layer probe of van den Oord et al. 2018.
-        l2: weight of the penalty. The objective is the sum of the losses plus l2 / 2 times the sum of the squared
-            weights of all classes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, the weight is
-            chosen on held-out groups of the training part; with a hidden layer the default is 1.
-        hidden_dim: width of the hidden layer; 512 if not given (the paper does not state its width).
-        num_seeds: number of probes with a hidden layer, which differ in initial weights and order of examples; 3 if not
-            given.
-        num_epochs: minimum passes over the training examples; 20 if not given.
-        min_steps: minimum steps; small training parts get more passes. 1000 if not given.
-        batch_size: examples per step; 1024 if not given.
-        learning_rate: Adam's initial rate, which falls to zero along a cosine; 0.001 if not given.
-
-    Raises:
-        ValueError: if a value is out of range, or a setting of a hidden layer is given for the linear probe.
-    """
-
-    hidden: Annotated[int, Range(0, 1)] = 0
-    l2: Positive | None = None
-    hidden_dim: Count | None = None
-    num_seeds: Count | None = None
-    num_epochs: Count | None = None
-    min_steps: Count | None = None
-    batch_size: Count | None = None
-    learning_rate: Positive | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name, default in (_HIDDEN_LAYER_DEFAULTS | {"l2": 1.0}).items():
-            value = getattr(self, name)
-            if self.hidden and value is None:
-                object.__setattr__(self, name, default)
-            elif not self.hidden and value is not None and name != "l2":
-                raise ValueError(
-                    f"{name}={value} applies only to a hidden layer, because the linear probe is solved, not trained: "
-                    "leave it out, or set `hidden` to 1"
-                )
+_TEMPERATURE = 0.07  # temperature of Wu et al. 2018
 
 
 class Probe(nn.Module):
-    """A classifier of features, with hidden layers of these widths; the weights of the last layer start at zero."""
+    """A linear classifier of standardised features; with `is_layer_normed`, of features after a LayerNorm."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_classes: int,
-        hidden_dims: Sequence[int] = (),
-        l2: float | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, dim: int, num_classes: int, l2: float | None = None, *, is_layer_normed: bool = False) -> None:
         super().__init__()
-        self.l2 = l2
-        widths = [dim, *hidden_dims, num_classes]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for i, (input_dim, output_dim) in enumerate(pairwise(widths)):
-            weight = torch.zeros(output_dim, input_dim)
-            if i < len(hidden_dims):
-                nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-            self.weights.append(nn.Parameter(weight))
-            self.biases.append(nn.Parameter(torch.zeros(output_dim)))
+        self.l2, self.is_layer_normed = l2, is_layer_normed
+        self.weight = nn.Parameter(torch.zeros(num_classes, dim))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
         self.mean: Tensor
         self.scale: Tensor
         self.register_buffer("mean", torch.zeros(dim))
@@ -104,10 +29,8 @@ class Probe(nn.Module):
 
     def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
         """Return unnormalised log-probabilities of the classes."""
-        hidden = x if x.is_sparse_csr else (x - self.mean) * self.scale
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = F.linear(hidden.relu() if i else hidden, weight, bias)
-        return hidden
+        x = F.layer_norm(x, x.shape[-1:]) if self.is_layer_normed else x
+        return F.linear(x if x.is_sparse_csr else (x - self.mean) * self.scale, self.weight, self.bias)
 
     @torch.inference_mode()
     def answer(self, test: Examples) -> Answers:
@@ -132,3 +55,31 @@ def standardise(train: Examples) -> tuple[Float[Tensor, " D"], Float[Tensor, " D
     mean = mean + shift
     is_constant = std <= 1e-6 * mean.abs().clamp(min=1e-6)
     return mean.float(), torch.where(is_constant, 1.0, 1 / std).float()
+
+
+def answer_by_frequency(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
+    """Predict the most frequent class of the training examples; counts start at one."""
+    counts = torch.from_numpy(np.bincount(train.labels, minlength=num_classes) + 1).double()
+    log_share = (counts / counts.sum()).log()
+    return [answer_by_likelihood(lambda x: log_share.expand(len(x), -1), test)]
+
+
+def answer_by_neighbours(train: Examples, test: Examples, num_classes: int, num_neighbours: int = 20) -> list[Answers]:
+    """Predict classes by a weighted vote of the most similar training examples (Wu et al. 2018, arXiv:1805.01978).
+
+    Similarity is the cosine of features centred on the training mean. A neighbour votes with the weight
+    exp(similarity / 0.07). The likelihood of a class is its share of the votes. One more vote, with the weight of the
+    weakest neighbour, is spread evenly over all classes. If there are fewer training examples, all vote.
+    """
+    values = train.read(slice(None))
+    mean = values.double().mean(0).float()
+    bank, classes = F.normalize(values - mean, dim=1), torch.from_numpy(train.labels)
+
+    def log_shares(x: Tensor) -> Tensor:
+        similarity, nearest = (F.normalize(x - mean, dim=1) @ bank.T).topk(min(num_neighbours, len(bank)), 1)
+        weights = ((similarity - similarity[:, :1]) / _TEMPERATURE).exp()
+        votes = repeat(weights[:, -1] / num_classes, "m -> m y", y=num_classes).clone()
+        votes.scatter_add_(1, classes[nearest], weights)
+        return (votes / votes.sum(1, keepdim=True)).log()
+
+    return [answer_by_likelihood(log_shares, test)]

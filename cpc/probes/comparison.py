@@ -4,7 +4,6 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 
 from cpc.data.probe_data import FeatureExtractor, ProbeData
 from cpc.model import CPC
-from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
-from cpc.probes.classifier import ProbeProtocol
+from cpc.probes.classifier import answer_by_frequency, answer_by_neighbours
 from cpc.probes.fit import fit_probe
-from cpc.probes.open import check_names
 from cpc.probes.record import add_seconds
 from cpc.probes.results import CONFIDENCE, Answers, ProbeResult, cross_validate, summarise
-from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.store import Extraction, FeatureStore, check_names
 from cpc.probes.supervised import SupervisedProtocol, train_supervised
 from cpc.probes.task import Examples, Task
 
@@ -37,15 +34,12 @@ class Comparison:
         geometries: geometry of each feature, by name.
         num_empty: number of observations without a vector, by name of the feature.
         seconds: duration of each stage.
-
-    Raises:
-        ValueError: if a name is unknown, or neighbours are chosen without a feature of the model.
     """
 
     probe_data: ProbeData
     features: Sequence[str]
     baselines: Sequence[str]
-    protocol: ProbeProtocol = field(default_factory=ProbeProtocol)
+    l2: float | None = None
     supervised: SupervisedProtocol = field(default_factory=SupervisedProtocol)
     extraction: Extraction = field(default_factory=Extraction)
     label_shares: Sequence[float] = ()
@@ -64,22 +58,15 @@ class Comparison:
         check_names("baselines", self.baselines, [*BASELINES, *networks, *data.hand_made])
         self.model_features = [name for name in self.features if name in data.features]
         if "neighbours" in self.baselines and not self.model_features:
-            known = ", ".join(data.features)
-            raise ValueError(f"baselines: neighbours need a feature of the model: name one in `features`, {known}")
+            raise ValueError(f"baselines: neighbours need one of the `features` {', '.join(data.features)}")
 
     def check(self, task: Task) -> None:
-        """Check that a task has the neighbours, coarse features and shares of its labels that are to be measured.
-
-        Raises:
-            ValueError: if it does not. The message names the task and the option.
-        """
-        unit = self.probe_data.unit
+        """Check that a task has the neighbours, coarse features and shares of its labels that are to be measured."""
+        pooled = {"neighbours", *self.probe_data.coarse} if task.pool == "frames" else set()
         for name in (*self.features, *self.baselines):
-            if task.pool == "frames" and (name in self.probe_data.coarse or name == "neighbours"):
-                raise ValueError(
-                    f"{name} has one vector for a whole {unit}, but task {task.name!r} labels every frame: set `pool` "
-                    f"to mean or mean_std, or leave {name} out"
-                )
+            if name in pooled:
+                whole = f"{name} has one vector for a whole {self.probe_data.unit}"
+                raise ValueError(f"{whole}, but task {task.name!r} labels every frame: set `pool` to mean or mean_std")
         for share in self.label_shares:
             task.subset(share)
 
@@ -88,11 +75,8 @@ class Comparison:
     ) -> None:
         """Extract the features, and train and test all probes and networks.
 
-        Args:
-            tasks: the tasks with all training labels.
-            model: the model that is probed.
-            build_model: builds an untrained model from a seed.
-            probed: the same tasks as probes are trained on them, if they have less training data.
+        `tasks` have all training labels; `probed` are the same tasks as probes are trained on them, if they have less
+        training data. `build_model` builds an untrained model from a seed.
         """
         data, learnt, probed = self.probe_data, self.model_features, tasks if probed is None else probed
         for task in probed:
@@ -115,7 +99,7 @@ class Comparison:
                 names = {name: f"random{data.features[name]}" for name in untrained}
                 models = map(build_model, range(self.num_random_models))
                 extractors = (data.feature_extractor(untrained, each) for each in models)
-                self._probe(probed, names, extractors, num_seeds=1)
+                self._probe(probed, names, extractors)
         for name in [name for name in NETWORKS if name in self.baselines]:
             with add_seconds(self.seconds, name):
                 initial = model if name == "fine_tuned" else build_model(self.supervised.seed)
@@ -132,7 +116,7 @@ class Comparison:
     def record(self) -> dict[str, Any]:
         """Return the `protocol` of `probe.json`."""
         return {
-            "probe": asdict(self.protocol),
+            "probe": {"l2": self.l2},
             "standardisation": "mean and deviation of each feature over the training examples",
             "confidence": CONFIDENCE,
             "num_random_models": self.num_random_models,
@@ -147,39 +131,37 @@ class Comparison:
         tasks: Sequence[Task],
         names: Mapping[str, str],
         extractors: Iterable[FeatureExtractor],
-        num_seeds: int | None = None,
         *,
         is_model: bool = False,
     ) -> None:
         """Train and test probes on features, whose names in the results are the values of `names`.
 
-        There may be several extractors (untrained models of several seeds), whose answers are averaged. Features of the
-        model are also probed with shares of the labels, and the first of them by nearest neighbours.
+        The answers of several extractors (untrained models of several seeds) are averaged. Features of the model are
+        also probed with shares of the labels, and the first of them by nearest neighbours.
         """
         answers: dict[tuple[str, str], list[Answers]] = defaultdict(list)
         rows = np.unique(np.concatenate([task.rows for task in tasks]))
-        num_seeds = num_seeds or self.protocol.num_seeds or 1
         for extractor in extractors:
             store = self._store(extractor, rows)
             for (feature, name), task in product(names.items(), tasks):
                 self.geometries[name], self.num_empty[name] = extractor.geometry(feature), store.num_empty
-                fit = partial(self._fit, self._title(name, task), num_seeds)
-                answers[name, task.name] += _classified(task, store, feature, fit)
+                answers[name, task.name] += _classified(task, store, feature, self._fit(name, task))
                 self._add(name, task, answers[name, task.name])
                 for subset in self._subsets[task.name] if is_model else ():
-                    fit = partial(self._fit, self._title(name, subset), num_seeds)
+                    fit = self._fit(name, subset)
                     self._add_to_curve(name, task, _classified(subset, store, feature, fit))
                 if is_model and "neighbours" in self.baselines and feature == self.model_features[0]:
                     self._add("neighbours", task, _classified(task, store, feature, answer_by_neighbours))
             del store  # before the next extractor allocates its features
 
-    def _fit(
-        self, title: str | None, num_seeds: int, train: Examples, test: Examples, num_classes: int
-    ) -> list[Answers]:
-        device = self.extraction.device
-        options: dict[str, Any] = {"title": title, "penalty_chosen_by": self.probe_data.penalty_chosen_by}
-        probes = (fit_probe(train, num_classes, self.protocol, seed, device, **options) for seed in range(num_seeds))
-        return [probe.answer(test) for probe in probes]
+    def _fit(self, name: str, task: Task) -> Classify:
+        options: dict[str, Any] = {"device": self.extraction.device, "title": self._title(name, task)}
+        options["penalty_chosen_by"] = self.probe_data.penalty_chosen_by
+
+        def answer(train: Examples, test: Examples, num_classes: int) -> list[Answers]:
+            return [fit_probe(train, num_classes, self.l2, **options).answer(test)]
+
+        return answer
 
     def _train(self, name: str, task: Task, model: CPC) -> list[Answers]:
         """Train copies of a model for the labels; they average their vectors, also if probes pool otherwise."""

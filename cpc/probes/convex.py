@@ -17,6 +17,8 @@ from jaxtyping import Float, Int
 from scipy.sparse.linalg import LinearOperator, cg
 from torch import Tensor
 
+from cpc.probes.store import as_tensor
+
 MOST_WHITENED_DIMS = 4096  # largest dimension whose spectrum is computed; the eigendecomposition takes half a minute
 _BLOCK_ROWS = 4096
 _KEPT_BYTES = 1_000_000_000  # features above this size are standardised again in every pass, instead of being kept
@@ -38,13 +40,12 @@ class Solution:
 
 
 class Coordinates:
-    """Standardised features, in coordinates that make the problem small and well-conditioned.
+    """The examples `rows` of x, standardised by `mean` and `scale`, as a small and well-conditioned problem.
 
     With fewer examples than dimensions the problem is solved in the row space of the features: x = s B with an
     orthonormal B `[n, D]`, where s `[n, n]` replaces the features and the penalty is the same. Otherwise the
     coordinates are the features. If the covariance has at most `MOST_WHITENED_DIMS` dimensions, its eigenvectors
-    precondition the solver. Sparse features (`FeatureExtractor.sparse`) are not transformed, and `columns` is their
-    transpose. The examples are the `rows` of x, standardised by `mean` and `scale` when read.
+    precondition the solver. Sparse features are not transformed, and `columns` is their transpose.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Coordinates:
         self.columns: Tensor | None = None
         num, dim = len(rows), x.shape[1]
         if not isinstance(x, np.ndarray):
-            self._kept = x[rows].to(device)
+            self._kept = as_tensor(x[rows]).to(device)
             self.columns = self._kept.t().to_sparse_csr()  # otherwise `score_grads.T @ x` takes fifty times as long
         elif num < dim and num <= MOST_WHITENED_DIMS:
             self._change_to_row_space()
@@ -150,13 +151,12 @@ def solve(
     This is the objective of scikit-learn's LogisticRegression with `C = 1 / l2`. For two classes it is `C = 2 / l2`:
     scikit-learn then penalises one vector, the difference of the two rows, and |W|^2 is half of its square.
 
-    The solver is Newton's method. Each step is computed by conjugate gradients in coordinates whitened by an
-    approximate diagonal of the Hessian. For class y the diagonal is h_y s + l2, where s are the eigenvalues of the
-    second moments and h_y is the sum of p (1 - p) over the examples. In these coordinates the gradient is about the
-    distance to the optimum, in standard errors of the weights. This holds for classes of five examples as well as of a
-    million. The solver stops when none of its components exceeds `tolerance`. If the total loss of all examples is
-    below 1 nat, as for separable classes, the tolerance shrinks with the square root of the loss. The solver starts at
-    `start`, or at zero weights and the labels' log-frequencies.
+    Each step of Newton's method is computed by conjugate gradients, in coordinates whitened by an approximate diagonal
+    of the Hessian: for class y it is h_y s + l2, where s are the eigenvalues of the second moments and h_y is the sum
+    of p (1 - p) over the examples. There the gradient is about the distance to the optimum, in standard errors of the
+    weights, for classes of five examples as well as of a million. The solver stops when no component exceeds
+    `tolerance`, which shrinks with the root of the total loss if that is below 1 nat, as for separable classes. It
+    starts at `start`, or at zero weights and the labels' log-frequencies.
     """
     if start is None:
         frequencies = np.bincount(labels, minlength=num_classes).clip(0.5) / len(labels)

@@ -17,11 +17,10 @@ from cpc.config.argument_rules import Count, Device, OutFolder, checked
 from cpc.data.device import find_device
 from cpc.data.probe_data import Precision
 from cpc.data.store.atomic import write_atomically, write_json
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import name_a_few, refuse
 from cpc.data.store.untrusted import reading
 from cpc.on_ray.spread import spread
-from cpc.probes.open import open_probe_data
-from cpc.probes.store import Extraction
+from cpc.probes.store import Extraction, open_probe_data
 
 Format = Literal["npy", "safetensors"]
 
@@ -72,12 +71,8 @@ def embed(
     Returns:
         The files written.
 
-    Raises:
-        ValueError: if the modality cannot be probed, a path is missing, a folder has no files of the modality, two
-            inputs have the same output, outputs exist already, or the device cannot be used. These exceptions are
-            raised before files are written. Without `skip_bad` also if a file is bad or has features that are not
-            finite; the files before it are written already. `num_ray_workers` adds the errors of
-            `cpc.on_ray.spread.spread`.
+        ValueError: before files are written, if a path is missing, two inputs have the same output, or outputs exist
+            already. Without `skip_bad` also if a file is bad.
     """
     if num_ray_workers is not None and ":" in device:
         raise ValueError(f"`device`={device}: each Ray worker has its own GPU; write {device.partition(':')[0]}")
@@ -87,11 +82,9 @@ def embed(
     embedding = start(device if num_ray_workers is None else "cpu")
     targets = _targets(paths, Path(out), format, embedding.probe_data.find_files)
     existing = [str(target) for target in targets if target.exists() or target.with_suffix(".json").exists()]
-    if existing and not overwrite:
-        raise ValueError(
-            f"{len(existing)} of {len(targets)} outputs exist already:\n{name_a_few(existing)}\nset `overwrite` to "
-            "replace them, or name another folder with `out`"
-        )
+    if not overwrite:
+        advice = "set `overwrite` to replace them, or name another folder with `out`"
+        refuse(f"of {len(targets)} outputs exist already", existing, advice)
     pairs = list(targets.items())
     errors: Generator[str | None, None, None] = (embedding(pair) for pair in pairs)
     if num_ray_workers is not None:
@@ -121,18 +114,12 @@ class _Embedding:
     """A loaded model that writes the features of files."""
 
     def __init__(
-        self,
-        model_folder: str | Path,
-        features: str,
-        format: str,
-        precision: Precision,
-        trusted_packages: tuple[str, ...],
-        device: str,
+        self, model_folder: Any, features: str, format: str, precision: Precision, trusted: tuple[str, ...], device: str
     ) -> None:
         config = read_config(model_folder)
-        model = load_pretrained(model_folder, device=device, trusted_packages=trusted_packages)
+        model = load_pretrained(model_folder, device=device, trusted_packages=trusted)
         extraction = Extraction(device=device, precision=precision)
-        self.probe_data = open_probe_data(config, model, None, extraction, trusted_packages=trusted_packages)
+        self.probe_data = open_probe_data(config, model, None, extraction, trusted_packages=trusted)
         self._extractor = self.probe_data.feature_extractor([features], model)
         self._sidecar = self._extractor.geometry(features) | {"model_sha256": config["sha256"]}
         self._format = format
@@ -176,8 +163,7 @@ def _targets(
             other = targets[target]
             if other.resolve() == file.resolve():
                 raise ValueError(f"{file} is named twice, directly or through a folder: name it once")
-            way = "rename one" if other.parent == file.parent else "name the folder above both instead"
-            way = f"{way}, or run one command for each, with different `out`"
-            raise ValueError(f"{other} and {file} would both be written to {target}: {way}")
+            way = "rename one" if other.parent == file.parent else "name the folder above both"
+            raise ValueError(f"{other} and {file} would both be written to {target}: {way}, or set another `out`")
         targets[target] = file
     return targets

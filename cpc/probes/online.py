@@ -1,7 +1,4 @@
-"""A linear probe that is trained during pretraining, so that its accuracy is recorded next to the bound.
-
-B windows or images, T frames, n labelled frames or images, D feature dim, Y classes.
-"""
+"""A linear probe that is trained during pretraining. B windows or images, n labelled ones, D feature dim, Y classes."""
 
 from typing import Any, Literal
 
@@ -31,14 +28,11 @@ class OnlineProbe(pl.Callback):
     so training of the model is bit for bit the same with and without the probe.
 
     Args:
-        task: a task of the data. Audio has `speaker` and `phones` (needs `data.alignments`), for every frame; images
-            have `class`, from the mean over their patches. Labels come from `Batch.group_id` if the classes are the
-            groups of the data, such as speakers, and from `Batch.labels` otherwise.
+        task: a task of the data with at least two classes. Audio has `speaker` and `phones` (needs `data.alignments`),
+            for every frame; images have `class`, from the mean over their patches. Labels come from `Batch.group_id` if
+            the classes are the groups of the data, such as speakers, and from `Batch.labels` otherwise.
         features: contexts `c` or latents `z`.
         learning_rate: learning rate of Adam.
-
-    Raises:
-        ValueError: if `features` is unknown. Before training: if the data lack the task or have fewer than two classes.
     """
 
     @checked
@@ -65,10 +59,8 @@ class OnlineProbe(pl.Callback):
         self.classes: list[str] = data.class_names(self.task)
         self._labels_are_groups: bool = data.is_group_task(self.task)
         if len(self.classes) < 2:
-            raise ValueError(
-                f"OnlineProbe: task {self.task!r} has the classes {self.classes} in these data, but needs at least 2: "
-                "add data of other classes, or remove the probe from trainer.callbacks"
-            )
+            found = f"task {self.task!r} has the classes {self.classes} in these data"
+            raise ValueError(f"OnlineProbe: {found}, but needs at least 2: remove the probe from trainer.callbacks")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Allocate the probe, or restore it from the checkpoint."""
@@ -97,8 +89,7 @@ class OnlineProbe(pl.Callback):
         sums = torch.cat([x.new_full((1,), len(x)), x.sum(0), x.square().sum(0)]).double()
         sums = _sum_over_ranks(trainer, sums)
         num_examples, total, squares = sums.split([1, len(self.mean), len(self.mean)])
-        # With several ranks the count is read from the device, and the host waits for a GPU. With one rank it need not
-        # wait.
+        # With several ranks the count is read from the device, and the host waits for a GPU.
         if len(x) == 0 if trainer.world_size == 1 else bool(num_examples == 0):
             return
         assert self._optimiser is not None
@@ -123,11 +114,7 @@ class OnlineProbe(pl.Callback):
         self._totals[2:] += torch.bincount(labels, minlength=len(self.classes))
 
     def held_out_record(self, trainer: pl.Trainer, step: int, bound: Bound) -> dict[str, Any]:
-        """Return a line of `probe.jsonl` on the held-out batches since the last call, with log N - L.
-
-        Measures are None if no held-out frame is labelled. H(Y) is the entropy of the test labels, and H(Y) - CE is a
-        lower bound on the information of the features about the labels.
-        """
+        """Return a line of `probe.jsonl`, with log N - L; measures are None if no held-out frame is labelled."""
         totals = _sum_over_ranks(trainer, self._totals)
         num_examples = int(totals[2:].sum())
         accuracy, cross_entropy, *_ = (totals / max(1, num_examples)).tolist()
@@ -156,8 +143,7 @@ class OnlineProbe(pl.Callback):
             "mi_bound_nats": finite(bound.mi_bound_nats),
         }
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the probe and its optimiser, from which a resumed run continues bit for bit."""
+    def state_dict(self) -> dict[str, Any]:  # noqa: D102 - of probe and optimiser; a resumed run continues bit for bit
         if self._optimiser is None:
             return self._saved or {}
         tensors = {name: getattr(self, name).detach() for name in _TENSORS}
@@ -170,10 +156,10 @@ class OnlineProbe(pl.Callback):
 
     def _restore(self, state: dict[str, Any]) -> None:
         if state["classes"] != self.classes or state["weight"].shape != self.weight.shape:
+            old, new = list(state["weight"].shape), list(self.weight.shape)
             raise ValueError(
-                f"OnlineProbe: the checkpoint's probe of {self.task!r} has {len(state['classes'])} classes of "
-                f"{state['weight'].shape[1]} features, but data and model now have {len(self.classes)} and "
-                f"{self.weight.shape[1]}: continue with the data of the first start"
+                f"OnlineProbe: the checkpoint's probe of {self.task!r} has {old} classes and features, but data and "
+                f"model now have {new}, or other classes: continue with the data of the first start"
             )
         with torch.no_grad():
             for name in _TENSORS:

@@ -15,13 +15,10 @@ from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
-from cpc.probes.classifier import ProbeProtocol
 from cpc.probes.comparison import NETWORKS, Comparison
-from cpc.probes.open import build_untrained, open_probe_data
-from cpc.probes.record import REPORT_NAME, heading, read_report
-from cpc.probes.store import Extraction
+from cpc.probes.record import REPORT_NAME, format_report, heading, plot_label_efficiency, read_report
+from cpc.probes.store import Extraction, build_untrained, open_probe_data
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
-from cpc.probes.tables import format_report, plot_label_efficiency
 from cpc.probes.task import SHARE, Task
 
 CURVE_NAME = "label_efficiency.png"
@@ -42,7 +39,7 @@ def probe(
     folds: str | None = None,
     num_folds: Annotated[int, Range(2)] | None = None,
     train_minutes: Positive | None = None,
-    protocol: ProbeProtocol | None = None,
+    l2: Positive | None = None,
     supervised_seconds: Positive | None = None,
     supervised: Mapping[str, Any] | None = None,
     num_random_models: Count | None = None,
@@ -78,7 +75,8 @@ def probe(
         num_folds: number of folds; 4, or the modality's default, if not given.
         train_minutes: train probes on this many minutes of random audio of the split; networks are trained on the whole
             split.
-        protocol: how probes are trained.
+        l2: weight of the penalty of probes: scikit-learn's C = 1 / l2 (2 / l2 for two classes). If not given, it is
+            chosen on held-out groups of the training part.
         supervised_seconds: budget of the baselines supervised and fine_tuned, for each task, fold and share of the
             labels; 75 if not given.
         supervised: other fields of `SupervisedProtocol` that differ from the modality's recipe.
@@ -96,8 +94,7 @@ def probe(
         keys.
 
     Raises:
-        ValueError: before anything is computed, if a name is unknown, the modality does not have an option, or the
-            corpus cannot be probed for a task.
+        ValueError: before anything is computed, if a name is unknown, or the corpus cannot be probed for a task.
     """
     if folds is None:
         train_split = train_split or "train"
@@ -116,17 +113,18 @@ def probe(
         probe_data,
         features=probe_data.default_features if features is None else features,
         baselines=probe_data.default_baselines if baselines is None else baselines,
-        protocol=protocol or ProbeProtocol(),
+        l2=l2,
         supervised=SupervisedProtocol(**{**(probe_data.supervised or {}), **seconds, **(supervised or {})}),
         extraction=extraction,
         label_shares=label_shares or (),
         num_random_models=num_random_models or 1,
     )
-    if num_random_models is not None and "random" not in comparison.baselines:
-        print(f"num_random_models={num_random_models} has no effect without the baseline random", file=sys.stderr)
-    if supervised_seconds is not None and not set(NETWORKS) & set(comparison.baselines):
-        option = f"supervised_seconds={supervised_seconds:g}"
-        print(f"{option} has no effect without the baseline supervised or fine_tuned", file=sys.stderr)
+    for option, value, needed in (
+        ("num_random_models", num_random_models, ("random",)),
+        ("supervised_seconds", supervised_seconds, NETWORKS),
+    ):
+        if value is not None and not set(needed) & set(comparison.baselines):
+            print(f"{option}={value:g} has no effect without the baseline {' or '.join(needed)}", file=sys.stderr)
     names, families = _task_names(probe_data, [task] if isinstance(task, str) else task)
     splits: dict[str, Any] = {"pool": pool, "test_split": test_split, "folds": folds, "num_folds": num_folds}
     tasks = [Task(name, probe_data, **splits) for name in names]
@@ -175,10 +173,7 @@ def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str],
 
 
 def _count_copies(task: Task, probe_data: ProbeData, trained_on: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Count the test files that the model was pretrained on, and those that are copies of training files.
-
-    With folds, a copy is in another fold. A count is None if it is unknown.
-    """
+    """Count the test files that the model was pretrained on, and copies of training files; None if unknown."""
     content, unit = probe_data.content, probe_data.source_unit
     found = [count_copies(content(fold.test), fingerprint_record(content(fold.train)), unit) for fold in task.folds]
     counts = [each for each in found if each is not None]
@@ -202,7 +197,7 @@ def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) 
     rows = np.unique(np.concatenate([task.train for task in tasks]))
     durations = probe_data.minutes(rows)
     if durations is None:
-        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration: leave it out")
+        raise ValueError(f"`train_minutes` is {minutes:g}, but {probe_data.unit}s have no duration")
     rows, durations = rows[durations > 0], durations[durations > 0]  # a skipped observation has the duration 0
     order = np.random.default_rng(0).permutation(len(rows))
     chosen = rows[order[: max(1, int((np.cumsum(durations[order]) <= minutes).sum()))]]
@@ -212,8 +207,9 @@ def _trained_on_minutes(tasks: Sequence[Task], probe_data: Any, minutes: float) 
 def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
     for name, task in report["tasks"].items():
         if task["label_efficiency"] is not None:
-            num_classes, num_test = len(task["protocol"]["classes"]), task["protocol"]["num_test"]
-            title = f"label efficiency: {num_classes} classes, {num_test} test {task['protocol']['unit']}s"
+            protocol = task["protocol"]
+            num = f"{len(protocol['classes'])} classes, {protocol['num_test']} test {protocol['unit']}s"
+            title = f"label efficiency: {num}"
             file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
                 plot_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")

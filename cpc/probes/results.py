@@ -1,7 +1,4 @@
-"""Results of probes: accuracy, confusion and label information, with confidence intervals.
-
-n examples, G clusters, Y the label.
-"""
+"""Results of probes: accuracy, confusion and label information, with intervals. n examples, G clusters, Y the label."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -115,12 +112,13 @@ def cross_validate(task: Task, answer: Callable[[Task], tuple[int, Sequence[Answ
 
 
 def _joined(folds: Sequence[Answers]) -> Answers:
-    predicted, log_likelihood, labels, clusters = map(np.concatenate, list(zip(*folds, strict=True))[:4])
-    num_train = round(np.mean([each.num_train for each in folds]))
+    arrays = {name: np.concatenate([getattr(each, name) for each in folds]) for name in Answers._fields[:4]}
     num_steps = [each.num_steps for each in folds if each.num_steps is not None]
-    l2 = sum((each.l2 for each in folds), ())
     return Answers(
-        predicted, log_likelihood, labels, clusters, num_train, l2, round(np.mean(num_steps)) if num_steps else None
+        **arrays,
+        num_train=round(np.mean([each.num_train for each in folds])),
+        l2=tuple(l2 for each in folds for l2 in each.l2),
+        num_steps=round(np.mean(num_steps)) if num_steps else None,
     )
 
 
@@ -141,18 +139,16 @@ def summarise(answers: Sequence[Answers], num_classes: int) -> ProbeResult:
     # Intervals resample clusters but keep p(y). Resamples miss rare labels, so the entropies of resamples would be too
     # low. To first order the variance is the same.
     clusters, cluster = np.unique(answers[0].clusters, return_inverse=True)
-    sums = np.zeros((len(clusters), 4))
-    for column, values in enumerate(
-        (np.ones(len(labels)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
-    ):
+    clusters, cluster = np.unique(answers[0].clusters, return_inverse=True)
+    columns = (np.ones(len(labels)), correct.mean(0), is_seen, (surprisal + log_likelihood) * is_seen)
+    sums = np.zeros((len(clusters), len(columns)))
+    for column, values in enumerate(columns):
         np.add.at(sums[:, column], cluster, values)
     intervals: list[tuple[float, float] | None] = [None, None]
     if len(clusters) > 1:
         count, num_correct, seen, information = resample(sums).T
-        intervals = [
-            interval(100 * num_correct / count, len(clusters)),
-            interval(information / np.maximum(seen, 1), len(clusters)),
-        ]
+        shares = 100 * num_correct / count, information / np.maximum(seen, 1)
+        intervals = [interval(values, len(clusters)) for values in shares]
     counts = confusion.sum(1)
     num_answers = np.bincount(np.concatenate([a.predicted for a in answers]), minlength=num_classes)
     f1 = 2 * confusion.diagonal() / np.maximum(counts + num_answers, 1)  # harmonic mean of precision and recall
@@ -171,7 +167,8 @@ def summarise(answers: Sequence[Answers], num_classes: int) -> ProbeResult:
         f1_percent=100 * float(counts @ f1) / correct.size,  # examples with an unseen label count with F1 = 0
         macro_f1_percent=100 * _mean(f1, counts > 0),
         class_accuracy_percent=[
-            100 * float(confusion[i, i] / counts[i]) if counts[i] else None for i in range(num_classes)
+            100 * float(right / count) if count else None
+            for right, count in zip(confusion.diagonal(), counts, strict=True)
         ],
         confusion=confusion.tolist(),
         l2=[l2 for a in answers for l2 in a.l2],
@@ -191,10 +188,7 @@ def resample(sums: np.ndarray) -> np.ndarray:
 
 
 def interval(values: np.ndarray, num_clusters: int) -> tuple[float, float]:
-    """Return the expanded percentile interval.
-
-    With few clusters a plain percentile interval is too short (Hesterberg 2015, arXiv:1411.5279).
-    """
+    """Return the expanded percentile interval: with few clusters a plain one is too short (arXiv:1411.5279)."""
     t = stats.t.ppf((1 + CONFIDENCE) / 2, num_clusters - 1)
     tail = stats.norm.cdf(-t * math.sqrt(num_clusters / (num_clusters - 1)))
     low, high = np.quantile(values, [tail, 1 - tail])

@@ -5,19 +5,24 @@ R vectors of all observations, D feature dim.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from cpc.config.argument_rules import Device, NonNegative, check_fields
+from cpc.config.description import build
 from cpc.data.device import find_device
-from cpc.data.probe_data import FeatureExtractor, Precision
+from cpc.data.probe_data import FeatureExtractor, Precision, ProbeData
 from cpc.data.store.parallel import map_in_order
+from cpc.evaluation import recorded_data
+from cpc.model import CPC
 
 
 @dataclass(frozen=True)
@@ -27,21 +32,17 @@ class Extraction:
     Attributes:
         device: auto (the GPU if there is one), cpu, cuda or cuda:N.
         precision: precision of the encoder's matrix products.
-        max_ram_gb: features above this size go to temporary files, which are deleted when the process ends.
-        scratch_dir: folder of the temporary files; the folder of the system if not given.
+        max_ram_gb: features above this size go to temporary files in TMPDIR, which vanish with the process.
         dtype: type of stored features; float32, or float16 for grids, if not given. `float16` has three decimal digits.
         cache_dir: folder of packed data; .cpc_cache next to the data if not given.
         skip_bad: leave out files that cannot be used, and count them.
         progress: show progress bars.
 
-    Raises:
-        ValueError: if `scratch_dir` is not a folder, `max_ram_gb` is negative, or the device cannot be used.
     """
 
     device: Device = "auto"
     precision: Precision = "float32"
     max_ram_gb: NonNegative = 2.0
-    scratch_dir: str | Path | None = None
     dtype: Literal["float32", "float16"] | None = None
     cache_dir: str | Path | None = None
     skip_bad: bool = False
@@ -50,10 +51,6 @@ class Extraction:
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "device", find_device(self.device))
-        if self.scratch_dir is not None and not Path(self.scratch_dir).is_dir():
-            raise ValueError(
-                f"scratch_dir={str(self.scratch_dir)!r} is not a folder: create it, or name another folder"
-            )
 
     def record(self) -> dict[str, Any]:
         """Return the settings that `probe.json` records."""
@@ -81,12 +78,7 @@ class FeatureStore:
     def extract(
         cls, extractor: FeatureExtractor, rows: np.ndarray, name: Callable[[int], str], extraction: Extraction
     ) -> "FeatureStore":
-        """Extract the features of every observation; `name` returns its name for messages.
-
-        Raises:
-            ValueError: if no observation has a vector, or features are not finite. The message names an observation.
-            OSError: if the disk cannot hold the temporary files.
-        """
+        """Extract the features of every observation, which must be finite; `name` returns its name for messages."""
         title = " ".join(extractor.dims)
         num_vectors = extractor.num_vectors(rows)
         if not num_vectors.any():
@@ -94,15 +86,12 @@ class FeatureStore:
                 f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
                 f"a single vector of {title}"
             )
-        dtypes = {
-            feature: np.dtype(extraction.dtype or extractor.dtypes.get(feature, "float32"))
-            for feature in extractor.dims
-        }
+        chosen = {name: extraction.dtype or extractor.dtypes.get(name, "float32") for name in extractor.dims}
+        dtypes = {name: np.dtype(dtype) for name, dtype in chosen.items()}
         shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in extractor.dims.items()}
-        num_bytes = sum(rows * dim * dtypes[feature].itemsize for feature, (rows, dim) in shapes.items())
-        folder = (
-            None if num_bytes <= round(1e9 * extraction.max_ram_gb) else _scratch(num_bytes, extraction.scratch_dir)
-        )
+        num_bytes = sum(num * dim * dtypes[feature].itemsize for feature, (num, dim) in shapes.items())
+        is_large = num_bytes > round(1e9 * extraction.max_ram_gb)
+        folder = _scratch(num_bytes) if is_large else None
         values = {feature: _allocate(shape, dtypes[feature], folder) for feature, shape in shapes.items()}
         store = cls(extractor, rows, num_vectors, values)
         num_threads, num_workers = torch.get_num_threads(), extractor.num_workers
@@ -141,15 +130,21 @@ class FeatureStore:
         return self._spans[row]
 
 
-def _scratch(num_bytes: int, scratch_dir: str | Path | None) -> Path:
-    folder = Path(tempfile.gettempdir() if scratch_dir is None else scratch_dir)
+def as_tensor(rows: Any) -> Tensor:
+    """Return rows of stored features as a tensor; sparse features become CSR, which probes do not standardise."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(rows)
+    with warnings.catch_warnings(action="ignore"):  # ignore torch's warning that CSR is in beta
+        indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+        return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)
+
+
+def _scratch(num_bytes: int) -> Path:
+    folder = Path(tempfile.gettempdir())
     free = shutil.disk_usage(folder).free
     if num_bytes > free:
-        raise OSError(
-            f"{num_bytes / 1e9:.1f} GB of features do not fit in {folder}, where {free / 1e9:.1f} GB are free: name "
-            "another disk with `scratch_dir`, store them as float16 with `dtype`, or probe fewer `features` or less "
-            "audio (`train_minutes`)"
-        )
+        found = f"{num_bytes / 1e9:.1f} GB of features do not fit in {folder}, where {free / 1e9:.1f} GB are free"
+        raise OSError(f"{found}: name another disk in TMPDIR, set `dtype` to float16, or probe fewer `features`")
     return folder
 
 
@@ -158,3 +153,46 @@ def _allocate(shape: tuple[int, int], dtype: np.dtype, folder: Path | None) -> n
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(dir=folder, prefix="cpc-features-") as file:  # has no name, so a kill frees it too
         return np.memmap(file, dtype, "w+", shape=shape)
+
+
+def open_probe_data(
+    config: Mapping[str, Any],
+    model: CPC,
+    source: str | Path | None,
+    extraction: Extraction | None = None,
+    train_split: str | None = "train",
+    *,
+    trusted_packages: tuple[str, ...] = ("cpc",),
+    data_options: Mapping[str, Any] | None = None,
+) -> ProbeData:
+    """Open another source of the data that a model was trained on, for probes; None to read only single files.
+
+    `config` is the model's config.json, and `data_options` are fields of the data that differ from the run's.
+    Call `prepare` of the result before features are computed.
+    """
+    extraction = extraction or Extraction()
+    cache_dir = None if extraction.cache_dir is None else str(extraction.cache_dir)
+    options = {"cache_dir": cache_dir, "skip_bad": extraction.skip_bad, **(data_options or {})}
+    data = recorded_data(config, source or "unknown", trusted_packages=trusted_packages, **options)
+    data.check_encoder(model.encoder)
+    where = {"train_split": train_split, "device": extraction.device, "precision": extraction.precision}
+    outside = data.probe_data(model.encoder, None, **where)  # refuses data that cannot be probed before they are opened
+    return outside if source is None else data.probe_data(model.encoder, data.open(model.encoder), **where)
+
+
+def build_untrained(
+    config: Mapping[str, Any], probe_data: ProbeData, trusted_packages: tuple[str, ...], seed: int
+) -> CPC:
+    """Build the architecture of a config.json with untrained weights, initialised as in training, in eval mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: CPC = build(config["architecture"], trusted_packages=trusted_packages)
+    probe_data.initialise(model, seed)
+    return model.to(probe_data.device).eval()
+
+
+def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None:
+    """Raise ValueError if an option names a value that is not legal."""
+    unknown = [name for name in names if name not in legal]
+    if unknown or isinstance(names, str):
+        raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")

@@ -50,8 +50,6 @@ class SupervisedProtocol:
             is a LayerNorm without weights.
         seed: seed of weights and batches.
 
-    Raises:
-        ValueError: if training is impossible with a value.
     """
 
     seconds: Positive | None = DEFAULT_SECONDS
@@ -79,28 +77,23 @@ class SupervisedProtocol:
         return float(min(max(self.min_steps, epoch_steps), self.num_steps or math.inf))
 
 
-class Head(Probe):
-    """The linear softmax of a network that is trained for labels; `norm` is that of `SupervisedProtocol`."""
+def new_head(dim: int, num_classes: int, norm: str, seed: int) -> Probe:
+    """Return the linear softmax of a network that is trained for labels; `norm` is that of `SupervisedProtocol`."""
+    head = Probe(dim, num_classes, is_layer_normed=norm == "layer")
+    nn.init.normal_(head.weight, std=dim**-0.5, generator=torch.Generator().manual_seed(seed))
+    return head
 
-    def __init__(self, dim: int, num_classes: int, norm: str, seed: int) -> None:
-        super().__init__(dim, num_classes)
-        self.norm = norm
-        nn.init.normal_(self.weights[0], std=dim**-0.5, generator=torch.Generator().manual_seed(seed))
 
-    def forward(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n Y"]:
-        """Return the scores of the classes."""
-        return super().forward(F.layer_norm(x, x.shape[-1:]) if self.norm == "layer" else x)
+@torch.no_grad()
+def _standardise(head: Probe, x: Float[Tensor, "n D"]) -> None:
+    """Set the mean and scale of the standardisation from the features of the first batch.
 
-    @torch.no_grad()
-    def standardise(self, x: Float[Tensor, "n D"]) -> None:
-        """Set the mean and scale of the standardisation from the features of the first batch.
-
-        Without standardisation the encoder's first gradients are noise, which Adam scales to full steps. Accuracy then
-        stays at chance for hundreds of steps.
-        """
-        std, mean = torch.std_mean(x, 0)
-        self.mean.copy_(mean)
-        self.scale.copy_(1 / std.clamp(min=1e-6))
+    Without standardisation the encoder's first gradients are noise, which Adam scales to full steps. Accuracy then
+    stays at chance for hundreds of steps.
+    """
+    std, mean = torch.std_mean(x, 0)
+    head.mean.copy_(mean)
+    head.scale.copy_(1 / std.clamp(min=1e-6))
 
 
 def train_supervised(
@@ -111,16 +104,11 @@ def train_supervised(
     *,
     is_pretrained: bool = False,
     title: str | None = None,
-) -> tuple[Head, int]:
+) -> tuple[Probe, int]:
     """Train a model in place, with a linear softmax, on the training part of a task.
 
-    A pretrained model has a tenth of the learning rate. `title` is that of the progress bar, None for no bar.
-
-    Returns:
-        The softmax, and the number of steps taken.
-
-    Raises:
-        FloatingPointError: if the loss is no longer finite.
+    A pretrained model has a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns
+    the softmax, and the number of steps taken. A loss that is not finite is a FloatingPointError.
     """
     device = probe_data.device
     model.to(device).train(protocol.norm == "first_batch")  # eval mode leaves batch norm as it is
@@ -130,9 +118,9 @@ def train_supervised(
     with torch.no_grad():
         vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
     is_gpu = vectors.device.type == "cuda"
-    head = Head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
+    head = new_head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
     if protocol.norm == "first_batch":
-        head.standardise(vectors[is_valid])
+        _standardise(head, vectors[is_valid])
     model.train()
     share = _PRETRAINED_RATE if is_pretrained else 1.0
     optimiser = torch.optim.AdamW(
@@ -163,10 +151,8 @@ def train_supervised(
             if protocol.seconds is not None:
                 progress = max(progress, (time.monotonic() - start) / protocol.seconds)
             if (step % _CHECK_EVERY == 0 or progress >= 1) and not torch.isfinite(loss_sum):
-                raise FloatingPointError(
-                    f"the supervised network's loss is not finite within its first {step} steps: lower its "
-                    f"learning_rate ({protocol.learning_rate})"
-                )
+                advice = f"lower its learning_rate ({protocol.learning_rate})"
+                raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {advice}")
             bar.update(min(progress, 1.0) - bar.n)
             if progress >= 1:
                 break

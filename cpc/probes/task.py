@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cpc.config.argument_rules import Range
 from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.probe_data import UNLABELLED, ProbeData
-from cpc.probes.store import FeatureStore
+from cpc.probes.store import FeatureStore, as_tensor
 
 UNSEEN = -1  # code of a test label that does not occur in training
 SHARE = Range(0, 1, is_open=True)
@@ -27,7 +26,7 @@ class Examples:
     """Feature vectors with their labels.
 
     Attributes:
-        values: `[R, D]` feature vectors with and without labels; an array, or a result of `FeatureExtractor.sparse`.
+        values: `[R, D]` feature vectors with and without labels; an array, or scipy's CSR of sparse features.
         indices: `[n]` indices of the examples among the vectors, ascending.
         labels: `[n]` int64 class of each example; `UNSEEN` if the training part lacks the class.
         clusters: `[n]` int64 independent unit of each example, such as its file or speaker.
@@ -45,9 +44,8 @@ class Examples:
 
     def read(self, indices: slice | np.ndarray) -> Float[Tensor, "m D"]:
         """Return the features of some of the examples."""
-        values = self.values[self.indices[indices]]
-        # Indexing by an array copies the values. torch widens float16 in a third of numpy's time.
-        return values if isinstance(values, Tensor) else torch.from_numpy(values).float()
+        values = as_tensor(self.values[self.indices[indices]])
+        return values if values.is_sparse_csr else values.float()  # torch widens float16 in a third of numpy's time
 
 
 class Task:
@@ -56,9 +54,8 @@ class Task:
     Args:
         name: a label of the modality's `ProbeData.labels`.
         probe_data: the corpus, as probes read it.
-        pool: `frames` labels every vector of an observation. `mean`, `mean_std` and `segments:N` pool the vectors of an
-            observation into one labelled vector (`cpc.data.pooling`). The default is the modality's. Leave `pool` out
-            if an observation has only one vector.
+        pool: `frames` labels every vector of an observation; other names pool its vectors into one labelled vector
+            (`cpc.data.pooling`). The default is the modality's. Leave it out if an observation has only one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
         folds: column for cross-validation instead of the two splits. The groups of the column are distributed over the
@@ -73,10 +70,6 @@ class Task:
         num_unlabelled: number of observations without a label, by part.
         clusters: the unit of the confidence interval.
         is_subset: whether this is the task with a share of its labels.
-
-    Raises:
-        ValueError: if a split or the labels are missing, there are fewer than two classes, or the two parts have no
-            label in common.
     """
 
     def __init__(
@@ -106,10 +99,8 @@ class Task:
         if folds is None:
             self.splits = {"train": probe_data.train_split, "test": test_split or probe_data.default_test_split(name)}
             if self.splits["train"] == self.splits["test"]:
-                raise ValueError(
-                    f"train_split and test_split are both {self.splits['test']!r}, but a probe must be tested on other "
-                    "data"
-                )
+                both = f"train_split and test_split are both {self.splits['test']!r}"
+                raise ValueError(f"{both}, but a probe must be tested on other data")
             parts = {part: self._split_rows(part) for part in self.splits}
         self._labels = probe_data.labels(name, np.concatenate(list(parts.values())))
         if self._labels.vary_within and self.pool != "frames":
@@ -118,8 +109,7 @@ class Task:
             np.array([row for row in rows if row in self._labels.of_row], int) for rows in parts.values()
         )
         self.num_unlabelled = {
-            "train": len(parts["train"]) - len(self.train),
-            "test": len(parts["test"]) - len(self.test),
+            part: len(parts[part]) - len(rows) for part, rows in (("train", self.train), ("test", self.test))
         }
         train_labels, test_labels = self._label_names(self.train), self._label_names(self.test)
         order = self._labels.order
@@ -162,36 +152,22 @@ class Task:
         return task
 
     def trained_on(self, rows: np.ndarray) -> "Task":
-        """Return the same task with only these rows in the training part; the classes stay.
-
-        Raises:
-            ValueError: if none of the rows has a label.
-        """
+        """Return the same task with only these rows in the training part, one of them labelled; the classes stay."""
         task = copy(self)
         task.train = np.intersect1d(self.train, rows)
         if not len(task.train):
-            raise ValueError(
-                f"none of the {len(rows)} training {self.probe_data.unit}s chosen has a label for task {self.name!r}: "
-                "raise `train_minutes`"
-            )
+            unit = self.probe_data.unit
+            raise ValueError(f"none of the {len(rows)} training {unit}s chosen has a label for task {self.name!r}")
         return task
 
     def subset(self, share: float, seed: int = 0) -> "Task":
-        """Return the task with this share of the training labels of each class, at least one label of each.
-
-        Larger shares contain the smaller ones.
-
-        Raises:
-            ValueError: if the share is not above 0 and at most 1, the task has folds, or it labels every frame.
-        """
+        """Return the task with this share of the training labels of each class, at least one; shares are nested."""
         SHARE.check("`label_shares`", share)
         if self.column is not None:
             raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
         if self.pool == "frames":
-            raise ValueError(
-                f"`label_shares` need labels of whole {self.probe_data.unit}s, but task {self.name!r} labels every "
-                "frame: set `pool` to mean, or leave `label_shares` out"
-            )
+            need = f"`label_shares` need labels of whole {self.probe_data.unit}s"
+            raise ValueError(f"{need}, but task {self.name!r} labels every frame: set `pool` to mean")
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
         by_class = [order[labels[order] == label] for label in np.unique(labels)]
@@ -201,18 +177,11 @@ class Task:
         return task
 
     def labels(self, row: int, times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the `[T]` int64 class of every vector of an observation, or of its part from the sample `start`.
-
-        A vector without a label has the class `UNLABELLED`.
-        """
+        """Return the `[T]` class, or `UNLABELLED`, of every vector of an observation, or of its part from `start`."""
         return self._labels.codes(row, self._codes, times, start, num_vectors)
 
     def examples(self, part: Literal["train", "test"], store: FeatureStore, feature: str | None) -> Examples:
-        """Return the labelled vectors of a feature, or pooled vectors; feature None: vectors of dimension 0.
-
-        Raises:
-            ValueError: if no vector of the part is labelled.
-        """
+        """Return the labelled vectors of a feature, or pooled vectors; feature None: vectors of dimension 0."""
         values = np.empty((store.num_vectors, 0), np.float32) if feature is None else store.values[feature]
         pool = None if self.pool in (None, "frames") or store.extractor.is_pooled else self.pool
         pooled: list[np.ndarray] = []
@@ -234,7 +203,7 @@ class Task:
         if not sum(map(len, labels)):
             raise ValueError(
                 f"no frame of the {part} part (split {self.splits[part]!r}) has a label for task {self.name!r}: do "
-                "the times of the alignments fit the audio, and are the files long enough for a frame?"
+                "the times of the labels fit, and are the files long enough for a frame?"
             )
         all_rows = np.concatenate(rows)
         return Examples(
@@ -268,56 +237,44 @@ class Task:
     def _group_folds(self, column: str, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the `[num_rows]` group ids of a column, and the `[num_rows]` folds; -1 for rows without a label."""
         if column == self.name:
-            raise ValueError(
-                f"`folds` {column} is the task itself, so each fold would have only new classes; name another column"
-            )
+            raise ValueError(f"`folds` {column} is the task itself, so each fold would have only new classes")
         try:
             group_names = self.probe_data.labels(column, self.rows).of_row
         except ValueError as error:
             raise ValueError(f"`folds` {column}: {error}") from error
         nameless = [row for row in self.rows.tolist() if row not in group_names]
         if nameless:
-            raise ValueError(
-                f"`folds` {column}: {len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no "
-                f"{column}, such as {self.probe_data.name(nameless[0])}; fill the column"
-            )
+            found = f"{len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no {column}"
+            raise ValueError(f"`folds` {column}: {found}, such as {self.probe_data.name(nameless[0])}; fill the column")
         names = sorted(set(group_names.values()), key=_numeric_key)
         if not 2 <= num_folds <= len(names):
-            raise ValueError(
-                f"`num_folds`={num_folds} must be at least 2 and at most {len(names)}, the number of groups of "
-                f"{column!r}"
-            )
+            found = f"the number of groups of {column!r}"
+            raise ValueError(f"`num_folds`={num_folds} must be at least 2 and at most {len(names)}, {found}")
         group_ids = {name: index for index, name in enumerate(names)}
         groups = np.full(len(self.probe_data.splits), -1)
         groups[self.rows] = [group_ids[group_names[row]] for row in self.rows.tolist()]
-        fold_of_group = np.concatenate(
-            [np.full(len(part), i) for i, part in enumerate(np.array_split(names, num_folds))]
-        )
+        parts = np.array_split(names, num_folds)
+        fold_of_group = np.repeat(np.arange(num_folds), list(map(len, parts)))
         return groups, np.where(groups < 0, -1, fold_of_group[groups])
 
     def _split_rows(self, part: str) -> np.ndarray:
         splits, split = self.probe_data.splits, self.splits[part]
         rows = np.flatnonzero(np.array(splits) == split)
         if not len(rows):
-            raise ValueError(
-                f"task {self.name!r} needs split {split!r}, but the data has only {', '.join(sorted(set(splits)))}: "
-                f"name one of these with `{part}_split`"
-            )
+            found = ", ".join(sorted(set(splits)))
+            need = f"task {self.name!r} needs split {split!r}, but the data has only {found}"
+            raise ValueError(f"{need}: name one of these with `{part}_split`")
         return rows
 
     def _check(self, train_labels: set[str], test_labels: set[str]) -> None:
         train_split, test_split = self.splits.values()
         for part, labels in (("train", train_labels), ("test", test_labels)):
             if not labels:
-                raise ValueError(
-                    f"no {self.probe_data.unit} of the {part} part (split {self.splits[part]!r}) has a label for task "
-                    f"{self.name!r}"
-                )
+                where = f"{self.probe_data.unit} of the {part} part (split {self.splits[part]!r})"
+                raise ValueError(f"no {where} has a label for task {self.name!r}")
         if len(train_labels) < 2:
-            raise ValueError(
-                f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}, but needs "
-                "two; name another task or `train_split`"
-            )
+            found = f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}"
+            raise ValueError(f"{found}, but needs two; name another task or `train_split`")
         if not train_labels & test_labels:
             splits = np.array(self.probe_data.splits)
             all_labels = self.probe_data.labels(self.name, np.arange(len(splits)))

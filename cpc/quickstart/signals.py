@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.signals.corpora import write_recordings
-from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
+from cpc.data.signals.corpora import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch, write_recordings
 from cpc.quickstart.recipe import (
     BASELINES,
     CEILING,

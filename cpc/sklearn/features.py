@@ -12,8 +12,8 @@ from cpc.checkpoint import load_pretrained
 from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.model import CPC
-from cpc.sklearn.device import models_on_cpu
 from cpc.sklearn.recordings import on_cpu, real_numbers
+from cpc.sklearn.training import models_on_cpu
 
 
 class CPCFeatures(TransformerMixin, BaseEstimator):
@@ -41,12 +41,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         self.device = device
 
     def fit(self, X: Any = None, y: Any = None) -> "CPCFeatures":
-        """Read the model, and check the waveforms if any are given.
-
-        Raises:
-            ValueError: if `cpc.load_pretrained` or `transform` raise one, the model does not encode audio, or the
-                features are unknown.
-        """
+        """Read the model, and check the waveforms if any are given."""
         self._reader_key: tuple[Any, ...] | None = None  # read again, since training may have changed the folder
         reader = self._reader()
         if X is not None:
@@ -56,14 +51,9 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
     def transform(self, X: Any) -> Float32[np.ndarray, "n D"]:
         """Compute the features of waveforms.
 
-        Args:
-            X: waveforms `[S]` of any lengths at `sample_rate_hz_`, with amplitudes from -1 to 1 as in training; an
-                array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768.
-
-        Raises:
-            ValueError: if a waveform is not a sequence of finite numbers, holds integers, or is too short for a frame.
-                The message names the waveform.
-            TypeError: if X is a sparse matrix.
+        X holds waveforms `[S]` of any lengths at `sample_rate_hz_`, with amplitudes from -1 to 1 as in training; an
+        array `[n, S]` is n waveforms. `scipy.io.wavfile` returns int16: divide it by 32768. A waveform that is no
+        sequence of finite floats, or is too short for a frame, is a ValueError.
         """
         reader = self._reader()
         return np.stack([reader(wave).mean(0) for wave in _waves(X, reader)])

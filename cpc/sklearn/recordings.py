@@ -9,7 +9,9 @@ import torch
 from einops import rearrange
 from jaxtyping import Float32
 
-from cpc.data.signals.rates import find_channel, is_nameless
+from cpc.data.signals.channels import find_channel, is_nameless
+
+_SAMPLES_AT_ONCE = 2**18  # padded samples of recordings that are encoded together
 
 
 def on_cpu(values: Any) -> Any:
@@ -21,11 +23,7 @@ def on_cpu(values: Any) -> Any:
 
 
 def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
-    """Return an array, a tensor or a data frame as float32.
-
-    Raises:
-        ValueError: if the values are no real numbers; the message has the name.
-    """
+    """Return an array, a tensor or a data frame of real numbers as float32; `name` is for messages."""
     try:
         array = np.asarray(on_cpu(values))
         if array.dtype.kind == "c":
@@ -39,10 +37,7 @@ def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
 
 
 def list_recordings(X: Any) -> list[Any] | None:
-    """Return the recordings of `[n, T, C]`, or of a list or Series of recordings; None if X is a table `[n, T]`.
-
-    Lists of plain numbers are a table if they have one length.
-    """
+    """Return the recordings of `[n, T, C]`, or of a list or Series of recordings; None if X is a table `[n, T]`."""
     num_dims = getattr(X, "ndim", None)
     is_list = isinstance(X, list | tuple) or (num_dims == 1 and X.dtype.kind == "O")
     if not is_list:
@@ -59,13 +54,8 @@ def read_recordings(
 ) -> list[Float32[np.ndarray, "_ C"]]:
     """Return recordings as arrays of channels; an array `[T]` has one channel.
 
-    Args:
-        parts: the recordings.
-        channels: columns of data frames, in the order of the channels; None: all columns as they are.
-        num_channels: C; None: that of the first recording.
-
-    Raises:
-        ValueError: if samples are not finite real numbers, a shape is wrong, or a data frame has other columns.
+    `channels` are the columns of data frames, in the order of the channels; None: all columns as they are.
+    `num_channels` is C; None: that of the first recording. Samples must be finite.
     """
     recordings: list[np.ndarray] = []
     for row, part in enumerate(parts):
@@ -91,11 +81,7 @@ def column_names(table: Any) -> list[str] | None:
 
 
 def channels_named(recording: Any, name: str, channels: Sequence[str] | None) -> Any:
-    """Return a data frame with these columns, in this order. Arrays and numbered columns have no names: they stay.
-
-    Raises:
-        ValueError: if the frame has other columns, lacks one, or has two of one name; the message has both lists.
-    """
+    """Return a data frame with exactly these columns, in this order. Arrays and numbered columns stay as they are."""
     own = column_names(recording)
     if own is None or channels is None:
         return recording
@@ -109,11 +95,7 @@ def channels_named(recording: Any, name: str, channels: Sequence[str] | None) ->
 
 
 def check_table(X: Any) -> None:
-    """Refuse a table that looks like one recording `[T, C]`, or like several recordings below each other.
-
-    Raises:
-        ValueError: if there are more rows than columns, or a column has a name without a digit, which is no time.
-    """
+    """Refuse a table that looks like one recording `[T, C]`, or like several recordings below each other."""
     names, shape, groups = column_names(X), np.shape(X), ""
     if names is not None and not all(re.search(r"\d", name) for name in names):
         problem = f"X has the columns {names}, which look like channels"
@@ -128,3 +110,14 @@ def check_table(X: Any) -> None:
         f"{problem}, but each row would be a recording of one channel. For one recording give [X]{groups}. If each row "
         "is a recording, set `num_channels` to 1"
     )
+
+
+def similar_lengths(lengths: np.ndarray) -> list[np.ndarray]:
+    """Return the rows in groups of similar length, whose padded samples stay below `_SAMPLES_AT_ONCE`."""
+    order = np.argsort(lengths, kind="stable")
+    groups, first = [], 0
+    for last in range(1, len(order) + 1):
+        if last == len(order) or (last + 1 - first) * lengths[order[last]] > _SAMPLES_AT_ONCE:
+            groups.append(order[first:last])
+            first = last
+    return groups

@@ -1,5 +1,8 @@
 """Training of a model on windows in memory, without files and without Lightning."""
 
+from copy import deepcopy
+from typing import Any
+
 import torch
 from torch.nn.utils import clip_grad_norm_
 from tqdm import tqdm
@@ -20,16 +23,9 @@ def train(
 ) -> list[float]:
     """Train a model by AdamW with a warm-up and a linear decay; return the loss of each step in nats.
 
-    Args:
-        model: model whose statistics and initialisation are set; it is left in eval mode.
-        training: data set and batches.
-        max_steps: number of steps.
-        learning_rate: largest rate, after a tenth of the steps.
-        seed: seed of sampled negatives.
-        verbose: show a progress bar.
-
-    Raises:
-        FloatingPointError: if the loss is no longer finite.
+    The statistics and the initialisation of the model are set; it is left in eval mode. `learning_rate` is the largest
+    rate, after a tenth of the steps; `seed` that of sampled negatives. A loss that is not finite is a
+    FloatingPointError.
     """
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(weights, learning_rate)
@@ -60,3 +56,8 @@ def measure(model: CPC, held_out: HeldOutBatches) -> Bound:
     """Return the bound on held-out batches, by the strategy and the number of negatives of training."""
     protocol = EvalProtocol(model.loss_part.training_strategies[0], model.loss_part.num_negatives)
     return held_out_bounds(model, held_out, [protocol])[protocol]
+
+
+def models_on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of an estimator with copies of its models on the CPU: any machine can read its pickle."""
+    return {name: deepcopy(value).cpu() if isinstance(value, CPC) else value for name, value in state.items()}

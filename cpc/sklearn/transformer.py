@@ -25,9 +25,9 @@ from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.pack import ArraySignals
 from cpc.data.signals.arrays import transposed
+from cpc.data.signals.channels import conversion
 from cpc.data.signals.modality import Signals
 from cpc.data.signals.recordings import Recordings
-from cpc.data.signals.units import conversion
 from cpc.data.store.contents import quiet
 from cpc.data.store.fingerprints import merged
 from cpc.data.store.splits import draw_splits
@@ -36,10 +36,8 @@ from cpc.encoders.encoder import check_scale
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear
-from cpc.sklearn.device import models_on_cpu
-from cpc.sklearn.lengths import similar_lengths
-from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings
-from cpc.sklearn.training import measure, train
+from cpc.sklearn.recordings import check_table, column_names, list_recordings, on_cpu, read_recordings, similar_lengths
+from cpc.sklearn.training import measure, models_on_cpu, train
 
 _LONGEST_WINDOW_LATENTS = 128
 _GEOMETRIES = [((8, 4), (4, 2)), ((8,), (4,)), ((4,), (2,)), ((1,), (1,))]  # kernels and strides, from coarse to fine
@@ -94,9 +92,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         feature_names_in_: names of the columns of X, if X has data frames whose columns have names.
 
     Raises:
-        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing or
-            no real numbers, units cannot be converted, or an option is out of range; in `transform`, if recordings have
-            another number of channels or other names of columns than in `fit`.
+        ValueError: in `fit`, if recordings are too short to predict a step or look transposed, samples are missing, or
+            units cannot be converted; in `transform`, if recordings have other channels than in `fit`.
     """
 
     num_channels_: int
@@ -151,13 +148,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "CPCTransformer":
-        """Pretrain on recordings.
-
-        Args:
-            X: the recordings.
-            y: ignored.
-            groups: subject of each recording; a subject is trained on or held out as a whole.
-        """
+        """Pretrain on the recordings X; `groups` has their subjects, each trained on or held out as a whole."""
         with quiet(not self.verbose), self._own_arguments():
             return self._fit(X, groups)
 
@@ -294,11 +285,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             raise ValueError("pool='frames' gives no single vector: choose mean, mean_std or segments:N")
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
-        """Return recordings as arrays of channels. In `fit`, set number and names of the channels.
-
-        Raises:
-            ValueError: on wrong shapes, samples, names or numbers of channels.
-        """
+        """Return recordings as arrays of channels. In `fit`, set number and names of the channels."""
         num_dims = getattr(X, "ndim", 2)
         if num_dims > 3 or (num_dims == 3 and len(X) == 0):
             raise ValueError(f"X has the shape {list(X.shape)}, but recordings are [n, samples, channels], n above 0")
@@ -342,11 +329,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return check_array(X, dtype=np.float32)
 
     def _in_units_of(self, model: CPC, recordings: list[np.ndarray]) -> list[Float32[np.ndarray, "_ C"]]:
-        """Return the recordings in the units of the model.
-
-        Raises:
-            ValueError: if `units` are given, but cannot be converted; the message has both units.
-        """
+        """Return the recordings in the units of the model."""
         if self.units is None:
             return recordings
         units, model_units = self._unit_list(), list(getattr(model.encoder, "units", None) or ())
@@ -365,15 +348,13 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _earlier_model(self, folder: str | Path) -> CPC:
         model = load_pretrained(folder)
-        encoder = model.encoder
+        encoder, name = model.encoder, f"init_from={str(self.init_from)!r}"
         if encoder.modality != "signals":
-            raise ValueError(
-                f"init_from={str(self.init_from)!r} encodes {encoder.modality}, not signals: choose another model"
-            )
+            raise ValueError(f"{name} encodes {encoder.modality}, not signals: choose another model")
         if encoder.sample_rate_hz != self.sample_rate_hz:
             raise ValueError(
-                f"init_from={str(self.init_from)!r} encodes {encoder.sample_rate_hz:g} samples per second, but "
-                f"sample_rate_hz={self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
+                f"{name} encodes {encoder.sample_rate_hz:g} samples per second, but sample_rate_hz="
+                f"{self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
             )
         return model
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from cpc.config.options import prepare_from_command_line
-from cpc.data.images.sources import describe
+from cpc.data.images.sources import describe, read_torchvision
 from cpc.data.images.table import ImageTable
-from cpc.data.images.torchvision import read_torchvision
 
 
 def prepare_imagenet(root: Path) -> ImageTable:

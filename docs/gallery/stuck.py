@@ -16,7 +16,7 @@ import cpc
 from cpc.bounds import BoundTally, VectorAR1
 from cpc.monitor.badges import badges
 from cpc.monitor.run import Run
-from cpc.probes.health import health
+from cpc.probes.tracker import health
 
 # %% A loop that writes the records of a run
 folder, g = Path(tempfile.mkdtemp()), torch.Generator()

@@ -36,7 +36,6 @@ MAY_BE_ZERO = {
     "gpus_per_rank",
     "max_ram_gb",
     "cpc_weights",
-    "hidden",
 }
 
 

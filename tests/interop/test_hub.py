@@ -15,7 +15,7 @@ from cpc import cli
 from cpc.checkpoint import place_of_results, read_config
 from cpc.interop.hub import is_hub_name
 from cpc.interop.share import share
-from cpc.probes.abx.triplets import ABXProtocol
+from cpc.probes.abx.errors import ABXProtocol
 
 huggingface_hub: Any = pytest.importorskip("huggingface_hub.errors") and pytest.importorskip("huggingface_hub")
 

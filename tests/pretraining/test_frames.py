@@ -161,14 +161,14 @@ def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, capsys: pytest.
     brief = source.parent / "brief"
     record(NAME, brief, num_episodes=6, max_steps=2, progress=False)
     for folder, options, message in (
-        (source, ["--data.window_frames", "2"], "the model predicts 2 steps ahead: lengthen the window"),
+        (source, ["--data.window_frames", "2"], "the model predicts 2 steps ahead: raise it"),
         (
             brief,
             ["--model.extra_strategies", "[]"],
             "the longest episode has 2 frames, but the model predicts 2 steps ahead",
         ),
         (tmp_path, [], "holds no recorded episodes"),
-        (source, ["--data.train_split", "dev"], "no episodes of split 'dev'"),
+        (source, ["--data.train_split", "dev"], "no episode is of split 'dev'"),
         (source, ["--model.loss.negatives", "same_speaker"], "episodes have no speakers"),
     ):
         with pytest.raises(SystemExit):

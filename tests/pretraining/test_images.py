@@ -306,7 +306,7 @@ def test_a_folder_of_photographs_is_enough(
         for number, pixels in enumerate(arrays["images"]):
             Image.fromarray(pixels).resize((50 + number, 44)).save(folder / f"{number}.png")
     (folder / "broken.png").write_bytes(b"no image")
-    assert "of split 'train'; its splits are unlabelled: name one of these" in refused(f"--data.source={folder}")
+    assert "of split 'train'; the splits are unlabelled" in refused(f"--data.source={folder}")
     options = [f"--data.source={folder}", "--data.train_split=unlabelled", "--data.valid_share=0.2"]
     assert "broken.png" in refused(*options)
     with pytest.warns(UserWarning, match="went on without 1 of 43"):
@@ -320,10 +320,10 @@ def test_a_folder_of_photographs_is_enough(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 rows ahead"),
+        (["--data.image_size=32"], "data.image_size=32 gives 3 rows of patches, but the model predicts 3 steps ahead"),
         (
             ["--model.loss.skip_steps=2"],
-            "data.image_size=40 gives 4 rows of patches, but the model predicts 4 rows ahead",
+            "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps ahead",
         ),
         (["--model.loss.skip_steps=-1"], "skip_steps=-1 must be at least 0"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16"),
@@ -345,7 +345,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (
             ["--model.loss.negatives=same_speaker"],
-            "images have no speakers: choose a strategy (--model.loss.init_args.negatives) among mixed",
+            "images have no speakers: set --model.loss.init_args.negatives to mixed",
         ),
         (["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
         (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
@@ -357,7 +357,7 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.window_samples=3200"], "'window_samples' is not accepted"),
         (["--data.sampler=uniform"], "'sampler' is not accepted"),
         (["--data.source=nowhere"], "there is no folder or npz file nowhere"),
-        (["--data.eval_split=dev"], "of split 'dev'; its splits are test, train, valid"),
+        (["--data.eval_split=dev"], "of split 'dev'; the splits are test, train, valid"),
         (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (
             ["--data.packed=false", "--data.skip_bad=true"],
@@ -384,7 +384,7 @@ def test_mistakes_end_before_training_with_their_name(
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([-1] * 6, "an online probe of classes needs labels, but split 'train' of"),
+        ([-1] * 6, "has no labels for an online probe"),
         ([0] * 6, "task 'class' has the classes ['0'] in these data, but needs at least 2"),
     ],
 )
@@ -489,7 +489,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--image_size", "43"], "leave out the last 3 pixels of images of 43"),
         (["--image_size", "48"], "load_size=44 is smaller than --image_size=48"),
         (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents"),
-        (["--split", "dev"], "of split 'dev'; its splits are test, train, valid"),
+        (["--split", "dev"], "of split 'dev'; the splits are test, train, valid"),
     ):
         with pytest.raises(SystemExit):
             main([*command, *options])

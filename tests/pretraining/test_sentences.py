@@ -148,4 +148,4 @@ def test_embedding_gives_a_vector_per_sentence(folder: Path, run_dir: Path, tmp_
 def test_windows_too_short_for_the_predictions_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         pretrain(folder, "short", "--data.window_sentences", "2", "--trainer.max_steps", "3")
-    assert "data.window_sentences=2, but the model predicts 2 sentences ahead" in capsys.readouterr().err
+    assert "data.window_sentences=2, but the model predicts 2 steps ahead" in capsys.readouterr().err

@@ -58,8 +58,9 @@ def test_probe(
         (tmp_path / name).mkdir()
     command = ["probe", str(model_folder), "--data", str(with_a_bad_file), "--task", "first"]
     command += ["--features", "c", "--baselines", "--cache_dir", str(tmp_path / "packs")]
-    command += ["--hidden", "1", "--hidden_dim", "3", "--num_seeds", "2", "--precision", "bfloat16"]
-    command += ["--dtype", "float16", "--max_ram_gb", "0", "--scratch_dir", str(tmp_path / "scratch")]
+    command += ["--l2", "3", "--precision", "bfloat16"]
+    command += ["--dtype", "float16", "--max_ram_gb", "0"]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
     command += ["--train_minutes", "0.04", "--pool", "frames", "--test_split", "valid", "--device", "cpu"]
     command += ["--out", str(tmp_path / "elsewhere.json")]
 
@@ -72,13 +73,13 @@ def test_probe(
     report = json.loads((tmp_path / "elsewhere.json").read_text())
     assert report["data"]["num_skipped"] == 1
     protocol = report["protocol"]
-    assert (protocol["probe"]["hidden"], protocol["probe"]["hidden_dim"], protocol["probe"]["num_seeds"]) == (1, 3, 2)
+    assert protocol["probe"] == {"l2": 3.0}
     assert (protocol["precision"], protocol["dtype"], protocol["device"]) == ("bfloat16", "float16", "cpu")
     assert protocol["train_minutes"] == 0.04
     task = report["tasks"]["first"]["protocol"]
     assert (task["pool"], task["test_split"], task["num_train"]) == ("frames", "valid", 6)
     assert list(report["tasks"]["first"]["results"]) == ["cpc"]
-    assert [tuple(probe.weights[0].shape) for probe in probes] == [(3, 10)] * 2
+    assert [tuple(probe.weight.shape) for probe in probes] == [(3, 10)]
     ((values, folder),) = stores
     assert isinstance(values, np.memmap)
     assert values.dtype == np.float16
@@ -92,8 +93,7 @@ def test_probe(
     ("options", "message"),
     [
         (["--device", "nowhere"], "--device=nowhere must be auto"),
-        (["--hidden_dim", "8"], "set --hidden to 1"),
-        (["--scratch_dir", "nowhere"], "scratch_dir='nowhere' is not a folder"),
+        (["--l2", "0"], "--l2=0.0 must be positive"),
         (["--max_ram_gb", "-1"], "--max_ram_gb=-1.0 must be at least 0"),
         (["--supervised_seconds", "0"], "--supervised_seconds=0.0 must be positive"),
         (["--precision", "float8"], "invalid choice"),

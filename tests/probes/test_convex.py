@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cpc.probes import convex
 from cpc.probes.convex import Coordinates, Solution, solve
-from cpc.probes.penalty import DEFAULT_L2, NUM_FOLDS, PENALTIES, choose_l2
+from cpc.probes.fit import DEFAULT_L2, NUM_FOLDS, PENALTIES, choose_l2
 
 NUM_CLASSES = 4
 

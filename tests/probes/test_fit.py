@@ -1,7 +1,5 @@
 """The linear probe against known answers and scikit-learn, of dense and of sparse features."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 import scipy
@@ -11,9 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.sentences.labelled import SparseRows
-from cpc.probes import fit
-from cpc.probes.classifier import ProbeProtocol, standardise
+from cpc.probes.classifier import standardise
 from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
 from cpc.probes.task import Examples
@@ -32,7 +28,7 @@ def examples(num: int, separation: float, seed: int) -> Examples:
 
 def result(separation: float, test: Examples | None = None, num_train: int = 3000):  # type: ignore[no-untyped-def]
     train, test = examples(num_train, separation, 0), test or examples(2000, separation, 1)
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(), seed=0)
+    probe = fit_probe(train, NUM_CLASSES)
     return summarise([probe.answer(test)], NUM_CLASSES)
 
 
@@ -42,10 +38,10 @@ def test_agrees_with_scikit_learn() -> None:
     oracle = LogisticRegression(max_iter=2000).fit(scaler.transform(train.values), train.labels)
     oracle_percent = 100 * oracle.score(scaler.transform(test.values), test.labels)
     assert 50 < oracle_percent < 95
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=1.0))
+    probe = fit_probe(train, NUM_CLASSES, 1.0)
     found = summarise([probe.answer(test)], NUM_CLASSES)
     assert found.accuracy_percent == pytest.approx(oracle_percent, abs=0.1)
-    weights = probe.weights[0].numpy()
+    weights = probe.weight.numpy()
     np.testing.assert_allclose(weights, oracle.coef_, atol=0.01)
     oracle_cross_entropy = -oracle.predict_log_proba(scaler.transform(test.values))[np.arange(2000), test.labels].mean()
     assert -probe.answer(test).log_likelihood_nats.mean() == pytest.approx(oracle_cross_entropy, abs=0.0005)
@@ -57,8 +53,8 @@ def test_agrees_with_scikit_learn_where_the_penalty_decides() -> None:
     scaler = StandardScaler().fit(train.values)
     for l2 in (0.1, 10.0):
         oracle = LogisticRegression(C=1 / l2, max_iter=5000, tol=1e-8).fit(scaler.transform(train.values), train.labels)
-        probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=l2))
-        np.testing.assert_allclose(probe.weights[0].numpy(), oracle.coef_, atol=0.01)
+        probe = fit_probe(train, NUM_CLASSES, l2)
+        np.testing.assert_allclose(probe.weight.numpy(), oracle.coef_, atol=0.01)
 
 
 def test_separable_classes_are_read_perfectly() -> None:
@@ -73,15 +69,13 @@ def test_labels_without_relation_to_features_give_chance_and_no_information() ->
     assert found.label_information_nats < 0.01
 
 
-@pytest.mark.parametrize("hidden", [0, 1])
-def test_label_information_is_that_of_scikit_learn_and_scipy(hidden: int) -> None:
+def test_label_information_is_that_of_scikit_learn_and_scipy() -> None:
     """From the probe's own weights, by other code."""
     train, test = examples(500, 0.6, 0), examples(700, 0.6, 1)
-    probe = fit_probe(train, NUM_CLASSES, ProbeProtocol(hidden=hidden, min_steps=100 if hidden else None), seed=0)
+    probe = fit_probe(train, NUM_CLASSES)
     found = summarise([probe.answer(test)], NUM_CLASSES)
     x = StandardScaler().fit(train.values.astype(np.float64)).transform(test.values)
-    for i, (weight, bias) in enumerate(zip(probe.weights, probe.biases, strict=True)):
-        x = (np.maximum(x, 0) if i else x) @ weight.numpy().T.astype(np.float64) + bias.numpy()
+    x = x @ probe.weight.numpy().T.astype(np.float64) + probe.bias.numpy()
     cross_entropy = log_loss(test.labels, scipy.special.softmax(x, 1))
     entropy = scipy.stats.entropy(np.unique(test.labels, return_counts=True)[1])
     assert found.label_information_nats == pytest.approx(entropy - cross_entropy, abs=1e-4)
@@ -108,81 +102,18 @@ def test_standardisation_takes_labelled_rows_alone_and_keeps_constant_features()
     assert scale[1] == 1
 
 
-def test_one_hidden_layer_solves_what_no_linear_probe_can() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1, 1, (3000, 2)).astype(np.float32)
-    labels = ((x[:, 0] > 0) ^ (x[:, 1] > 0)).astype(np.int64)
-    train = Examples(x, np.arange(2000), labels[:2000], np.arange(2000), np.arange(2000))
-    test = Examples(x, np.arange(2000, 3000), labels[2000:], np.arange(1000), np.arange(1000))
-    accuracies = []
-    for protocol in (ProbeProtocol(), ProbeProtocol(hidden=1, hidden_dim=32)):
-        probe = fit_probe(train, 2, protocol, seed=0)
-        accuracies.append(summarise([probe.answer(test)], 2).accuracy_percent)
-    assert accuracies[0] < 65
-    assert accuracies[1] > 95
-
-
-@pytest.mark.parametrize("batch_size", [7, 64, 5000])
-def test_every_example_comes_once_per_epoch_whatever_the_blocks(
-    batch_size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fit, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(fit, "_GROUP_BYTES", 4 * 1 * 50 * 3)
-    rows = np.flatnonzero(np.random.default_rng(0).random(1500) < 0.7)
-    values = np.arange(1500, dtype=np.float32)[:, None]
-    train = Examples(values, rows, rows % 5, rows, rows)
-    batches = list(fit._minibatches(train, batch_size, torch.Generator().manual_seed(0)))
-    x = torch.cat([x for x, _ in batches])[:, 0]
-    assert [len(x) for x, _ in batches[:-1]] == [batch_size] * (len(batches) - 1)
-    assert x.sort().values.tolist() == rows.tolist()
-    assert x.tolist() != rows.tolist()
-    assert torch.equal(torch.cat([labels for _, labels in batches]), x.long() % 5)
-
-
-def test_seeds_repeat_and_differ() -> None:
-    train = examples(3000, 0.6, 0)
-    protocol = ProbeProtocol(hidden=1, hidden_dim=8, min_steps=10, num_epochs=1)
-    first, again, other = (fit_probe(train, NUM_CLASSES, protocol, seed).weights[0] for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_training_a_probe_draws_nothing_from_the_global_generator() -> None:
     state = torch.get_rng_state()
-    fit_probe(examples(50, 0.6, 0), NUM_CLASSES, ProbeProtocol(hidden=1, min_steps=2), seed=0)
+    fit_probe(examples(50, 0.6, 0), NUM_CLASSES)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hidden": 2}, "`hidden`=2 must be at least 0 and at most 1"),
-        ({"hidden_dim": 8}, "hidden_dim=8 applies only to a hidden layer, because the linear probe is solved"),
-        ({"num_seeds": 3}, "num_seeds=3 applies only to a hidden layer"),
-        ({"l2": 0.0}, "`l2`=0.0 must be positive"),
-        ({"hidden": 1, "hidden_dim": 0}, "`hidden_dim`=0"),
-        ({"num_seeds": 0}, "`num_seeds`=0"),
-        ({"hidden": 1, "learning_rate": -1.0}, "positive"),
-    ],
-)
-def test_protocols_that_make_no_sense(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ProbeProtocol(**arguments)
-
-
-def test_the_protocol_holds_what_was_not_given() -> None:
-    linear, multi_layer, own = (ProbeProtocol(), ProbeProtocol(hidden=1), ProbeProtocol(1, hidden_dim=32, l2=0.5))
-    assert set(asdict(linear).values()) == {0, None}
-    assert (multi_layer.hidden_dim, multi_layer.learning_rate, multi_layer.l2) == (512, 0.001, 1.0)
-    assert (own.hidden_dim, own.num_seeds, own.l2) == (32, 3, 0.5)
 
 
 def test_the_penalty_is_chosen_and_noted() -> None:
     train, test = examples(400, 0.1, 0), examples(2000, 0.1, 1)
-    chosen = fit_probe(train, NUM_CLASSES, ProbeProtocol())
-    given = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=chosen.l2))
-    np.testing.assert_allclose(chosen.weights[0], given.weights[0], atol=3e-4)  # both within tolerance
-    small = fit_probe(train, NUM_CLASSES, ProbeProtocol(l2=0.01)).answer(test)
+    chosen = fit_probe(train, NUM_CLASSES)
+    given = fit_probe(train, NUM_CLASSES, chosen.l2)
+    np.testing.assert_allclose(chosen.weight, given.weight, atol=3e-4)  # both within tolerance
+    small = fit_probe(train, NUM_CLASSES, 0.01).answer(test)
     assert chosen.answer(test).log_likelihood_nats.mean() > small.log_likelihood_nats.mean()
     assert summarise([chosen.answer(test)], NUM_CLASSES).l2 == [chosen.l2]
 
@@ -192,17 +123,17 @@ def sparse() -> csr_array:
     return csr_array(random_array((300, 60), density=0.1, rng=np.random.default_rng(0), dtype=np.float32))
 
 
-def sparse_examples(sparse: csr_array, values: SparseRows | np.ndarray, which: slice) -> Examples:
+def sparse_examples(sparse: csr_array, values: csr_array | np.ndarray, which: slice) -> Examples:
     labels = np.asarray(sparse[:, [0, 1, 2]].toarray().argmax(1))
     rows = np.arange(sparse.shape[0])[which]
     return Examples(values, rows, labels[which], rows, rows)
 
 
 def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> None:
-    train, test = (sparse_examples(sparse, SparseRows(sparse), part) for part in (slice(200), slice(200, 300)))
-    probe = fit_probe(train, 3, ProbeProtocol(l2=0.5))
+    train, test = (sparse_examples(sparse, sparse, part) for part in (slice(200), slice(200, 300)))
+    probe = fit_probe(train, 3, 0.5)
     theirs = LogisticRegression(C=2.0, tol=1e-8, max_iter=2000).fit(sparse[:200], train.labels)
-    np.testing.assert_allclose(probe.weights[0], theirs.coef_, atol=5e-3)
+    np.testing.assert_allclose(probe.weight, theirs.coef_, atol=5e-3)
     answers = probe.answer(test)
     assert (answers.predicted == theirs.predict(sparse[200:])).mean() > 0.98
     log_likelihood = theirs.predict_log_proba(sparse[200:])[np.arange(100), test.labels]
@@ -212,9 +143,9 @@ def test_weights_and_answers_are_those_of_scikit_learn(sparse: csr_array) -> Non
 def test_the_penalty_is_chosen_as_of_dense_features_of_the_same_scale(sparse: csr_array) -> None:
     dense = sparse.toarray()
     dense = (dense - dense.mean(0)) / dense.std(0)  # standardising changes nothing, so both probes see the same
-    of_sparse = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(200)), 3, ProbeProtocol())
-    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3, ProbeProtocol())
-    of_all = fit_probe(sparse_examples(sparse, SparseRows(csr_array(dense)), slice(300)), 3, ProbeProtocol())
+    of_sparse = fit_probe(sparse_examples(sparse, csr_array(dense), slice(200)), 3)
+    of_dense = fit_probe(sparse_examples(sparse, dense, slice(300)), 3)
+    of_all = fit_probe(sparse_examples(sparse, csr_array(dense), slice(300)), 3)
     assert of_all.l2 == of_dense.l2
     assert of_sparse.l2 is not None
     torch.testing.assert_close(of_all(torch.from_numpy(dense)), of_dense(torch.from_numpy(dense)), atol=0.1, rtol=0.05)

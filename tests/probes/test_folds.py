@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 import cpc
 from cpc.data import Audio
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.probes import Extraction, ProbeProtocol, Task, probe
+from cpc.probes import Extraction, Task, probe
 from cpc.probes.comparison import Comparison
 from cpc.probes.report import _count_copies
 from cpc.probes.store import FeatureStore
@@ -25,7 +25,7 @@ def test_every_fold_is_answered_by_probes_of_the_others(model: cpc.CPC, audio: P
     probe_data = audio(train_split=None)
     task = Task("phones", probe_data, folds="speaker", num_folds=3)
     extraction = Extraction(progress=False)
-    comparison = Comparison(probe_data, ["c"], ["majority"], ProbeProtocol(l2=3.0), extraction=extraction)
+    comparison = Comparison(probe_data, ["c"], ["majority"], 3.0, extraction=extraction)
     comparison.measure([task], model, lambda _: model)
     found = comparison.results["phones"]["cpc"]
 
@@ -69,7 +69,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Prob
     words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
     probe_data = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train
     task = Task("word", probe_data, folds="speaker", num_folds=3)
-    comparison = Comparison(probe_data, ["c"], [], ProbeProtocol(l2=1.0), extraction=Extraction(progress=False))
+    comparison = Comparison(probe_data, ["c"], [], 1.0, extraction=Extraction(progress=False))
     comparison.measure([task], model, lambda _: model)
     assert comparison.results["word"]["cpc"].num_unseen == 4
 

@@ -9,7 +9,7 @@ import scipy.stats
 from sklearn.metrics import f1_score
 
 from cpc.probes import results
-from cpc.probes.baselines import answer_by_frequency, answer_by_neighbours
+from cpc.probes.classifier import answer_by_frequency, answer_by_neighbours
 from cpc.probes.results import Answers, summarise
 from cpc.probes.task import UNSEEN, Examples
 

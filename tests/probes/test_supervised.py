@@ -19,7 +19,7 @@ from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, initialisati
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
 from cpc.probes.results import ProbeResult, summarise
-from cpc.probes.supervised import Head, _loss
+from cpc.probes.supervised import _loss, _standardise, new_head
 
 Open = Callable[..., AudioProbeData]
 BRIEF = SupervisedProtocol(seconds=None, num_steps=40, batch_size=8, window_latents=16, learning_rate=0.01)
@@ -59,7 +59,7 @@ def test_a_budget_of_seconds_ends(audio: Open, model: cpc.CPC, monkeypatch: pyte
 
 @pytest.mark.parametrize("pool", ["frames", "mean"])
 def test_padding_teaches_nothing(pool: str) -> None:
-    head = Head(3, 4, "first_batch", seed=0)
+    head = new_head(3, 4, "first_batch", seed=0)
     contexts, labels = torch.randn(2, 6, 3), torch.full((2, 6), 2)
     is_valid = torch.arange(6) < torch.tensor([[6], [2]])
     loss = _loss(head, contexts, labels, is_valid, pool)
@@ -76,10 +76,10 @@ def test_padding_does_not_enter_the_first_standardisation(audio: Open, model: cp
         x[row, valid:] = 0
     nothing = torch.zeros(3, 0, dtype=torch.int64)
     batch = Batch(x, torch.tensor(num_samples), torch.arange(3), torch.full((3,), -1), nothing)
-    head = Head(10, 2, "first_batch", seed=0)
+    head = new_head(10, 2, "first_batch", seed=0)
     with torch.no_grad():
         vectors, is_valid = audio().vectors(model, batch)
-        head.standardise(vectors[is_valid])
+        _standardise(head, vectors[is_valid])
         contexts = model(x).contexts
     valid = np.concatenate([contexts[row, : n // 160].numpy() for row, n in enumerate(num_samples)])
     np.testing.assert_allclose(head.mean, valid.mean(0), rtol=1e-4, atol=1e-6)
@@ -101,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
         return (batch._replace(x=batch.x * np.nan) for batch in batches(*arguments))
 
     monkeypatch.setattr(AudioProbeData, "batches", broken)
-    with pytest.raises(FloatingPointError, match=r"not finite within its first 40 steps: lower its learning_rate \(0"):
+    with pytest.raises(FloatingPointError, match=r"not finite by step 40: lower its learning_rate \(0"):
         train_supervised(model, task.probe_data, task, BRIEF)
 
 

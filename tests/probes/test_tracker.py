@@ -13,7 +13,7 @@ from torch import Tensor
 import cpc
 from cpc.data.batch import Batch
 from cpc.probes import Tracker, tracker
-from cpc.probes.health import effective_rank, health
+from cpc.probes.tracker import effective_rank, health
 
 NUM_FRAMES = 6
 

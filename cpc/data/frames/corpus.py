@@ -28,35 +28,22 @@ FRAMES_NAME, STEPS_NAME = "frames", "steps.npz"
 class Recording(PackedRows):
     """The episodes that `cpc data record` wrote; a row is an episode, an element is a frame `[H, W, 1]`.
 
-    Args:
-        folder: folder of the recording.
-
     Attributes:
         environment: Gymnasium name of the environment.
         splits: split of every episode.
         steps: arrays `[n, ...]` over the frames of all episodes in order: `actions`, the action after each frame;
             `rewards` of these actions; and, for Atari, `ram`, the memory at the time of the frame.
-
-    Raises:
-        ValueError: if the folder holds no complete recording.
     """
 
     def __init__(self, folder: str | Path) -> None:
         if not (Path(folder) / STEPS_NAME).is_file():
-            raise ValueError(
-                f"{folder} holds no recorded episodes: write episodes with `cpc data record ENV {folder}`, or name "
-                "the folder of a recording"
-            )
+            raise ValueError(f"{folder} holds no recorded episodes: write episodes with `cpc data record ENV {folder}`")
         super().__init__(Path(folder) / FRAMES_NAME)
         self.ends = np.cumsum(self.lengths)
 
     @cached_property
     def steps(self) -> Mapping[str, np.ndarray]:
-        """Arrays by name, read on first access.
-
-        Raises:
-            ValueError: if the file is damaged or has another number of frames; the message names it.
-        """
+        """Arrays by name, read on first access."""
         path = self.folder.parent / STEPS_NAME
         with open_npz(path) as archive:
             names = [member.removesuffix(".npy") for member in archive.namelist()]
@@ -102,22 +89,14 @@ NUM_INITIALISATION_WINDOWS = 16
 
 
 class FrameCorpus(MapStyleCorpus):
-    """The episodes of a recording.
-
-    Args:
-        source: a folder that `cpc data record` wrote.
-        window_frames: T.
-        stack: S.
-
-    Raises:
-        ValueError: if the folder holds no complete recording.
-    """
+    """The episodes of a recording, a folder that `cpc data record` wrote, as windows of T frames in stacks of S."""
 
     nouns = ("environment", "episode")
 
     def __init__(self, source: str | Path, window_frames: int, stack: int) -> None:
         self.recording = Recording(source)
-        say_contents(source, "episodes", self.recording.splits)
+        self.splits = self.recording.splits
+        say_contents(source, "episodes", self.splits)
         self.window_frames, self.stack = window_frames, stack
 
     @property
@@ -128,17 +107,6 @@ class FrameCorpus(MapStyleCorpus):
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
         return self.recording.content(rows)
-
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error if a split has no episode, or a strategy needs speakers."""
-        if needs_speakers:
-            raise ValueError(
-                "episodes have no speakers: set `loss.negatives` to mixed, mixed_excluding or sequence_only"
-            )
-        for split in splits:
-            if split is not None and split not in self.recording.splits:
-                known = ", ".join(sorted(set(self.recording.splits)))
-                raise ValueError(f"there are no episodes of split {split!r}; the splits are {known}")
 
     def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
         """Return the windows of the episodes of a split; training uses no augmentation."""
@@ -151,15 +119,10 @@ class FrameCorpus(MapStyleCorpus):
 
 
 class FrameWindows:
-    """The windows of some episodes; an index is (episode, first frame), and a window lies in one episode.
+    """The windows of the episodes `rows`; an index is (episode, first frame), and a window lies in one episode.
 
-    An episode shorter than a window is padded with zeros, which `num_valid` excludes.
-
-    Args:
-        corpus: corpus of the episodes.
-        rows: rows of the episodes in the corpus, which are also the sequence ids.
-        split: split of the episodes, for messages.
-        window_frames: T.
+    An episode shorter than a window is padded with zeros, which `num_valid` excludes. Sequence ids are rows of the
+    corpus.
     """
 
     def __init__(self, corpus: FrameCorpus, rows: Int[np.ndarray, " e"], split: str | None, window_frames: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import chdir
 from functools import cache
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from einops import rearrange, reduce
@@ -21,21 +21,12 @@ MODULES = {"ALE/": "ale_py"}  # for a prefix of names, the module that registers
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # weights of red, green and blue in luminance (ITU-R BT.601)
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """A policy; the constructor takes the action space, and `begin` is called before every episode."""
-
-    def begin(self, seed: int) -> None:
-        """Start an episode; its random choices depend only on the seed."""
-        ...
-
-    def __call__(self, observation: Any) -> Any:
-        """Return the action for an observation of the environment."""
-        ...
-
-
 class RandomPolicy:
-    """A policy that takes every action with the same probability."""
+    """A policy that takes every action with the same probability.
+
+    A policy of your own has the same methods: a constructor that takes the action space, a call for every action, and
+    `begin`, which is called before every episode, and whose seed alone decides about its random choices.
+    """
 
     def __init__(self, action_space: Any) -> None:
         self._actions = action_space
@@ -59,10 +50,6 @@ def open_environment(name: str, **options: Any) -> Any:
     Args:
         name: name of the environment.
         options: further arguments of `gymnasium.make`; paths of files must be absolute.
-
-    Raises:
-        ValueError: if Gymnasium, the environment's package or the environment is not installed, or the environment
-            does not accept an option.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
     try:
@@ -82,40 +69,26 @@ def open_environment(name: str, **options: Any) -> Any:
     return environment
 
 
-def open_policy(class_path: str, action_space: Any) -> Policy:
-    """Build the policy of a class path for an action space; `random` is `RandomPolicy`.
-
-    Raises:
-        ValueError: if there is no such class, or its instances do not follow the protocol `Policy`.
-    """
+def open_policy(class_path: str, action_space: Any) -> Any:
+    """Build the policy of a class path for an action space; `random` is `RandomPolicy`."""
     if class_path == "random":
         return RandomPolicy(action_space)
     module, _, name = class_path.rpartition(".")
     try:
         policy = getattr(importlib.import_module(module), name)(action_space)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"`policy` {class_path!r}: {error}; give `random`, or the class path PACKAGE.MODULE.CLASS of a policy "
-            "whose constructor takes an action space"
-        ) from error
-    if not isinstance(policy, Policy):
+        raise ValueError(f"`policy` {class_path!r}: {error}; give `random`, or a policy's class path") from error
+    if not (callable(policy) and hasattr(policy, "begin")):
         raise ValueError(f"`policy` {class_path!r} has no begin(seed) or cannot be called with an observation")
     return policy
 
 
 def picture_key(space: Any) -> str | None:
-    """Return the key of the picture in observations that are dictionaries; None if the observation is the picture.
-
-    Raises:
-        ValueError: if there is no picture, or more than one.
-    """
+    """Return the key of the only picture in observations that are dictionaries; None if they are the picture."""
     parts = space.spaces if hasattr(space, "spaces") and isinstance(space.spaces, dict) else {None: space}
     keys = [key for key, part in parts.items() if _is_picture(part)]
     if len(keys) != 1:
-        raise ValueError(
-            "the environment's observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not "
-            f"{space}"
-        )
+        raise ValueError(f"observations must hold one picture of bytes, [H, W], [H, W, 1] or [H, W, 3], not {space}")
     return keys[0]
 
 

@@ -42,19 +42,10 @@ class Frames(MapStyleModality):
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
-        if self.window_frames <= model.steps[-1].k:
-            raise ValueError(
-                f"`window_frames`={self.window_frames} is too short, since the model predicts {model.steps[-1].k} "
-                "steps ahead: lengthen the window or lower `predictor.num_steps` (or the last of "
-                "`predictor.steps`)"
-            )
+        self.check_reach(model, self.window_frames, f"`window_frames`={self.window_frames}")
 
     def open(self, encoder: Any, *, is_training: bool = False) -> FrameCorpus:
-        """Open the recording, whose frames must have the shape that the encoder reads.
-
-        Raises:
-            ValueError: if the shapes differ; the message names both.
-        """
+        """Open the recording, whose frames must have the shape that the encoder reads."""
         corpus = FrameCorpus(self.source, self.window_frames, self.stack)
         encoder_shape = (encoder.num_frames, *encoder.frame_size)
         if corpus.frame_shape != encoder_shape:
@@ -67,23 +58,17 @@ class Frames(MapStyleModality):
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
         """Return the training batches; at least one episode of the split must reach the furthest prediction."""
-        _check_lengths(corpus, self.train_split, model)
+        self._check_episodes(corpus, self.train_split, model)
         return super().training(corpus, model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
         """Return the held-out batches; at least one episode of the split must reach the furthest prediction."""
-        _check_lengths(corpus, self.eval_split, model)
+        self._check_episodes(corpus, self.eval_split, model)
         return super().held_out(corpus, model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> FrameProbeData:  # noqa: D102
         return FrameProbeData(corpus, **where)
 
-
-def _check_lengths(corpus: FrameCorpus, split: str, model: Any) -> None:
-    longest, furthest = int(corpus.windows(split).lengths.max()), model.steps[-1].k
-    if longest <= furthest:
-        raise ValueError(
-            f"split {split!r}: the longest episode has {longest} frames, but the model predicts {furthest} steps "
-            "ahead: lower `predictor.num_steps` (or the last of `predictor.steps`), or "
-            "record longer episodes"
-        )
+    def _check_episodes(self, corpus: FrameCorpus, split: str, model: Any) -> None:
+        longest = int(corpus.windows(split).lengths.max())
+        self.check_reach(model, longest, f"split {split!r}: the longest episode has {longest} frames")

@@ -50,21 +50,6 @@ CATEGORIES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # by category: va
 }
 
 
-class StateLabels(Labels):
-    """The value of a variable at every frame of an episode; `_LEFT_OUT` at frames that are not used."""
-
-    vary_within = True
-
-    def names(self, row: int) -> set[str]:
-        """Return all values that the variable takes in an episode."""
-        return {str(value) for value in np.unique(self.of_row[row]).tolist() if value != _LEFT_OUT}
-
-    def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the classes of `num_vectors` frames from `start` on."""
-        values = self.of_row[row][start : start + num_vectors].tolist()
-        return np.array([UNLABELLED if value == _LEFT_OUT else code_of[str(value)] for value in values])
-
-
 class FrameFeatureExtractor(FeatureExtractor):
     """Latents `z` and contexts `c` of episodes, from the first frame on. Without a corpus it reads only files."""
 
@@ -125,11 +110,7 @@ class FrameProbeData(ProbeData):
 
     A task is a variable, a category of variables, or `state`, all variables. Categories leave out variables with less
     than 0.6 nats of entropy, as Anand et al. do, and print their names. Frames of other splits that are equal to a
-    frame of the training split are not used for tests.
-
-    Args:
-        corpus: the episodes; None if only files outside a corpus are read.
-        where: other arguments of `ProbeData`.
+    frame of the training split are not used for tests. `corpus` is None if only files outside a corpus are read.
     """
 
     unit = source_unit = "episode"
@@ -154,11 +135,7 @@ class FrameProbeData(ProbeData):
         return self.corpus.recording.splits
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the variables of a category. For `state`, also return all categories with their variables.
-
-        Raises:
-            ValueError: if a category has no variable that changes enough.
-        """
+        """Return the variables of a category that change enough; for `state`, all categories with their variables."""
         if task == STATE and self._categories:
             all_variables = {category: self._varying_variables(category) for category in self._categories}
             categories = {category: variables for category, variables in all_variables.items() if variables}
@@ -180,7 +157,14 @@ class FrameProbeData(ProbeData):
             )
         if task not in addresses:
             raise ValueError(f"task={task!r} is not one of {', '.join([STATE, *self._categories, *addresses])}")
-        return StateLabels({row: self._values(addresses[task], row) for row in rows.tolist()})
+        values = {row: self._values(addresses[task], row) for row in rows.tolist()}
+
+        def codes_of(row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
+            found = values[row][start : start + num_vectors].tolist()
+            return np.array([UNLABELLED if value == _LEFT_OUT else code_of[str(value)] for value in found])
+
+        all_values = {row: set(np.unique(each).tolist()) - {_LEFT_OUT} for row, each in values.items()}
+        return Labels({row: set(map(str, each)) for row, each in all_values.items()}, codes_of=codes_of)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:  # noqa: D102
         return FrameFeatureExtractor(features, model, self._corpus, self.device, self.precision)
@@ -189,8 +173,7 @@ class FrameProbeData(ProbeData):
         """Return the numpy files of a folder, one episode per file."""
         return find_files(folder, {".npy"}, "episode")
 
-    def default_pool(self, task: str) -> str:
-        """Return `frames`, since the state changes with every frame."""
+    def default_pool(self, task: str) -> str:  # noqa: D102 - the state changes with every frame
         return "frames"
 
     def initialise(self, model: Any, seed: int) -> None:
@@ -260,8 +243,5 @@ class FrameProbeData(ProbeData):
 
 
 def state_variables(environment: str) -> Mapping[str, Mapping[str, int]]:
-    """Return the variables of an environment by category; empty if its game has no table.
-
-    The game of `ALE/Pong-v5` is Pong.
-    """
+    """Return the variables of an environment, such as `ALE/Pong-v5`, by category; empty if its game has no table."""
     return CATEGORIES.get(environment.rpartition("/")[2].partition("-")[0], {})

@@ -12,7 +12,7 @@ import numpy as np
 from cpc.config.argument_rules import Count, NewFolder, Seed, Share, checked
 from cpc.data.frames.corpus import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.frames.environments import open_environment, open_policy, picture_key, read_ram, resize_frame
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically
 from cpc.data.store.packed import PackedRows, RowSource, pack_rows
 from cpc.data.store.splits import draw_splits
 
@@ -42,7 +42,7 @@ def record(
         folder: folder to write; it must not exist yet.
         num_episodes: number of episodes to play.
         max_steps: largest number of steps of an episode; longer episodes are cut.
-        policy: random, or the class path of your own policy (`cpc.data.frames.environments.Policy`).
+        policy: random, or the class path of your own policy (`cpc.data.frames.environments.RandomPolicy` is one).
         shrink: side of the squares of pixels that are averaged.
         valid_share: share of the episodes, drawn at random, in the split valid.
         test_share: share of the episodes, drawn at random, in the split test.
@@ -50,10 +50,6 @@ def record(
         options: further arguments of `gymnasium.make`, such as {frameskip: 1} for every frame of Atari instead of every
             fourth.
         progress: show a progress bar.
-
-    Raises:
-        ValueError: if the folder exists, the environment cannot be made or shows no picture, or an option is out of
-            range.
     """
     names = [f"episode {number}" for number in range(num_episodes)]
     splits = draw_splits(names, valid_share=valid_share, test_share=test_share, seed=seed)

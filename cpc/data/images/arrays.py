@@ -97,20 +97,15 @@ class ArrayImages(FolderImages):
 
 
 def tabulate_arrays(root: Path, arrays: Sequence[ImageArray]) -> ImageTable:
-    """Return one table of the images in all arrays, in order. Images of different arrays are in different sequences.
-
-    Raises:
-        ValueError: if the classes of two arrays differ, two arrays have one name, or a label or split is not legal.
-    """
+    """Return one table of the images in all arrays, in order; different arrays are different sequences."""
     labels = np.concatenate([array.labels for array in arrays])
     classes = [str(label) for label in range(int(labels.max()) + 1)]
     named = [array for array in arrays if array.classes is not None]
     for array in named:
         classes = named[0].classes or []
         if array.classes != classes:
-            raise ValueError(
-                f"{root}: the classes of {named[0].name} and {array.name} differ: {classes} and {array.classes}"
-            )
+            names_of_two = f"{named[0].name} and {array.name}"
+            raise ValueError(f"{root}: the classes of {names_of_two} differ: {classes} and {array.classes}")
     names: list[str] = []
     sequences = []
     for array in arrays:
@@ -129,14 +124,9 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
     `sequence`, integers `[n]`, equal for images of the file that overlap or are dependent in another way (see
     `ImageTable.sequences`).
 
-    Args:
-        paths: files in one folder.
-        are_splits: True if the name of each file is its split. Otherwise an array `split`, `[n]` strings, holds the
-            splits. Without this array all images are of split train, or of unlabelled if no image has a label.
-
-    Raises:
-        ValueError: if a file cannot be read or lacks `images`, an array has another type, shape or length, or two files
-            are of one split or are the same file; the message names the file. Also the errors of `tabulate_arrays`.
+    The files lie in one folder. If `are_splits`, the name of each file is its split. Otherwise an array `split`, `[n]`
+    strings, holds the splits; without it all images are of split train, or of unlabelled if no image has a label. A
+    file that cannot be read, or has arrays of another type, shape or length, is a ValueError that names it.
     """
     refuse_doubles(paths[0].parent, [path.name for path in paths])
     arrays = [_read_file(path, are_splits) for path in paths]
@@ -156,36 +146,29 @@ def _read_file(path: Path, is_split: bool) -> ImageArray:
             f"{path}: images are {dtype} {list(shape)}, but must be uint8 [n, h, w] or [n, h, w, channels] with 1, "
             "3 or 4 channels, and n at least 1"
         )
-    ignored = sorted(members - known)
-    if ignored:
-        warnings.warn(
-            f"{path}: the arrays {', '.join(ignored)} are ignored; only {', '.join(sorted(known))} are read",
-            stacklevel=2,
-        )
+    if ignored := ", ".join(sorted(members - known)):
+        known_names = ", ".join(sorted(known))
+        warnings.warn(f"{path}: the arrays {ignored} are ignored; only {known_names} are read", stacklevel=2)
     columns: dict[str, np.ndarray] = {}
     for name in (members & known) - {"images"}:
         kinds, words = _COLUMNS[name]
         column = load_array(path, name)
         expected = (column.size if name == "classes" else shape[0],)
         if column.dtype.kind not in kinds or column.shape != expected:
-            raise ValueError(
-                f"{path}: {name} is {column.dtype} {list(column.shape)}, but must be {words} {list(expected)}"
-            )
+            found = f"{name} is {column.dtype} {list(column.shape)}"
+            raise ValueError(f"{path}: {found}, but must be {words} {list(expected)}")
         columns[name] = column
     labels = columns.get("labels", np.full(shape[0], -1))
     if int(labels.min()) < -1 or int(labels.max()) >= MOST_CLASSES:
-        raise ValueError(
-            f"{path}: labels go from {labels.min()} to {labels.max()}, but must lie between -1 (unknown) and "
-            f"{MOST_CLASSES - 1}"
-        )
+        found = f"labels go from {labels.min()} to {labels.max()}"
+        raise ValueError(f"{path}: {found}, but must lie between -1 (unknown) and {MOST_CLASSES - 1}")
     classes = columns["classes"].astype(str).tolist() if "classes" in columns else None
     if classes is not None and len(set(classes)) < len(classes):
         raise ValueError(f"{path}: a class occurs twice in classes: {', '.join(classes)}")
     default = SPLIT_OF[path.stem.lower()] if is_split else "unlabelled" if int(labels.max()) < 0 else "train"
     splits = columns.get("split", np.full(shape[0], default)).astype(str).tolist()
-    _, first_rows, sequence = np.unique(
-        columns.get("sequence", np.arange(shape[0])), return_index=True, return_inverse=True
-    )
+    ids = columns.get("sequence", np.arange(shape[0]))
+    _, first_rows, sequence = np.unique(ids, return_index=True, return_inverse=True)
     return ImageArray(
         name=SPLIT_OF[path.stem.lower()] if is_split else path.stem,
         splits=[split_called(split) or split for split in splits],
@@ -213,9 +196,7 @@ def _read_header(path: Path) -> tuple[set[str], tuple[int, ...], np.dtype]:
         members = {member.removesuffix(".npy") for member in archive.namelist()}
         if "images" in members:
             return members, *array_header(archive, "images")
-    raise ValueError(
-        f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}; rename the array of images"
-    )
+    raise ValueError(f"{path}: has no array 'images', only {', '.join(sorted(members)) or 'nothing'}: rename one")
 
 
 def load_array(path: Path, name: str) -> np.ndarray:

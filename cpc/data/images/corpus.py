@@ -1,7 +1,4 @@
-"""The images of a source, cut to squares for training and evaluation: patches or whole images, augmented by a key.
-
-B images, C channels, S image side.
-"""
+"""The images of a source, cut to squares: patches or whole images, augmented by a key. B images, C channels, S side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +21,8 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.keyed_draws import keyed_uniforms
-from cpc.data.streams.spread import SpreadBatches
 from cpc.data.streams.stream import Draw, digest
+from cpc.data.streams.uniform import SpreadBatches
 
 NUM_KEYS = 2**40  # number of augmentation keys per image
 Chance = Literal["none", "images", "patches"]
@@ -33,18 +30,13 @@ Chance = Literal["none", "images", "patches"]
 
 @dataclass(eq=False)
 class ImageDataset(Dataset[Batch]):
-    """Some images of a table, augmented or not; an index is a pair (position in `rows`, augmentation key).
+    """The images of some rows of a table, cut to squares; an index is a pair (position in `rows`, augmentation key).
 
     Args:
-        images: source of the pixels.
-        table: names, labels and sequences of the images.
-        rows: `[n]` rows of the table.
-        image_size: side of the square that is cut out of each image.
         augmentation: cut and augmentation of patches; None: `x` holds whole images.
-        chance: the random changes, by key. `none`: images are cut in the middle; `images`: images are cut at random
-            places and mirrored at random; `patches`: patches are augmented as well.
+        chance: `none`: images are cut in the middle; `images`: at random places, and mirrored at random; `patches`:
+            patches are augmented as well.
         flip: mirror half of the images.
-        split: split of the corpus, for messages.
         num_latents: latents (patches) of an image.
     """
 
@@ -120,13 +112,8 @@ class ImageDataset(Dataset[Batch]):
 class ImageCorpus(MapStyleCorpus):
     """Images by split. The first access to `images` reads pixels; `check` does not.
 
-    Args:
-        options: a `cpc.data.Images`.
-        encoder: an encoder, or an object with its `grid`, `num_channels`, `fully_convolutional` and `pixel_mean`.
-        table: names, labels and splits of all images.
-
-    Raises:
-        ValueError: if sizes and grid do not fit, or if patches are augmented for a fully convolutional encoder.
+    `options` is a `cpc.data.Images`, `encoder` an encoder, or an object with its `grid`, `num_channels`,
+    `fully_convolutional` and `pixel_mean`. Patches cannot be augmented for a fully convolutional encoder.
     """
 
     options: Any
@@ -150,15 +137,9 @@ class ImageCorpus(MapStyleCorpus):
         mean_colour = self.encoder.pixel_mean.detach().cpu().clone()
         return PatchAugmentation(self.options.augmentation, self.encoder.grid, mean_colour)
 
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Check, before decoding, that every split has images and that the strategy does not need speakers."""
-        if needs_speakers:
-            raise ValueError(
-                "images have no speakers: choose a strategy (`loss.negatives`) among mixed, "
-                "mixed_excluding (other images) and sequence_only (the same image)"
-            )
-        for split in splits:
-            self.table.rows(split)
+    @property
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # noqa: D102
+        return self.table.splits
 
     @cached_property
     def images(self) -> PackedImages | ImageFiles:
@@ -170,11 +151,7 @@ class ImageCorpus(MapStyleCorpus):
         return pack_images(self.table, size, num_channels, options.cache_dir, skip_bad=options.skip_bad)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Return the rows of a split whose images were not skipped; None: of all splits.
-
-        Raises:
-            ValueError: if the split has no such image.
-        """
+        """Return the rows of a split whose images were not skipped; None: of all splits. There must be one."""
         rows, skipped = self.table.rows(split), self.images.skipped
         usable = rows[~np.isin(rows, list(skipped))]
         if not len(usable):

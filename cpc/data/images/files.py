@@ -1,4 +1,4 @@
-"""Images decoded at every read, for sources whose pack would fill the disk; conversion of any image to a square.
+"""Images decoded at every read, and the conversion of any image to a square.
 
 B images, S side, C channels (3: RGB, 1: grey).
 """
@@ -17,9 +17,8 @@ from PIL import ExifTags, Image
 from cpc.config.argument_rules import Choices, Count, checked
 from cpc.data.images.table import ImageTable
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import RowSource
+from cpc.data.store.packed import ChannelStatistics, RowSource, statistics_of, value_sums
 from cpc.data.store.parallel import map_in_order
-from cpc.data.store.statistics import ChannelStatistics, statistics_of, value_sums
 
 NARROW = 16384  # level of 65536; if a 16-bit image is darker, at most 65 of 256 levels remain
 _MODES = {1: "L", 3: "RGB"}
@@ -45,16 +44,8 @@ def read_square(
     that already has this size is copied. JPEG files of at least four times the size are decoded at 1/2, 1/4 or 1/8 of
     their own size, which is several times faster and changes pixels by about one grey level.
 
-    Args:
-        table: the images.
-        row: row of the image.
-        image_size: S.
-        num_channels: C.
-        note_narrow: called with the row if the image has 16 bits and no pixel of `NARROW` or more.
-
-    Raises:
-        ValueError: if the file cannot be decoded, or its range is unknown (see `convert_channels`). The message names
-            the file.
+    `note_narrow` is called with the row if the image has 16 bits and no pixel of `NARROW` or more. A file that cannot
+    be decoded, or whose range is unknown (see `convert_channels`), is a ValueError that names it.
     """
     with table.open(row) as image:
         draft = image.draft(None, (_DRAFT_MARGIN * image_size, _DRAFT_MARGIN * image_size))
@@ -88,8 +79,7 @@ def convert_channels(image: Image.Image, num_channels: int) -> Image.Image:
     - CMYK, YCbCr and Lab are converted by Pillow's formulas; embedded colour profiles are not applied.
     - Colour becomes grey as 0.299 R + 0.587 G + 0.114 B (ITU-R 601-2).
 
-    Raises:
-        ValueError: for floating point, and for integers beyond 16 bits, since their black and white are unknown.
+    Floating point and integers beyond 16 bits are refused, since their black and white are unknown.
     """
     if is_wide_grey(image):
         image = _narrow_grey(image)
@@ -122,19 +112,7 @@ _COMPARED_IMAGES = 32  # number of images that are compared when a run is resume
 
 
 class ImageFiles(RowSource):
-    """The images of a table, decoded at every read. A pack (`pack_images`) gives the same pixels faster.
-
-    A file that cannot be decoded raises an error when it is read. A pack finds bad files before training, and can skip
-    them.
-
-    Args:
-        table: the images, as `read_image_source` returns them.
-        image_size: S, side of every image; smaller images are enlarged.
-        num_channels: C, 3 for RGB, 1 for grey.
-
-    Raises:
-        ValueError: if `image_size` or `num_channels` is not legal.
-    """
+    """The images of a table, decoded at every read, as squares of side S with C channels; a pack is faster."""
 
     noun, dtype = "image", "|u1"
     skipped: Mapping[int, str] = {}
@@ -148,13 +126,7 @@ class ImageFiles(RowSource):
         self._narrow: set[int] = set()
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return mean and deviation of each channel over these images, or over 1000 images drawn with a fixed seed.
-
-        Pixels lie in [0, 1].
-
-        Raises:
-            ValueError: if there is no image, or a drawn image cannot be decoded.
-        """
+        """Return mean and deviation of each channel, in [0, 1], over these images or 1000 drawn with a fixed seed."""
         if not len(rows):
             raise ValueError("there are no images to compute statistics from")
         num_sampled = min(NUM_STATISTICS_IMAGES, len(rows))
@@ -170,11 +142,7 @@ class ImageFiles(RowSource):
             return np.stack([self._sums(row).ravel() for row in np.asarray(rows)[positions].tolist()])
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
-        """Return the images of these rows.
-
-        Raises:
-            ValueError: if an image cannot be decoded. The message names the file.
-        """
+        """Return the images of these rows; an image that cannot be decoded is a ValueError."""
         images = np.zeros((len(rows), *self.shape), np.uint8)
         for position, row in enumerate(np.asarray(rows).tolist()):
             images[position] = next(self.decode(row))

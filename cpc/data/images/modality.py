@@ -83,13 +83,8 @@ class Images(MapStyleModality):
                 f"{type(trunk).__name__} would count its edge as a gradient: set `augmentation` to none, or choose "
                 "another `encoder.trunk`"
             )
-        side, furthest = model.encoder.grid.side(self.image_size), model.steps[-1].k
-        if side <= furthest:
-            raise ValueError(
-                f"`image_size`={self.image_size} gives {side} rows of patches, but the model predicts {furthest} "
-                "rows ahead: lower `predictor.num_steps` (or the last of "
-                "`predictor.steps`) or `loss.skip_steps`, or cut finer patches"
-            )
+        side = model.encoder.grid.side(self.image_size)
+        self.check_reach(model, side, f"`image_size`={self.image_size} gives {side} rows of patches")
         skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
         if model.steps[0].k <= overlapping:
             warnings.warn(
@@ -112,11 +107,8 @@ class Images(MapStyleModality):
         if is_training:
             crop_size = corpus.patches.crop_size
             if encoder.crop_size not in (None, crop_size):
-                raise ValueError(
-                    f"`encoder.crop_size`={encoder.crop_size}, but `augmentation`="
-                    f"{self.augmentation!r} shows {crop_size or 'all'} pixels of a patch: leave crop_size out, "
-                    "training sets it"
-                )
+                shown = f"`augmentation`={self.augmentation!r} shows {crop_size or 'all'} pixels of a patch"
+                raise ValueError(f"`encoder.crop_size`={encoder.crop_size}, but {shown}: leave crop_size out")
             encoder.crop_size = crop_size  # whole images get their frames later, as in training
         return corpus
 
@@ -126,10 +118,8 @@ class Images(MapStyleModality):
             raise ValueError(f"an online probe of images has the task 'class', not {task!r}")
         table = corpus.table
         if (table.labels[table.rows(self.train_split)] < 0).all():
-            raise ValueError(
-                f"an online probe of classes needs labels, but split {self.train_split!r} of {self.source} has no "
-                "labels: leave the probe out with --trainer.callbacks null"
-            )
+            found = f"split {self.train_split!r} of {self.source} has no labels"
+            raise ValueError(f"{found} for an online probe: leave the probe out with --trainer.callbacks null")
         return table.classes
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102

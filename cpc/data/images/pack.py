@@ -1,8 +1,6 @@
-"""Images decoded once into a pack of uint8 squares of one size, the default for training.
+"""Images decoded once into a pack of uint8 squares of one size, the default for training. B images, S side, C channels.
 
 Labels and splits are in the table, not in the pack, and can change without a new pack.
-
-B images of a batch, S side, C channels.
 """
 
 import hashlib
@@ -17,41 +15,25 @@ from cpc.data.images.files import ImageFiles
 from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, check_skipped, pack_rows
+from cpc.data.store.packed import FORMAT, ChannelStatistics, PackedRows, check_skipped, pack_rows
 from cpc.data.store.shards import Shards, list_of, open_table
-from cpc.data.store.statistics import ChannelStatistics
 
 TABLE_NAME = "images.json"  # of images in shards
 _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequences": int}
 
 
 class PackedImages(PackedRows):
-    """Images in one uint8 memory map, which `pack_images` writes; row `i` is row `i` of the table.
-
-    Attributes:
-        image_size: S, side of every image.
-        num_channels: C, 3 for RGB, 1 for grey.
-    """
+    """Images in one uint8 memory map, `image_size` a side with `num_channels`; row `i` is row `i` of the table."""
 
     def statistics(self, rows: Sequence[int] | np.ndarray) -> ChannelStatistics:
-        """Return the exact mean and standard deviation of each channel over these images that were not skipped.
-
-        Pixels lie in [0, 1].
-
-        Raises:
-            ValueError: if there is no image.
-        """
+        """Return the exact mean and deviation of each channel over these images, in [0, 1], without skipped ones."""
         chosen = self.subset(rows)
         if not chosen.lengths.any():
             raise ValueError(f"none of {len(chosen)} images can be used, so there are no statistics")
         return chosen.statistics_over(255)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> UInt8[np.ndarray, "B S S C"]:
-        """Return a copy of the images of these rows.
-
-        Raises:
-            ValueError: if an image was skipped.
-        """
+        """Return a copy of the images of these rows, of which none may have been skipped."""
         rows = np.asarray(rows, np.int64)
         if self.skipped and (bad := [self.skipped[row] for row in rows.tolist() if row in self.skipped]):
             raise ValueError(f"{len(bad)} of these images were skipped:\n{name_a_few(bad)}")
@@ -85,11 +67,6 @@ def pack_images(
         skip_bad: leave out images that cannot be used, and warn how many, instead of raising an error.
         num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.
-
-    Raises:
-        ValueError: if files are bad (the message names the first few; good files are packed before), or shards hold
-            images of another size or number of channels.
-        OSError: if the disk is full or the folder cannot be written; no partial pack remains.
     """
     if table.origin.shards is not None:
         return _open_sharded(table.origin.shards, len(table), image_size, num_channels, skip_bad)
@@ -105,8 +82,7 @@ def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels
     if packed.shape != (image_size, image_size, num_channels):
         raise ValueError(
             f"{shards.source} holds squares of {packed.image_size} pixels in {packed.num_channels} channels, but "
-            f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or make "
-            "shards of this size (`cpc data shard --image_size --num_channels`)"
+            f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or shard again"
         )
     if len(packed) != num_images:
         raise ValueError(f"{shards.source} holds {len(packed)} images, but its table has {num_images}: shard it again")
@@ -120,11 +96,7 @@ def write_table(table: ImageTable) -> bytes:
 
 
 def read_sharded_images(source: str | Path, cache_dir: str | Path | None, cache_gb: float) -> ImageTable:
-    """Return the table of images in shards, equal to the table that the shards were written from.
-
-    Raises:
-        ValueError: if the source holds no images or is damaged; also the errors of `Shards`.
-    """
+    """Return the table of images in shards, equal to the table that the shards were written from."""
     shards = Shards(source, cache_dir, cache_gb)
     with open_table(shards, TABLE_NAME, "images") as table:
         columns: dict[str, Any] = {name: list_of(kind, table[name]) for name, kind in _COLUMNS.items()}

@@ -4,17 +4,17 @@ B images, C channels, S image side, P patch side, H rows and W columns of patche
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import rearrange
+from einops import rearrange, reduce
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.config.argument_rules import checked
-from cpc.data.images.patch_light import change_light
 from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 
@@ -23,6 +23,10 @@ Augmentation = Literal["none", "v1", "v2"]
 _JITTERED_SHARE = 60 / 64  # side of a crop relative to the patch's: 60 of 64 pixels, as in the paper
 _DRAWS = {"v1": 2, "v2": 8}  # number of uniform random numbers per patch
 _COLOUR_DROP_SHARE = 0.8
+_STRENGTH = 0.6  # brightness, contrast, colour and sharpness are multiplied by 1 - this to 1 + this
+_FEWEST_BITS, _MOST_BITS = 2, 4  # bits of a pixel after posterisation
+_LEVEL = 1 / 255  # difference of neighbouring levels in uint8 images
+_GREY = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R 601-2)
 _CHANGED_SHARE = 0.8  # probability of a movement, and of a change of light
 # Largest rotation; largest shears along rows and columns; largest shifts along rows and columns, in half sides.
 _LARGEST = (math.radians(20), 0.3, 0.3, 0.4, 0.4)
@@ -34,7 +38,7 @@ class PatchAugmentation:
     - `v1` (van den Oord et al. 2018, 3.2): a patch is a random sub-crop, 60 of 64 pixels wide, in a frame of the mean
       colour. For the paper's grey images, set the encoder's `num_channels` to 1.
     - `v2` (after Henaff et al. 2019, arXiv:1905.09272): in addition, a patch is mirrored with probability 0.5. It
-      undergoes one of AutoAugment's changes of light and colour (`cpc.data.images.patch_light`) with probability 0.8,
+      undergoes one of AutoAugment's changes of light and colour (`OPERATIONS`) with probability 0.8,
       and one of AutoAugment's movements (rotation, shear or shift along either axis) with probability 0.8. It loses two
       of its three colour channels with probability 0.8. The paper names colour dropping, mirroring and AutoAugment's
       operations; we chose the operations, amounts and probabilities. Changes of light do not affect the frame.
@@ -120,12 +124,8 @@ def _moved(
 ) -> Float[Tensor, "n C P P"]:
     """Mirror half of the patches, and rotate, shear or shift each patch by its own amount; pad with zero.
 
-    Args:
-        x: pixels.
-        flip: numbers; a patch with a number below 0.5 is mirrored.
-        which: number that selects the movement: the five equal parts of [0, 1) stand for the entries of `_LARGEST`; 1
-            or more: no movement.
-        amount: sign and size of the movement, in [-1, 1), as a share of the largest.
+    A patch with a `flip` below 0.5 is mirrored. `which` selects the movement: the five equal parts of [0, 1) stand for
+    the entries of `_LARGEST`; 1 or more: no movement. `amount` is its sign and size in [-1, 1), a share of the largest.
     """
     movement = (which * len(_LARGEST)).long()
     turn, shear_row, shear_column, shift_row, shift_column = (
@@ -136,3 +136,87 @@ def _moved(
     column = torch.stack([mirror * (turn.sin() + shear_column), turn.cos(), shift_column], -1)
     positions = F.affine_grid(torch.stack([row, column], 1), list(x.shape), align_corners=False)
     return F.grid_sample(x, positions, align_corners=False)
+
+
+def change_light(
+    patches: Float[Tensor, "n C P P"], which: Float[Tensor, " n"], amount: Float[Tensor, " n"]
+) -> Float[Tensor, "n C P P"]:
+    """Change every patch by one of AutoAugment's `OPERATIONS` (Cubuk et al. 2019, arXiv:1805.09501).
+
+    Pixels lie in [0, 1] before and after; amounts, the strength and direction, lie in [-1, 1). Operations follow
+    Pillow's definitions, as in torchvision, which takes one amount for all patches. Inversion is left out, since it is
+    solarisation at amount -1, and equalisation, which Pillow does not apply to fewer than 256 pixels. `which` selects
+    the operation: equal parts of [0, 1) stand for the entries of `OPERATIONS`; 1 or more: no operation.
+    """
+    changed = patches.clone()
+    operation_index = (which * len(OPERATIONS)).long()
+    for index, operation in enumerate(OPERATIONS):
+        chosen = torch.nonzero(operation_index == index).flatten()
+        if len(chosen):
+            changed[chosen] = operation(patches[chosen], rearrange(amount[chosen], "n -> n 1 1 1"))
+    return changed
+
+
+def brightness(x: Tensor, amount: Tensor) -> Tensor:
+    """Blend towards black, or away from it."""
+    return _blend(x, torch.zeros_like(x), amount)
+
+
+def contrast(x: Tensor, amount: Tensor) -> Tensor:
+    """Blend towards the mean grey of the patch, or away from it."""
+    return _blend(x, reduce(_grey(x), "n 1 p q -> n 1 1 1", "mean"), amount)
+
+
+def colour(x: Tensor, amount: Tensor) -> Tensor:
+    """Blend towards grey, or away from it; a single channel is not changed."""
+    return _blend(x, _grey(x), amount)
+
+
+def sharpness(x: Tensor, amount: Tensor) -> Tensor:
+    """Blend towards a blur of 3 x 3 pixels, whose middle weighs five times as much, or away; borders stay."""
+    if x.shape[2] < 3:
+        return x
+    blurred = x.clone()
+    blurred[..., 1:-1, 1:-1] = (9 * F.avg_pool2d(x, 3, 1) + 4 * x[..., 1:-1, 1:-1]) / 13
+    return _blend(x, blurred, amount)
+
+
+def posterise(x: Tensor, amount: Tensor) -> Tensor:
+    """Reduce the levels of brightness to 4, 8 or 16."""
+    num_choices = _MOST_BITS - _FEWEST_BITS + 1
+    bits = _FEWEST_BITS + ((amount + 1) / 2 * num_choices).floor().clamp(max=num_choices - 1)
+    levels = 2**bits
+    return torch.minimum((x * levels).floor(), levels - 1) / levels
+
+
+def solarise(x: Tensor, amount: Tensor) -> Tensor:
+    """Invert pixels that are brighter than a threshold; at amount -1 all pixels are inverted."""
+    return torch.where(x >= (amount + 1) / 2, 1 - x, x)
+
+
+def stretch(x: Tensor, amount: Tensor) -> Tensor:
+    """Stretch each channel from black to white ("AutoContrast"), at any amount; a constant channel is not changed."""
+    low, high = (reduce(x, "n c p q -> n c 1 1", extreme) for extreme in ("min", "max"))
+    is_flat = high - low < _LEVEL / 2
+    return torch.where(is_flat, x, (x - low) / torch.where(is_flat, 1.0, high - low))
+
+
+def _blend(x: Tensor, other: Tensor, amount: Tensor) -> Tensor:
+    return torch.lerp(other.expand_as(x), x, 1 + _STRENGTH * amount).clamp(0, 1)
+
+
+def _grey(x: Float[Tensor, "n C P P"]) -> Float[Tensor, "n 1 P P"]:
+    if x.shape[1] != 3:
+        return reduce(x, "n c p q -> n 1 p q", "mean")
+    return reduce(x * rearrange(torch.tensor(_GREY), "c -> c 1 1"), "n c p q -> n 1 p q", "sum")
+
+
+OPERATIONS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+    brightness,
+    contrast,
+    colour,
+    sharpness,
+    posterise,
+    solarise,
+    stretch,
+)

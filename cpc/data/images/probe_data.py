@@ -3,7 +3,6 @@
 B images of a batch, H rows and W columns of patches, D feature dim.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +25,37 @@ _BATCH_IMAGES = 128
 _HOG: dict[str, Any] = {"orientations": 9, "pixels_per_cell": (8, 8), "cells_per_block": (2, 2)}
 
 
-class ImageFeatureExtractor(FeatureExtractor):
-    """Features of the images of a corpus, without random augmentation."""
+class ImageFeatures(FeatureExtractor):
+    """Features of the images of a corpus, without random augmentation.
 
-    def __init__(self, corpus: ImageCorpus) -> None:
-        self.corpus = corpus
+    `z` and `c` of a model are means of latents and contexts over the grid, as in van den Oord et al. 2018. `z_grid` and
+    `c_grid` hold the vectors of the whole grid side by side, in float16. Without a model the only feature is `pixels`
+    in [0, 1], or `hog`, histograms of oriented gradients.
+
+    Args:
+        features: names of the features.
+        model: a model in eval mode, or None.
+        corpus: the images; `file_features` reads only the options and the encoder.
+        device: device of the model.
+        precision: precision of the model's products.
+    """
+
+    dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
+
+    def __init__(
+        self, features: Sequence[str], model: Any, corpus: ImageCorpus, device: str, precision: Precision
+    ) -> None:
+        self.features, self.model, self.corpus = features, model, corpus
+        self.device, self.precision = device, precision
+        if model is None:
+            size = corpus.options.image_size
+            black = np.zeros((1, corpus.encoder.num_channels, size, size), np.float32)
+            self.dims = {features[0]: hand_made_features(features[0], black).shape[1]}
+            return
+        patch_dims = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
+        self.dims = {
+            name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in patch_dims.items()
+        }
 
     def num_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return 1 for each image, 0 for a skipped one."""
@@ -43,50 +68,9 @@ class ImageFeatureExtractor(FeatureExtractor):
         return [part[i : i + _BATCH_IMAGES] for part in split_rows for i in range(0, len(part), _BATCH_IMAGES)]
 
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # noqa: D102
-        features = self.image_features(self.corpus.observations(rows))
+        features = self._features(self.corpus.observations(rows))
         for i, row in enumerate(rows.tolist()):
             yield row, {name: values[i : i + 1] for name, values in features.items()}
-
-    @abstractmethod
-    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """Return the features of these images."""
-
-
-class LearntImageFeatures(ImageFeatureExtractor):
-    """Latents and contexts of a model, for images without random augmentation.
-
-    `z` and `c` are means of latents and contexts over the grid, as in van den Oord et al. 2018. `z_grid` and `c_grid`
-    hold the vectors of the whole grid side by side, in float16.
-
-    Args:
-        features: names of features among these four.
-        model: a model in eval mode.
-        corpus: the images; `file_features` reads only the options and the encoder.
-        device: device of the model.
-        precision: precision of the model's products.
-    """
-
-    dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
-
-    def __init__(
-        self, features: Sequence[str], model: Any, corpus: ImageCorpus, device: str, precision: Precision
-    ) -> None:
-        super().__init__(corpus)
-        self.features, self.model = features, model
-        self.device, self.precision = device, precision
-        patch_dims = {name: (model.encoder if name.startswith("z") else model.context).dim for name in features}
-        self.dims = {
-            name: dim * (corpus.num_latents if name.endswith("grid") else 1) for name, dim in patch_dims.items()
-        }
-
-    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
-        """Return the vectors of each grid side by side, or their mean."""
-        grids = self._grids(images.all_images().x)
-        features = {}
-        for name in self.features:
-            grid = grids[name[0]]
-            features[name] = (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
-        return features
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Return the positions of patches in an image, and how the image is cut.
@@ -95,7 +79,8 @@ class LearntImageFeatures(ImageFeatureExtractor):
         cut out. The patch in row i and column j begins at pixels `i * stride` and `j * stride` of this square, and has
         `patch_size` pixels a side.
         """
-        return super().geometry(feature) | self.model.encoder.geometry | self.corpus.options.cut
+        geometry = super().geometry(feature)
+        return geometry if self.model is None else geometry | self.model.encoder.geometry | self.corpus.options.cut
 
     def file_features(self, path: Path) -> Float[np.ndarray, "H W D"]:
         """Return the grid of latents or contexts of an image file."""
@@ -110,46 +95,32 @@ class LearntImageFeatures(ImageFeatureExtractor):
             latents, contexts, _ = self.model.encode(x)
         return {"z": latents.float(), "c": contexts.float()}
 
+    def _features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:
+        if self.model is None:
+            return {self.features[0]: hand_made_features(self.features[0], images.pixels().numpy())}
+        grids, features = self._grids(images.all_images().x), {}
+        for name in self.features:
+            grid = grids[name[0]]
+            features[name] = (grid.flatten(1) if name.endswith("grid") else grid.mean((1, 2))).cpu().numpy()
+        return features
 
-class HandMadeImageFeatures(ImageFeatureExtractor):
-    """Pixels in [0, 1], or histograms of oriented gradients (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image.
 
-    Raises:
-        ValueError: if `hog` is given without scikit-image, or for images smaller than a block of cells.
-    """
-
-    def __init__(self, feature: str, corpus: ImageCorpus) -> None:
-        super().__init__(corpus)
-        self.feature, image_size = feature, corpus.options.image_size
-        if feature == "pixels":
-            self.dims = {feature: corpus.encoder.num_channels * image_size**2}
-            return
-        try:
-            from skimage.feature import hog
-        except ImportError as error:
-            raise ValueError(f"features 'hog' need scikit-image: {install_hint('image')}") from error
-        smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
-        if image_size < smallest:
-            raise ValueError(
-                f"features 'hog' need images of at least {smallest} pixels, but these have {image_size}: leave hog out"
-            )
-        self._hog = hog
-        self.dims = {feature: hog(np.zeros((image_size, image_size)), **_HOG).size}
-
-    def image_features(self, images: ImageDataset) -> dict[str, Float[np.ndarray, "B D"]]:  # noqa: D102
-        pixels = images.pixels().numpy()
-        if self.feature == "pixels":
-            return {"pixels": pixels.reshape(len(pixels), -1)}
-        return {"hog": np.stack([self._hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG) for image in pixels])}
+def hand_made_features(feature: str, pixels: Float[np.ndarray, "B C S S"]) -> Float[np.ndarray, "B D"]:
+    """Return the pixels, or `hog`: histograms (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image."""
+    if feature == "pixels":
+        return pixels.reshape(len(pixels), -1)
+    try:
+        from skimage.feature import hog
+    except ImportError as error:
+        raise ValueError(f"features 'hog' need scikit-image: {install_hint('image')}") from error
+    smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
+    if pixels.shape[2] < smallest:
+        raise ValueError(f"features 'hog' need images of at least {smallest} pixels, but these have {pixels.shape[2]}")
+    return np.stack([hog(image.transpose(1, 2, 0), channel_axis=-1, **_HOG) for image in pixels])
 
 
 class ImageProbeData(ProbeData):
-    """Features of whole images, probed for their class. The mean over z, as in van den Oord et al. 2018, is `cpc`.
-
-    Args:
-        corpus: the images, cut as in the model's run. The corpus is empty if only files outside a corpus are read.
-        where: arguments of `ProbeData`.
-    """
+    """Features of whole images, probed for their class; the corpus is empty if only files outside it are read."""
 
     unit = source_unit = "image"
     features: Mapping[str, str] = {"z": "", "z_grid": "_grid", "c": "_c", "c_grid": "_c_grid"}
@@ -164,8 +135,7 @@ class ImageProbeData(ProbeData):
         self.corpus = corpus
 
     @property
-    def splits(self) -> Sequence[str]:
-        """The split column of the table."""
+    def splits(self) -> Sequence[str]:  # noqa: D102
         return self.corpus.table.splits
 
     def labels(self, task: str, rows: np.ndarray) -> Labels:
@@ -175,11 +145,9 @@ class ImageProbeData(ProbeData):
         labels, classes = self.corpus.table.labels, self.corpus.table.classes
         return Labels({row: classes[labels[row]] for row in rows.tolist() if labels[row] >= 0}, classes)
 
-    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> ImageFeatures:
         """Return an extractor: of a model's means and grids, in one pass; or of pixels or histograms."""
-        if model is None:
-            return HandMadeImageFeatures(features[0], self.corpus)
-        return LearntImageFeatures(features, model, self.corpus, self.device, self.precision)
+        return ImageFeatures(features, model, self.corpus, self.device, self.precision)
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_images(folder)

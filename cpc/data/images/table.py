@@ -12,7 +12,7 @@ from jaxtyping import Int64
 from PIL import Image, UnidentifiedImageError
 
 from cpc.data.store.atomic import json_text
-from cpc.data.store.folders import find_files, name_a_few, refuse_doubles
+from cpc.data.store.folders import find_files, name_a_few, refuse, refuse_doubles
 from cpc.data.store.shards import Shards
 from cpc.data.store.splits import SPLIT_OF, SPLITS, split_called, splits_of_folders
 from cpc.data.store.untrusted import reading
@@ -21,9 +21,7 @@ from cpc.data.store.untrusted import reading
 class FolderImages:
     """Image files below a folder, named by their relative paths; subclasses read other sources.
 
-    Args:
-        root: the folder; also the default folder of packs.
-        shards: the shards, if the images are squares in shards instead of files.
+    `root` is also the default folder of packs. `shards` holds the images if they are squares in shards.
     """
 
     def __init__(self, root: Path, shards: Shards | None = None) -> None:
@@ -71,9 +69,6 @@ class ImageTable:
         origin: source of the pixels.
         sequences: sequence number of each image, equal for images that depend on each other, such as overlapping crops
             or frames of a film. None: every image is a sequence, numbered by its row.
-
-    Raises:
-        ValueError: if the columns differ in length, a name occurs twice, a split is unknown, or a label is not a class.
     """
 
     names: list[str]
@@ -86,23 +81,20 @@ class ImageTable:
     def __post_init__(self) -> None:
         if self.sequences is None:
             object.__setattr__(self, "sequences", np.arange(len(self.names)))
+        root = self.origin.root
         lengths = {name: len(getattr(self, name)) for name in ("names", "splits", "labels", "sequences")}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self.origin.root}: the columns of a table must have the same length; found {lengths}")
+            raise ValueError(f"{root}: the columns of a table must have the same length; found {lengths}")
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
-        if repeated:
-            raise ValueError(
-                f"{self.origin.root}: {len(repeated)} names occur more than once in the table:\n{name_a_few(repeated)}"
-            )
-        strange = sorted(set(self.splits) - set(SPLITS))
-        if strange:
+        refuse(f"names in {root} occur more than once in the table", repeated)
+        if strange := sorted(set(self.splits) - set(SPLITS)):
             names = ", ".join(map(repr, strange[:5]))
-            raise ValueError(f"{self.origin.root}: the split {names} is not one of {', '.join(SPLITS)}")
+            raise ValueError(f"{root}: the split {names} is not one of {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
         if len(wrong):
             lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
             raise ValueError(
-                f"{self.origin.root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
+                f"{root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
                 f"(a label is a class index below {len(self.classes)}, or -1 if unknown):\n{name_a_few(lines)}"
             )
 
@@ -110,11 +102,7 @@ class ImageTable:
         return len(self.names)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
-        """Return the rows of one split; None: all.
-
-        Raises:
-            ValueError: if the split has no row; the message lists the splits.
-        """
+        """Return the rows of one split, of which there must be one; None: all."""
         if split is None:
             return np.arange(len(self))
         rows = np.flatnonzero([own == split for own in self.splits])
@@ -130,10 +118,7 @@ class ImageTable:
         return self.origin.open(self.names[row])
 
     def fingerprint(self) -> str:
-        """Return a hash of names, sizes and times (for npz files, checksums). It changes if any image changes.
-
-        Reading the size and time of a million files takes seconds.
-        """
+        """Return a hash of names, sizes and times (for npz files, checksums). It changes if any image changes."""
         digest = hashlib.sha256()
         for name in self.names:
             digest.update(json_text([name, *self.origin.version(name)]).encode())
@@ -157,21 +142,14 @@ def read_image_folder(root: Path) -> ImageTable:
     - `CLASS/**/*.jpg`: all images are of split train.
     - images without folders: all images are of split unlabelled.
 
-    Names that begin with a dot are left out. Links to folders are followed once.
-
-    Raises:
-        ValueError: if there is no image (the message lists other files), images and folders do not fit a layout, or a
-            file is found under two names.
+    Names that begin with a dot are left out. Links to folders are followed once. A folder of another layout, without
+    images, or with a file under two names is a ValueError.
     """
     return tabulate(root, find_images(root))
 
 
 def find_images(root: Path) -> list[str]:
-    """Return the image files below a folder, by their suffix: sorted posix paths, relative to `root`.
-
-    Raises:
-        ValueError: if there is no image; the message lists other files.
-    """
+    """Return the image files below a folder, by their suffix: sorted posix paths, relative to `root`."""
     arrays = "; arrays by their name: train.npz, valid.npz, test.npz, unlabelled.npz"
     return find_files(root, IMAGE_SUFFIXES, "image", arrays)
 
@@ -182,11 +160,9 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
     folders = [name.split("/")[:-1] for name in names]
     tops = sorted({folder[0] for folder in folders if folder})
     loose = [name for name, folder in zip(names, folders, strict=True) if not folder]
-    if tops and loose:
-        raise ValueError(
-            f"{root} holds {len(loose)} images beside the folders {', '.join(tops[:5])}:\n{name_a_few(loose)}\n"
-            "move them into one of these folders, or name the folder to read"
-        )
+    if tops:
+        advice = "move them into one of these folders, or name the folder to read"
+        refuse(f"images in {root} lie beside the folders {', '.join(tops[:5])}", loose, advice)
     split_of_top = splits_of_folders(tops)
     named = [top for top in tops if split_called(top)]
     others = [top for top in tops if not split_of_top and top not in named]
@@ -208,11 +184,8 @@ def tabulate(root: Path, names: Sequence[str]) -> ImageTable:
         labelled_splits = {split for split, label in zip(splits, class_names, strict=True) if label}
         rows = zip(names, splits, class_names, strict=True)
         strays = [name for name, split, label in rows if not label and split in labelled_splits]
-        if strays:
-            raise ValueError(
-                f"{len(strays)} images in {root} lie beside the folders of their split's classes:\n"
-                f"{name_a_few(strays)}\nmove them into one of these folders, or into unlabelled"
-            )
+        advice = "move them into one of these folders, or into unlabelled"
+        refuse(f"images in {root} lie beside the folders of their split's classes", strays, advice)
     classes = sorted(set(class_names) - {""})
     code_of = {name: code for code, name in enumerate(classes)}
     labels = np.array([code_of.get(name, -1) for name in class_names], np.int64)

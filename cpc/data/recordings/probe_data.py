@@ -1,14 +1,13 @@
 """Probe data of recordings: what audio and signals share. T frames."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cpc.data.batch import Batch
-from cpc.data.probe_data import Labels, LabelsOf, ProbeData
+from cpc.data.probe_data import LabelsOf, ProbeData
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
 from cpc.data.store.fingerprints import Content
@@ -17,31 +16,8 @@ from cpc.data.streams.uniform import UniformBatches
 MIN_GROUP_CLUSTERS = 5
 
 
-@dataclass(frozen=True)
-class VaryingLabels(Labels):
-    """Labels of frames.
-
-    Attributes:
-        of_row: the set of the labels of each recording; recordings without a label are missing.
-        codes_of: returns the classes of frames; called with the arguments of `codes`.
-    """
-
-    vary_within = True
-    codes_of: Callable[[int, Mapping[str, int], Any, int, int], np.ndarray] = None  # type: ignore[assignment]
-
-    def names(self, row: int) -> set[str]:  # noqa: D102
-        return self.of_row[row]
-
-    def codes(self, *frames: Any, **more: Any) -> np.ndarray:  # noqa: D102
-        return self.codes_of(*frames, **more)
-
-
 class RecordingProbeData(ProbeData):
     """Features of recordings. A subclass adds the tasks and the features of its modality.
-
-    Args:
-        corpus: the recordings; None if only files outside a corpus are read.
-        where: other arguments of `ProbeData`.
 
     Attributes:
         recording: `[num_rows]` recording of each row, which is a recording, or a window that is cut from it.

@@ -31,9 +31,7 @@ class Books:
         names: sorted names of the books, without skipped books.
         splits: split of each book.
 
-    Raises:
-        ValueError: if the folder holds no text file, a book cannot be used, only some paths name a split, or there are
-            too few books to hold out a part.
+    A source that is no folder, or has books that cannot be used, is a ValueError.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class Books:
 
 
 def read_sentences(path: Path, encoding: Encoding) -> list[str]:
-    """Return the sentences of a text file in order; raises the errors of `cpc.data.store.text_files.decode`."""
+    """Return the sentences of a text file in order."""
     text = read_text(path, encoding)
     return [sentence for paragraph in paragraphs(text.splitlines()) for sentence in split_sentences(paragraph)]
 

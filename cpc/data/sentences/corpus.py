@@ -1,7 +1,4 @@
-"""Books as token ids, encoded once into memory maps, cut into passages, from which windows of sentences are taken.
-
-B windows, T sentences, W tokens of the longest sentence.
-"""
+"""Books as token ids, in memory maps, cut into passages. B windows, T sentences, W tokens of the longest sentence."""
 
 import hashlib
 from array import array
@@ -75,16 +72,10 @@ class Passages:
 
 @dataclass(eq=False)
 class SentenceWindows(Dataset[Batch]):
-    """Windows of `window_sentences` sentences; an index is a pair (position in `rows`, first sentence).
+    """Windows of `window_sentences` (T) sentences of the passages `rows`; an index is (position in `rows`, sentence).
 
-    A window that is longer than its passage is padded with empty sentences, which `num_valid` excludes.
-
-    Args:
-        passages: passages of all books.
-        rows: `[n]` passages of the windows.
-        window_sentences: T.
-        max_tokens: largest W.
-        split: split of the corpus, for messages.
+    A window that is longer than its passage is padded with empty sentences, which `num_valid` excludes. A sentence has
+    at most `max_tokens` tokens.
     """
 
     passages: Passages
@@ -155,16 +146,12 @@ class SentenceCorpus(MapStyleCorpus):
     A passage is a run of consecutive sentences of a book. Like a file of audio, it is a sequence: its windows share a
     sequence id. A book takes the role of a speaker: same-speaker strategies compare sentences of one book.
 
-    Args:
-        options: a `cpc.data.Sentences`.
-        vocabulary: the vocabulary.
     """
 
     nouns = ("speaker", "passage")  # messages use the words of the options
 
     def __init__(self, options: Any, vocabulary: Vocabulary) -> None:
-        self.options = options
-        self.vocabulary = vocabulary
+        self.options, self.vocabulary = options, vocabulary  # a `cpc.data.Sentences`
 
     @cached_property
     def books(self) -> Books:
@@ -176,15 +163,9 @@ class SentenceCorpus(MapStyleCorpus):
         """Names of the books, which are the groups."""
         return self.books.names
 
-    def check(self, *splits: str | None, needs_speakers: bool = False) -> None:
-        """Raise an error on a split without a book. Speakers need no check: the book of every passage is known."""
-        for split in splits:
-            if split is not None and split not in self.books.splits:
-                raise ValueError(
-                    f"{self.options.source} has no book of split {split!r}, only of "
-                    f"{', '.join(sorted(set(self.books.splits)))}: put the split into the name of a book, or set "
-                    "`valid_share` or `test_share`"
-                )
+    @property
+    def splits(self) -> Sequence[str]:  # type: ignore[override]  # noqa: D102
+        return self.books.splits
 
     @cached_property
     def passages(self) -> Passages:
@@ -207,10 +188,6 @@ class SentenceCorpus(MapStyleCorpus):
 
     def content(self, rows: np.ndarray) -> Content:  # noqa: D102
         return text_content(self.passages.texts(rows))
-
-    def statistics(self, split: str | None) -> tuple[float, float]:
-        """Raise NotImplementedError, since tokens have no statistics."""
-        raise NotImplementedError
 
     def _pack(self, folder: Path) -> None:
         ends, num_sentences = array("q", [0]), []

@@ -1,18 +1,14 @@
 """Labelled sentences, the tasks of probes: files with a label and a sentence in every line; bags of their words."""
 
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from scipy.sparse import block_diag, csr_array
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
-from torch import Tensor
 
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import find_files
@@ -33,16 +29,9 @@ _ADVICE = (
 
 
 @dataclass(eq=False)
+@dataclass(eq=False)
 class LabelledSentences:
-    """The sentences of one or several sets, grouped by set.
-
-    Attributes:
-        source: file or folder of the sentences.
-        sentences: `[n]` sentences.
-        labels: `[n]` label of each sentence.
-        sets: `[n]` name of the set of each sentence.
-        splits: `[n]` split of each sentence: `train`, `valid`, `test` or `all`.
-    """
+    """The sentences of one or several sets, grouped by set: label, name of the set and split of each sentence."""
 
     source: Path
     sentences: Sequence[str]
@@ -64,11 +53,7 @@ class LabelledSentences:
         return self._bags[kind]
 
     def rows(self, task: str) -> np.ndarray:
-        """Return the rows of the set that a task names: by the name of the set, of its file, or the path of its file.
-
-        Raises:
-            ValueError: if there is no such set; the message names the sets.
-        """
+        """Return the rows of the set that a task names: by the name of the set or of its file, or by its path."""
         names = {task, set_and_split(Path(task).name)[0]}
         rows = np.flatnonzero([name in names for name in self.sets])
         if not len(rows):
@@ -84,13 +69,8 @@ def read_labelled(source: str | Path, encoding: Encoding = "UTF-8") -> LabelledS
     Files whose names differ only in the word of the split form one set: `TREC.train.all` and `TREC.test.all` are TREC
     with its official split. A file without such a word has the split `all`, for cross-validation.
 
-    Args:
-        source: the file; or the folder, whose `*.all`, `*.tsv` and `*.txt` files are read.
-        encoding: encoding of the files.
-
-    Raises:
-        ValueError: if a file does not exist, is not in this encoding, is a table of another format, such as a CSV,
-            holds no line, or has nearly as many different labels as lines.
+    Of a folder, the `*.all`, `*.tsv` and `*.txt` files are read. A file that is no such table, or has nearly as many
+    different labels as lines, is a ValueError.
     """
     path = Path(source)
     if not path.exists():
@@ -127,12 +107,7 @@ def set_and_split(name: str) -> tuple[str, str]:
 
 
 def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
-    """Split the lines that are not blank at their tab, or, in a file without tabs, at their first space.
-
-    Raises:
-        ValueError: if a line looks like another format: quotes around a label, a comma after a label, a JSON object, a
-            second tab, or no tab although other lines have one. The message names the line.
-    """
+    """Split the lines that are not blank at their tab, or, in a file without tabs, at their first space."""
     separator = "\t" if "\t" in text else " "
     for number, line in enumerate(text.split("\n"), start=1):
         label, _, sentence = (part.strip() for part in line.strip(" \r").partition(separator))
@@ -149,15 +124,10 @@ def _labels_and_sentences(file: Path, text: str) -> Iterator[tuple[str, str]]:
 
 
 def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
-    """Return word counts (`bow`), or counts of words and word pairs weighted by inverse document frequency (`tfidf`).
+    """Return word counts (`bow`), or words and word pairs weighted by inverse document frequency (`tfidf`), by set.
 
-    A column stands for a word of one set, so that the features of a set do not depend on other sets. Some columns are
-    words that a probe's training part lacks; their weight in the probe is zero. Counts are divided by the root mean
-    square length of a set's rows. This only shifts the grid of penalties.
-
-    Args:
-        kind: `bow` or `tfidf` (as in scikit-learn, rows of length 1).
-        sets: sentences by set.
+    A column stands for a word of one set, so that the features of a set do not depend on other sets. Counts are divided
+    by the root mean square length of a set's rows, which only shifts the grid of penalties.
     """
     counts = [csr_array(KINDS[kind]().fit_transform(sentences), dtype="float32") for sentences in sets]
     return csr_array(block_diag([unit_rows(x) for x in counts], format="csr"))
@@ -166,22 +136,3 @@ def bags(kind: str, sets: Sequence[Sequence[str]]) -> csr_array:
 def unit_rows(x: csr_array) -> csr_array:
     """Return the rows divided by one number, so that their mean square length is 1."""
     return x * np.float32((x.shape[0] / max(x.multiply(x).sum(), 1e-12)) ** 0.5)
-
-
-class SparseRows:
-    """Rows of a sparse matrix, which indexing returns as a tensor.
-
-    Args:
-        x: `[n, D]` float32.
-    """
-
-    def __init__(self, x: csr_array) -> None:
-        self.x = x
-        self.shape = x.shape
-
-    def __getitem__(self, chosen: np.ndarray) -> Float[Tensor, "m D"]:
-        """Return these rows as a CSR tensor."""
-        rows = self.x[chosen]
-        with warnings.catch_warnings(action="ignore"):  # ignore torch's warning that CSR is in beta
-            indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
-            return torch.sparse_csr_tensor(indptr, indices, data, size=rows.shape, check_invariants=False)

@@ -83,26 +83,18 @@ class Sentences(MapStyleModality):
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
-        furthest = model.steps[-1].k
-        if self.window_sentences <= furthest:
-            raise ValueError(
-                f"`window_sentences`={self.window_sentences}, but the model predicts {furthest} sentences ahead: "
-                "lengthen the window or lower `predictor.num_steps` (or the last of "
-                "`predictor.steps`)"
-            )
+        num = self.window_sentences
+        self.check_reach(model, num, f"`window_sentences`={num}")
 
     def open(self, encoder: Any, *, is_training: bool = False) -> SentenceCorpus:
         """Return the corpus in the vocabulary of the encoder, or in a new vocabulary if the encoder is untrained."""
         if not is_training:
             return SentenceCorpus(self, encoder_vocabulary(encoder))
-        books = self.books()
-        if self.train_split not in books.splits:
-            raise ValueError(
-                f"{self.source} has no book of split {self.train_split!r}, from which the vocabulary is built"
-            )
-        vocabulary = build_vocabulary(
-            books.split_books(self.train_split), tokens="words", num_tokens=encoder.num_tokens, lower_case=True
-        )
+        books, split = self.books(), self.train_split
+        if split not in books.splits:
+            raise ValueError(f"{self.source} has no book of split {split!r}, from which the vocabulary is built")
+        lines = books.split_books(split)
+        vocabulary = build_vocabulary(lines, tokens="words", num_tokens=encoder.num_tokens, lower_case=True)
         encoder.vocabulary = vocabulary.description
         corpus = SentenceCorpus(self, vocabulary)
         corpus.books = books

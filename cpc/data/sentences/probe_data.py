@@ -1,7 +1,4 @@
-"""Probe data of sentences: latents and contexts of single sentences, means of words, bags of words, and labels.
-
-B sentences of a batch, D feature dim.
-"""
+"""Probe data of sentences: features of single sentences, bags of words, and labels. B sentences, D feature dim."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -17,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.sentences.books import Books, read_sentences
 from cpc.data.sentences.corpus import SentenceCorpus, stacked
-from cpc.data.sentences.labelled import WHOLE, LabelledSentences, SparseRows, read_labelled
-from cpc.data.sentences.word_vectors import WordVectors, expand, learn_vectors
+from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
+from cpc.data.sentences.word_vectors import expand, learn_vectors
 from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files
 from cpc.data.store.text_files import Encoding
@@ -29,25 +26,22 @@ NUM_FOLDS = 10
 EXPANDED = "_expanded"
 
 
-class LearntSentences(FeatureExtractor):
-    """Features of single sentences from a model.
+class SentenceFeatures(FeatureExtractor):
+    """Features of single sentences from a model, or their bags of words, `bow` or `tfidf`, if the model is None.
 
     `z` is the latent of a sentence, `c` its context without other sentences, `words` the mean of the embeddings of its
     words. `z_expanded` and `words_expanded` come from a model with a larger vocabulary (`expand`). `z_bow` is the
     concatenation of `z`, standardised over a set's sentences, and of the scaled bag of words; rows of both parts have a
     mean square length of 1.
-
-    Args:
-        features: names of the features to compute.
-        model: the model in eval mode.
-        data: the sentences, and the options of features.
     """
 
     def __init__(self, features: Sequence[str], model: Any, data: "SentenceProbeData") -> None:
         self.features, self.data = features, data
-        self.models = {"": model}
+        self.models, self.dims = {} if model is None else {"": model}, {}
+        if model is None:
+            return
         if any(name.endswith(EXPANDED) for name in features):
-            self.models[EXPANDED] = expand(model, data.word_vectors)
+            self.models[EXPANDED] = expand(model, *data.word_vectors)
         dims = {"z": model.encoder.dim, "c": model.context.dim, "words": model.encoder.embedding_dim}
         self.dims = {name: dims[name.removesuffix(EXPANDED)] for name in features if name != "z_bow"}
 
@@ -62,22 +56,27 @@ class LearntSentences(FeatureExtractor):
         for i, row in enumerate(rows.tolist()):
             yield row, {name: values[i] for name, values in features.items()}
 
-    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:
-        """Return `z_bow` if it is one of the features."""
+    def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
+        """Return the features that hold bags of words."""
+        labelled = self.data.labelled
+        if not self.models:
+            return {kind: labelled.bags(kind)[rows] for kind in self.features}
         if "z_bow" not in self.features:
             return {}
         latents = np.empty((len(rows), self.models[""].encoder.dim), np.float32)
         for group in self.groups(rows):
             (group_latents,) = self._features([[self._sentence(row)] for row in group.tolist()], ["z"]).values()
             latents[np.searchsorted(rows, group)] = group_latents[:, 0]
-        sets = np.array(self.data.labelled.sets)[rows]
+        sets = np.array(labelled.sets)[rows]
         for name in dict.fromkeys(sets.tolist()):
             latents[sets == name] = StandardScaler().fit_transform(latents[sets == name])
-        parts = [csr_array(latents / latents.shape[1] ** 0.5), self.data.labelled.bags("bow")[rows]]
-        return {"z_bow": SparseRows(hstack(parts, format="csr", dtype=np.float32))}
+        parts = [csr_array(latents / latents.shape[1] ** 0.5), labelled.bags("bow")[rows]]
+        return {"z_bow": hstack(parts, format="csr", dtype=np.float32)}
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Return the name and the dimension of a feature; the dimension of `z_bow` is not fixed."""
+        if not self.models:
+            return {"features": feature, "dim": self.data.labelled.bags(feature).shape[1]}
         return {"features": feature} if feature == "z_bow" else super().geometry(feature)
 
     def file_features(self, path: Path) -> Float[np.ndarray, "T D"]:
@@ -106,37 +105,8 @@ class LearntSentences(FeatureExtractor):
         return {name: features[name] for name in names}
 
 
-class BagsOfWords(FeatureExtractor):
-    """Bags of words of labelled sentences, `bow` or `tfidf`."""
-
-    dims: Mapping[str, int] = {}
-
-    def __init__(self, kind: str, labelled: LabelledSentences) -> None:
-        self.kind, self.labelled = kind, labelled
-
-    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return no groups, since bags of words are computed for all rows at once."""
-        return []
-
-    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # noqa: D102
-        return iter(())
-
-    def sparse(self, rows: np.ndarray) -> Mapping[str, SparseRows]:  # noqa: D102
-        return {self.kind: SparseRows(self.labelled.bags(self.kind)[rows])}
-
-    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
-        return {"features": feature, "dim": self.labelled.bags(self.kind).shape[1]}
-
-
 class SentenceProbeData(ProbeData):
-    """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`).
-
-    Args:
-        corpus: corpus of labelled sentences; None if only files outside a corpus are read.
-        encoding: encoding of the files.
-        text: the text on which the model was trained, for expanded features; None: there are no expanded features.
-        where: other arguments of `ProbeData`.
-    """
+    """Features and labels of single sentences. Tasks are the sets of labelled sentences (`read_labelled`)."""
 
     unit = source_unit = "sentence"
     is_content_of_training = False  # models are trained on passages
@@ -183,18 +153,14 @@ class SentenceProbeData(ProbeData):
         splits = {self.splits[row] for row in self.labelled.rows(task).tolist()}
         return ("sentence", num_folds or NUM_FOLDS) if splits == {WHOLE} else (None, num_folds)
 
-    def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
+    def feature_extractor(self, features: Sequence[str], model: Any = None) -> SentenceFeatures:
         """Return an extractor of a model's features, all in one pass, or of bags of words."""
-        if model is None:
-            return BagsOfWords(features[0], self.labelled)
         if self.text is None and any(name.endswith(EXPANDED) for name in features):
-            raise ValueError(
-                f"features {', '.join(features)}: name the folder of books that the model was trained on with `text`"
-            )
-        return LearntSentences(features, model, self)
+            raise ValueError(f"features {', '.join(features)}: name the model's training books with `text`")
+        return SentenceFeatures(features, model, self)
 
     @cached_property
-    def word_vectors(self) -> WordVectors:
+    def word_vectors(self) -> tuple[list[str], np.ndarray]:
         """Vectors of the words in the training split of the text."""
         assert self.text is not None
         return learn_vectors(self.text.split_books("train"))

@@ -4,9 +4,9 @@ V words, d vector dim, E embedding dim.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,30 +24,12 @@ DIM = 200
 _PENALTIES = 10.0 ** np.arange(-3, 4)
 
 
-class WordVectors(NamedTuple):
-    """Words and their vectors.
-
-    Attributes:
-        words: the words in lower case, the most frequent first.
-        vectors: `[V, d]` vectors of length 1.
-    """
-
-    words: list[str]
-    vectors: Float[np.ndarray, "V d"]
-
-
-def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> WordVectors:
+def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> tuple[list[str], Float[np.ndarray, "V d"]]:
     """Return the singular vectors of positive pointwise mutual information (Levy, Goldberg and Dagan 2015, TACL 3).
 
     Words up to 5 apart in a sentence are neighbours. The frequencies of neighbours are raised to the power 0.75, and
-    the singular values to the power 0.5, as the paper recommends.
-
-    Args:
-        sentences: sentences of the text.
-        dim: d; at most the number of words minus one.
-
-    Raises:
-        ValueError: if there are fewer than three words.
+    the singular values to the power 0.5, as the paper recommends. The words are in lower
+    case, the most frequent first, and their vectors have length 1.
     """
     word_lists = [WORD.findall(normal_form(sentence, lower_case=True)) for sentence in sentences]
     counts = Counter(word for sentence in word_lists for word in sentence)
@@ -59,7 +41,8 @@ def learn_vectors(sentences: Iterable[str], dim: int = DIM) -> WordVectors:
     sentence_ids = np.repeat(np.arange(len(word_lists)), [len(sentence) for sentence in word_lists])
     ppmi = positive_information(neighbours(tokens, sentence_ids, len(words)))
     left, values, _ = randomized_svd(ppmi, min(dim, len(words) - 1), random_state=0)
-    return WordVectors(words, _unit(left * values**0.5))
+    vectors = left * values**0.5
+    return words, vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
 
 
 def neighbours(tokens: np.ndarray, sentence_ids: np.ndarray, num_words: int) -> csr_array:
@@ -84,41 +67,31 @@ def positive_information(counts: csr_array) -> csr_array:
     return ppmi
 
 
-def expand(model: Any, learnt: WordVectors) -> Any:
+def expand(model: Any, words: Sequence[str], vectors: Float[np.ndarray, "V d"]) -> Any:
     """Return a copy of a model whose vocabulary includes all words of the text.
 
     A linear map turns word vectors into embeddings. Ridge regression learns the map from the words that text and model
     share; leave-one-out selects the penalty. Kiros et al. 2015 (arXiv:1506.06726, section 2.2) do this with word2vec.
-    Words of the model keep their embeddings.
-
-    Args:
-        model: a model whose encoder is a `cpc.encoders.SentenceEncoder` with a vocabulary.
-        learnt: word vectors of its training text.
-
-    Raises:
-        ValueError: if the two have no word in common.
+    Words of the model keep their embeddings. Its encoder is a `cpc.encoders.SentenceEncoder` with a vocabulary; words
+    and vectors are those of its training text.
     """
     expanded = deepcopy(model)
     encoder = expanded.encoder
     symbol_ids = {symbol: i for i, symbol in enumerate(encoder_vocabulary(encoder).symbols)}
-    shared = [i for i, word in enumerate(learnt.words) if word in symbol_ids]
+    shared = [i for i, word in enumerate(words) if word in symbol_ids]
     if not shared:
         raise ValueError(
             "the text has no word in common with the model's vocabulary: name the text on which the model was trained"
         )
-    new = [i for i, word in enumerate(learnt.words) if word not in symbol_ids]
+    new = [i for i, word in enumerate(words) if word not in symbol_ids]
     if not new:
         return expanded
     table = encoder.embedding.weight.detach().cpu().double().numpy()
-    shared_embeddings = table[[symbol_ids[learnt.words[i]] for i in shared]]
-    ridge = RidgeCV(alphas=_PENALTIES).fit(learnt.vectors[shared], shared_embeddings)
-    weight = torch.from_numpy(np.concatenate([table, ridge.predict(learnt.vectors[new])]))
-    symbols = [*encoder_vocabulary(encoder).symbols, *(learnt.words[i] for i in new)]
+    shared_embeddings = table[[symbol_ids[words[i]] for i in shared]]
+    ridge = RidgeCV(alphas=_PENALTIES).fit(vectors[shared], shared_embeddings)
+    weight = torch.from_numpy(np.concatenate([table, ridge.predict(vectors[new])]))
+    symbols = [*encoder_vocabulary(encoder).symbols, *(words[i] for i in new)]
     encoder.vocabulary = encoder_vocabulary(encoder).description | {"symbols": symbols, "segmentation": VERSION}
     encoder.num_tokens = len(symbols)
     encoder.embedding = torch.nn.Embedding.from_pretrained(weight.to(encoder.embedding.weight))
     return expanded
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)

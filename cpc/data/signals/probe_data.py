@@ -11,7 +11,7 @@ import torch
 from cpc.data.batch import Batch
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.probe_data import RecordingProbeData, VaryingLabels
+from cpc.data.recordings.probe_data import RecordingProbeData
 from cpc.data.signals.features import HandMadeFeatures, SignalFeatures, WindowFeatures
 from cpc.data.signals.folder import find_recordings
 
@@ -19,16 +19,8 @@ from cpc.data.signals.folder import find_recordings
 class SignalProbeData(RecordingProbeData):
     """Features of recordings, or of windows every `hop_seconds`, with the labels of the source.
 
-    A row is a recording without `hop_seconds`, else a window. The label of a window is its only label; a window with
-    several labels, or unlabelled samples, has none. Features `c` and `z` of windows are encoded alone, `c_stream` and
-    `z_stream` within the whole recording, so they also know its past.
-
-    Args:
-        corpus: the recordings, decoded; None if only files outside a corpus are read.
-        window_seconds: length of the windows; without `hop_seconds` only hand-made features have windows.
-        hop_seconds: distance of the windows; None: whole recordings.
-        channels: channels of files outside the corpus, by name or number; None: all.
-        where: other arguments of `ProbeData`.
+    The label of a window is its only label; a window with several labels, or unlabelled samples, has none. Features `c`
+    and `z` of windows are encoded alone, `c_stream` and `z_stream` within the recording, so they also know its past.
     """
 
     source_unit = "recording"
@@ -90,7 +82,7 @@ class SignalProbeData(RecordingProbeData):
             return table[self.corpus.latent_codes(task, row, start, num_vectors)]
 
         names = {row: {labels.classes[code] for code in codes if code >= 0} for row, codes in found.items()}
-        return VaryingLabels({row: each for row, each in names.items() if each}, labels.classes, codes_of)
+        return Labels({row: each for row, each in names.items() if each}, labels.classes, codes_of)
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> FeatureExtractor:
         """Return an extractor of a model's features, or of hand-made features of windows."""

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cpc.data.store.atomic import json_text, write_json
-from cpc.data.store.atomic_folder import build_atomically, build_once
+from cpc.data.store.atomic import build_atomically, build_once, json_text, write_json
 from cpc.data.store.untrusted import read_json
 from cpc.data.text.lines import EMBEDDED, Text
 from cpc.data.text.vocabulary import Tokens, Vocabulary, build_vocabulary
@@ -35,9 +34,6 @@ class TokenCorpus:
     Attributes:
         nouns: as in `MapStyleCorpus`; a block has 20 lines.
         digest: hash of text and vocabulary; a resumed run compares it with the hash in its checkpoint.
-
-    Raises:
-        OSError: if `cache_dir` cannot be written.
     """
 
     nouns = ("speaker", "block")
@@ -57,11 +53,7 @@ class TokenCorpus:
         self._streams = {split: np.load(folder / f"{split}.npy", mmap_mode="r") for split in text.splits}
 
     def stream(self, split: str) -> Int[np.ndarray, " n"]:
-        """Return the token ids of a split, `<eos>` first.
-
-        Raises:
-            ValueError: if there is no such split; the message names the splits.
-        """
+        """Return the token ids of a split, `<eos>` first."""
         if split not in self._streams:
             raise ValueError(f"{self.text.source} has no split {split!r}; it has {', '.join(self._streams)}")
         return self._streams[split]
@@ -74,17 +66,10 @@ class TokenCorpus:
 def training_vocabulary(
     text: Text, num_tokens: int, tokens: Tokens = "words", lower_case: bool = False, cache_dir: str | Path | None = None
 ) -> Vocabulary:
-    """Return the vocabulary of the training split. `build_vocabulary` builds it once; it is cached with the packs.
-
-    Raises:
-        ValueError: if there is no training text; also the errors of `build_vocabulary`.
-        OSError: if `cache_dir` cannot be written.
-    """
+    """Return the vocabulary of the training split. `build_vocabulary` builds it once; it is cached with the packs."""
     if "train" not in text.splits:
-        raise ValueError(
-            f"{text.source} has no training text, from which the vocabulary is built, only the splits "
-            f"{', '.join(text.splits)}: name a file train"
-        )
+        found = f"only the splits {', '.join(text.splits)}"
+        raise ValueError(f"{text.source} has no training text for the vocabulary, {found}: name a file train")
 
     def build() -> Vocabulary:
         return build_vocabulary(text.lines("train"), tokens=tokens, num_tokens=num_tokens, lower_case=lower_case)
@@ -142,14 +127,15 @@ def write_stream(file: Path, pieces: Iterable[np.ndarray]) -> None:
 def write_once(folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder in one process, unless it has an index already; `write` must write `index.json` last."""
 
-    def is_complete(path: Path) -> bool:
-        return (path / _INDEX).exists()
-
     def build() -> None:
-        with build_atomically(folder, is_complete, "cache_dir") as unfinished:
+        with build_atomically(folder, _is_complete, "cache_dir") as unfinished:
             write(unfinished)
 
-    build_once(folder, is_complete, build)
+    build_once(folder, _is_complete, build)
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / _INDEX).exists()
 
 
 def _digest(content: Any) -> str:

@@ -38,10 +38,6 @@ class Text:
 
     Attributes:
         digest: hash of names, contents, splits and segmentation, in hexadecimal.
-
-    Raises:
-        ValueError: if there is no text file or no line, only some files name a split, there are too few lines to hold
-            out blocks, or a file is not UTF-8.
     """
 
     def __init__(
@@ -104,11 +100,7 @@ class Text:
         return sha256.hexdigest(), segmentation
 
     def lines(self, split: str) -> Iterator[str]:
-        """Yield the lines of a split, in the order of the files' names.
-
-        Raises:
-            ValueError: if the split has no line or a file is not UTF-8.
-        """
+        """Yield the lines of a split, in the order of the files' names."""
         if split not in self.splits:
             raise ValueError(f"{self.source} has no split {split!r}; it has {', '.join(self.splits) or 'no text'}")
         for name, lines in self._contents:
@@ -143,11 +135,7 @@ class Text:
 
 
 def splits_of_names(names: Collection[str]) -> dict[str, str]:
-    """Return the split that each name states, or {} if no name states a split.
-
-    Raises:
-        ValueError: if only some names state a split.
-    """
+    """Return the split that each name states, or {} if none does; a mixture is a ValueError."""
     splits = {name: split for name in names if (split := split_named(name))}
     unnamed = [name for name in names if name not in splits]
     if splits and unnamed:
@@ -159,11 +147,7 @@ def splits_of_names(names: Collection[str]) -> dict[str, str]:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file that hold more than white space, stripped.
-
-    Raises:
-        ValueError: if bytes are not UTF-8; the message names the first (`cpc.data.store.text_files.decode`).
-    """
+    """Yield the lines of a file that hold more than white space, stripped; the file must be UTF-8."""
     with reading(path), path.open("rb") as stream:
         if marked_encoding(stream.read(4))[0] not in (None, "UTF-8"):
             # A binary file cannot be split into lines of UTF-16, since a line end is part of a two-byte unit.

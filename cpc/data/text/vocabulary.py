@@ -6,6 +6,7 @@ Byte pairs (Sennrich et al. 2016, arXiv:1508.07909) join frequent pairs of symbo
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal
 
 from cpc.config.extras import install_hint
@@ -29,14 +30,8 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
     Unicode.
 
-    Args:
-        counts: number of occurrences of each chunk.
-        alphabet: the characters, which are the first symbols.
-        num_symbols: number of different symbols, including characters. The result has fewer symbols if no adjacent
-            symbols are left to merge.
-
-    Raises:
-        ValueError: if `tokenizers` is not installed.
+    `counts` has the number of occurrences of each chunk, `alphabet` the characters, which are the first symbols. The
+    result has fewer than `num_symbols` different symbols if no adjacent symbols are left to merge.
     """
     package = _tokenizers()
     learner = package.Tokenizer(package.models.BPE())
@@ -46,35 +41,15 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     return [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
 
 
-class BytePairs:
-    """Splits lines into subwords by a list of merges.
-
-    Args:
-        symbols: all symbols, including characters; other characters become `<unk>`.
-        merges: merges of `learn_merges`, applied in their order.
-
-    Raises:
-        ValueError: if `tokenizers` is not installed, or a merge is not made of the symbols.
-    """
-
-    def __init__(self, symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> None:
-        ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([UNKNOWN, *symbols]))}
-        package = _tokenizers()
-        try:
-            self._model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=UNKNOWN)
-        except Exception as error:  # the package does not raise a narrower class
-            raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
-        self._chunk_symbols: dict[str, list[str]] = {}
-
-    def __call__(self, line: str) -> list[str]:
-        """Return the symbols of a line."""
-        return [symbol for chunk in chunks(line) for symbol in self.merge_chunk(chunk)]
-
-    def merge_chunk(self, chunk: str) -> list[str]:
-        """Return the symbols of one chunk; they are cached."""
-        if chunk not in self._chunk_symbols:
-            self._chunk_symbols[chunk] = [token.value for token in self._model.tokenize(chunk)]
-        return self._chunk_symbols[chunk]
+def byte_pairs(symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> Callable[[str], list[str]]:
+    """Return a function that splits a chunk by the merges of `learn_merges`; other characters become `<unk>`."""
+    ids = {symbol: i for i, symbol in enumerate(dict.fromkeys([UNKNOWN, *symbols]))}
+    package = _tokenizers()
+    try:
+        model = package.models.BPE(ids, [(left, right) for left, right in merges], unk_token=UNKNOWN)
+    except Exception as error:  # the package does not raise a narrower class
+        raise ValueError(f"the merges of subwords do not fit their symbols: {error}") from error
+    return cache(lambda chunk: [token.value for token in model.tokenize(chunk)])
 
 
 def _tokenizers() -> Any:
@@ -102,9 +77,8 @@ class Vocabulary:
         segmentation: version of the rules in `cpc.data.text.segmentation` that segmented the training text. It is 1 for
             descriptions without a version; version 1 cut words at every mark.
 
-    Raises:
-        ValueError: if symbols repeat or lack `<eos>` or `<unk>`, or if symbols of version 1 are not in normal form C or
-            would be cut in another way by later versions.
+    Symbols that repeat, or lack `<eos>` or `<unk>`, are a ValueError, as are symbols of version 1 that later versions
+    would cut in another way.
     """
 
     def __init__(
@@ -133,7 +107,10 @@ class Vocabulary:
                 "the model again"
             )
         self.end, self.unknown = self._ids[END], self._ids[UNKNOWN]
-        self._split = BytePairs(self.symbols, self.merges) if tokens == "subwords" else _SPLITTERS[tokens]
+        self._split = _SPLITTERS[tokens]
+        if tokens == "subwords":
+            merge = byte_pairs(self.symbols, self.merges)
+            self._split = lambda line: [symbol for chunk in chunks(line) for symbol in merge(chunk)]
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -157,15 +134,7 @@ class Vocabulary:
 def build_vocabulary(lines: Iterable[str], *, tokens: Tokens, num_tokens: int, lower_case: bool = False) -> Vocabulary:
     """Build the vocabulary of the `num_tokens` most frequent symbols of a training text, including `<eos>` and `<unk>`.
 
-    Args:
-        lines: lines of the training split.
-        tokens: `whitespace`, `words` or `subwords`; see `Vocabulary`.
-        num_tokens: size of the vocabulary. `<unk>` replaces rare words, so that `<unk>` occurs in training.
-        lower_case: True to convert the text to lower case first.
-
-    Raises:
-        ValueError: if the lines hold no token or too few different tokens, or if `num_tokens` is less than the number
-            of characters of a vocabulary of subwords.
+    `<unk>` replaces rare words, so that it occurs in training. `tokens` and `lower_case` are those of `Vocabulary`.
     """
     split = _SPLITTERS[tokens]
     counts: Counter[str] = Counter()
@@ -209,10 +178,10 @@ def _subwords(counts: Counter[str], num_lines: int, num_tokens: int, lower_case:
             f"num_tokens={num_tokens}, but the training text gives at most {len(symbols) + 2} subwords, including "
             f"{END} and {UNKNOWN}: lower `encoder.num_tokens`"
         )
-    pairs = BytePairs(symbols, merges)
+    merge = byte_pairs(symbols, merges)
     used = Counter(dict.fromkeys(symbols, 0) | {END: num_lines, UNKNOWN: 0})
     for chunk, count in counts.items():
-        for symbol in pairs.merge_chunk(chunk):
+        for symbol in merge(chunk):
             used[symbol if symbol in symbols else UNKNOWN] += count
     return Vocabulary(_sort_symbols(used), "subwords", lower_case, merges, VERSION)
 
@@ -223,11 +192,7 @@ def _sort_symbols(counts: dict[str, int]) -> list[str]:
 
 
 def encoder_vocabulary(encoder: Any) -> Vocabulary:
-    """Return the vocabulary with which an encoder of tokens was trained.
-
-    Raises:
-        ValueError: if the encoder holds no vocabulary, or one that cannot be read.
-    """
+    """Return the vocabulary with which an encoder of tokens was trained."""
     if encoder.vocabulary is None:
         raise ValueError("the model holds no vocabulary, so it cannot read text: it was not trained by cpc pretrain")
     try:

@@ -68,10 +68,7 @@ def mean_along_alignment(
 def alignment_distances(
     vectors: Any, starts: np.ndarray, lengths: np.ndarray, pairs: np.ndarray, *, device: str = "cpu", progress: bool
 ) -> np.ndarray:
-    """Return the `[P]` distances, from 0 to 1, of the `[P, 2]` pairs of spans, computed in float64.
-
-    Span i has the frames `starts[i]` to `starts[i] + lengths[i]`, at least one, of the `[R, D]` vectors.
-    """
+    """Return the `[P]` float64 distances, from 0 to 1, of the `[P, 2]` pairs of spans of the `[R, D]` vectors."""
     longest = lengths[pairs].max(1, initial=0)
     order = np.lexsort((lengths[pairs[:, 0]], longest))[::-1]  # batches have similar lengths, the longest first
     result = np.empty(len(pairs))

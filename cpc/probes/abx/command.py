@@ -11,7 +11,7 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import OutFile, checked
-from cpc.data.audio.item_files import Items, read_items
+from cpc.data.audio.items import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
 from cpc.data.audio.probe_data import AudioProbeData
@@ -19,12 +19,10 @@ from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
 from cpc.model import CPC
-from cpc.probes.abx.errors import abx_errors
+from cpc.probes.abx.errors import ABXProtocol, abx_errors
 from cpc.probes.abx.items import frames_of_items, locate
-from cpc.probes.abx.triplets import ABXProtocol
-from cpc.probes.open import build_untrained, check_names, open_probe_data
 from cpc.probes.record import REPORT_NAME, add_seconds, heading, read_report
-from cpc.probes.store import Extraction, FeatureStore
+from cpc.probes.store import Extraction, FeatureStore, build_untrained, check_names, open_probe_data
 
 BASELINES = ("random",)
 MODES = ("within", "across")
@@ -55,6 +53,8 @@ def abx(
         model_folder: a model folder, or a run folder that holds one.
         items: item file of `cpc data items`, libri-light or ZeroSpeech.
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
+        items: item file of `cpc data items`, libri-light or ZeroSpeech.
+        data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
         features: features of the model (c, z) and hand-made features (mfcc, logmel); c z mfcc if not given.
         baselines: random (the architecture untrained) and hand-made features; an empty list for no baselines.
         train_split: split whose statistics standardise hand-made features and the input of untrained models; all files
@@ -65,14 +65,13 @@ def abx(
         trusted_packages: packages whose classes the model and its data may name.
 
     Returns:
-        The whole report. `abx[NAME]["results"]` has an entry for each feature, with the keys `within` and `across`. The
-        value of a key is the record of an `ABXError`, or None if there is no triplet. NAME is the stem of the item file
-        with the settings that differ from the default protocol, such as `dev` or `dev, context any`.
+        The whole report. `abx[NAME]["results"]` has an entry for each feature, with the keys `within` and `across`: the
+        record of an `ABXError`, or None if there is no triplet. NAME is the stem of the item file with the settings
+        that differ from the default protocol, such as `dev` or `dev, context any`.
 
     Raises:
-        ValueError: if the item file is damaged, names files that the data lack, or has no triplet; if a name is
-            unknown; if an item begins or ends after the end of its file; if the report has results of another item
-            file under the same name. All these exceptions are raised before features are computed.
+        ValueError: before features are computed, if the item file is damaged, names files that the data lack, or has no
+            triplet, or the report has results of another item file under the same name.
     """
     extraction, protocol = extraction or Extraction(), protocol or ABXProtocol()
     items, trusted = Path(items), tuple(trusted_packages)
@@ -91,10 +90,8 @@ def abx(
     earlier = {_name(each["items"], each["protocol"]): each for each in report.get("abx", {}).values()}
     name_of_test = _name(item_file, asdict(protocol))
     if name_of_test in earlier and earlier[name_of_test]["items"]["sha256"] != item_file["sha256"]:
-        raise ValueError(
-            f"{out} has {name_of_test!r} of other items, {earlier[name_of_test]['items']['file']}: rename the item "
-            "file, or name another report with `out`"
-        )
+        other = f"{name_of_test!r} of other items, {earlier[name_of_test]['items']['file']}"
+        raise ValueError(f"{out} has {other}: rename the item file, or name another report with `out`")
     data = data or items.parent
     if data == items.parent and not (is_manifest(data) or is_sharded(data)):
         raise ValueError(f"there is no manifest beside {items}: name the folder of the audio with `data`")
@@ -176,28 +173,23 @@ def format_abx(record: Mapping[str, Any]) -> str:
             )
     too_short = {name: result["num_without_frames"] for name, result in record["results"].items()}
     if any(too_short.values()):
-        counts = ", ".join(f"{name} {count}" for name, count in too_short.items())
-        lines.append(f"  items left out, because they are too short for a frame: {counts}")
-    for name, words in {
-        "num_left_out": "items left out, because the data lack their recording",
-        "num_cut": "items that end after their recording, and are cut at its end",
-    }.items():
-        if record["items"].get(name):  # older records lack both numbers
-            lines.append(f"  {words}: {record['items'][name]}")
+        found = ", ".join(f"{name} {count}" for name, count in too_short.items())
+        lines.append(f"  items left out, because they are too short for a frame: {found}")
+    counts = record["items"]  # older records lack both numbers
+    if num := counts.get("num_left_out"):
+        lines.append(f"  items left out, because the data lack their recording: {num}")
+    if num := counts.get("num_cut"):
+        lines.append(f"  items that end after their recording, and are cut at its end: {num}")
     return "\n".join(lines)
 
 
 def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
     """Return the item file's stem with the settings that differ from the default protocol."""
-    default = asdict(ABXProtocol())
-    changes = [f"{option} {protocol[option]}" for option in default if protocol[option] != default[option]]
+    changes = [f"{name} {protocol[name]}" for name, value in asdict(ABXProtocol()).items() if protocol[name] != value]
     return ", ".join([Path(items["file"]).stem, *changes])
 
 
 def _check_triplets(items: Items, path: Path, protocol: ABXProtocol) -> None:
-    _, cells = protocol.cells(items)
-    if not any(cells.values()):
-        raise ValueError(
-            f"{path}: its {len(items)} items do not form a triplet. A and B must be two phones of one speaker between "
-            "the same neighbours, and X the phone of A between these neighbours; list the items of more speech"
-        )
+    if not any(protocol.cells(items)[1].values()):
+        need = "phones of one speaker that stand between the same neighbours; list the items of more speech"
+        raise ValueError(f"{path}: its {len(items)} items do not form a triplet of {need}")

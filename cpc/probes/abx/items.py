@@ -7,16 +7,15 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.audio.alignments import FrameTimes
-from cpc.data.audio.file_names import bare_path, is_end_of
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
+from cpc.data.audio.manifest import bare_path, is_end_of
 from cpc.data.audio.probe_data import AudioProbeData
+from cpc.data.recordings.labels import MOST_SECONDS_AFTER_END
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.label_times import MOST_SECONDS_AFTER_END
 from cpc.probes.store import FeatureStore
 
 # Times are rounded. An item that ends after its recording by less than this time is not counted as cut.
@@ -38,15 +37,8 @@ class Spans(NamedTuple):
 def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: bool) -> tuple[Items, np.ndarray, int]:
     """Return the items with a recording, their rows `[n]`, and how many end up to 50 ms after their recording.
 
-    Args:
-        items: the items.
-        source: their item file, for messages.
-        probe_data: the corpus; its audio is opened only after all names are found.
-        skip_bad: leave out items without a recording, and warn how many.
-
-    Raises:
-        ValueError: if recordings are missing or ambiguous, or an item begins after the end of its recording, or ends
-            more than 50 ms after this end.
+    Items without a recording, or that begin or end later, are an error; with `skip_bad` they are left out with a
+    warning. The audio is opened only after all names are found. `source` is the item file, for messages.
     """
     manifest = probe_data.corpus.table
     row_of = rows_of_names(items.files, manifest.paths)
@@ -66,13 +58,7 @@ def locate(items: Items, source: Path, probe_data: AudioProbeData, skip_bad: boo
 
 
 def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
-    """Return the row of each name: of the path that equals the name, or of the only path that ends with the name.
-
-    File suffixes are ignored. Names without a path are left out.
-
-    Raises:
-        ValueError: if several paths end with a name. The message lists these paths.
-    """
+    """Return the row of each name: of the equal path, or of the only path that ends with it, without suffix."""
     row_of_path, bare = {path: row for row, path in enumerate(paths)}, [bare_path(path) for path in paths]
     rows_of_stem = defaultdict(list)
     for row, path in enumerate(bare):
@@ -83,10 +69,8 @@ def rows_of_names(names: Sequence[str], paths: Sequence[str]) -> dict[str, int]:
         rows = [row for row in rows_of_stem[bare_name.rpartition("/")[2]] if is_end_of(bare[row], bare_name)]
         rows = [row_of_path[name]] if name in row_of_path else rows
         if len(rows) > 1:
-            raise ValueError(
-                f"items of {name!r} may be of {len(rows)} files:\n{name_a_few([paths[row] for row in rows])}\nwrite "
-                "the paths of the manifest into the item file"
-            )
+            found = name_a_few([paths[row] for row in rows])
+            raise ValueError(f"items of {name!r} may be of {len(rows)} files:\n{found}\nwrite their whole paths")
         if rows:
             row_of[name] = rows[0]
     return row_of
@@ -105,7 +89,7 @@ def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Span
     return Spans(starts + first, np.maximum(end - starts - first, 0))
 
 
-def _frames_before(seconds: np.ndarray, times: FrameTimes) -> np.ndarray:
+def _frames_before(seconds: np.ndarray, times: Any) -> np.ndarray:
     """Return, for each time, the number of frames of a file whose centre is before this time."""
     hops = (seconds * times.sample_rate_hz - times.first_centre_samples) / times.hop_samples
     # Decimal times may differ from a centre by a rounding error of 1e-9.

@@ -9,7 +9,7 @@ import torch
 
 from cpc.data.frames.corpus import FrameCorpus, Recording
 from cpc.data.frames.modality import Frames
-from cpc.data.streams.resumable_index import check_same_batches
+from cpc.data.streams.stream import check_same_batches
 from cpc.encoders import FrameEncoder
 
 
@@ -71,7 +71,7 @@ def test_bad_input(recording: Recording, tmp_path: Path) -> None:
         Frames(source=source, stack=2).open(encoder)
     with pytest.raises(ValueError, match="holds no recorded episodes"):
         Frames(source=str(tmp_path)).open(encoder)
-    with pytest.raises(ValueError, match=r"no episodes of split 'dev'; the splits are test, train, valid"):
+    with pytest.raises(ValueError, match=r"no episode is of split 'dev'; the splits are test, train, valid"):
         FrameCorpus(source, 10, 1).check("dev")
     with pytest.raises(ValueError, match="episodes have no speakers"):
         FrameCorpus(source, 10, 1).check("train", needs_speakers=True)

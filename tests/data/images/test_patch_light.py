@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as theirs
 
-from cpc.data.images.patch_light import (
+from cpc.data.images.patch_augmentation import (
     OPERATIONS,
     brightness,
     change_light,

@@ -9,7 +9,8 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from cpc.data.sentences.labelled import SparseRows, bags, read_labelled, set_and_split, unit_rows
+from cpc.data.sentences.labelled import bags, read_labelled, set_and_split, unit_rows
+from cpc.probes.store import as_tensor
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "sentclf"
 
@@ -122,6 +123,6 @@ def test_tfidf_weighs_words_and_pairs() -> None:
 
 def test_sparse_rows_are_tensors() -> None:
     x = unit_rows(bags("bow", [["a b", "b", "c c"]]))
-    rows = SparseRows(x)[np.array([2, 0])]
+    rows = as_tensor(x[np.array([2, 0])])
     assert rows.is_sparse_csr
     np.testing.assert_array_equal(rows.to_dense(), x.toarray()[[2, 0]])

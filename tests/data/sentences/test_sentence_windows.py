@@ -90,13 +90,13 @@ def test_packed_tokens_are_made_once(source: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_refusals(source: Path) -> None:
-    with pytest.raises(ValueError, match="no book of split 'test', only of train, valid"):
+    with pytest.raises(ValueError, match="no passage is of split 'test'; the splits are train, valid"):
         opened(source).check("test")
     with pytest.raises(ValueError, match="`passage_sentences`=3 is less than `window_sentences`=4"):
         opened(source, passage_sentences=3)
     with pytest.raises(ValueError, match="`max_tokens`=0"):
         opened(source, max_tokens=0)
-    with pytest.raises(ValueError, match="has no book of split 'all'"):
+    with pytest.raises(ValueError, match="no passage is of split 'all'"):
         Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
     with pytest.raises(ValueError, match="holds no vocabulary"):
         Sentences(source=str(source)).open(SentenceEncoder(5, 4, 4))

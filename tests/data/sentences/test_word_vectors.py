@@ -47,25 +47,25 @@ def test_expanding_finds_a_linear_map() -> None:
     """Embeddings that are linear in the vectors: those of unknown words are found too, known ones stay."""
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"w{i}" for i in rng.integers(0, 40, 8) ** 2 // 40) for _ in range(300)]
-    learnt = learn_vectors(sentences, dim=5)
+    words, vectors = learnt = learn_vectors(sentences, dim=5)
     vocabulary = build_vocabulary(sentences, tokens="words", num_tokens=20, lower_case=True)
     encoder = SentenceEncoder(20, dim=4, embedding_dim=3, vocabulary=vocabulary.description)
     model = cpc.CPC(encoder, cpc.contexts.GRU(dim=4), cpc.predictors.Bilinear(num_steps=1))
     true_map = rng.normal(size=(5, 3))
-    vector_of = dict(zip(learnt.words, learnt.vectors, strict=True))
+    vector_of = dict(zip(words, vectors, strict=True))
     with torch.no_grad():
         for place, symbol in enumerate(vocabulary.symbols):
             if symbol in vector_of:
                 encoder.embedding.weight[place] = torch.from_numpy(vector_of[symbol] @ true_map + 1.0)
-    expanded = expand(model, learnt).encoder
+    expanded = expand(model, *learnt).encoder
     assert encoder.num_tokens == 20
-    assert expanded.num_tokens == len(learnt.words) + 2  # <eos> and <unk> have no vectors
+    assert expanded.num_tokens == len(words) + 2  # <eos> and <unk> have no vectors
     assert torch.equal(expanded.embedding.weight[:20], encoder.embedding.weight)
     for symbol, weight in zip(encoder_vocabulary(expanded).symbols[20:], expanded.embedding.weight[20:], strict=True):
         np.testing.assert_allclose(weight, vector_of[symbol] @ true_map + 1.0, atol=0.05)
     same = torch.tensor([[vocabulary.encode("w0 w1")]])
     torch.testing.assert_close(expanded(same), encoder(same))
     with pytest.raises(ValueError, match="no word in common"):
-        expand(model, learn_vectors(["other words here"]))
-    other_scripts = expand(model, learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
+        expand(model, *learn_vectors(["other words here"]))
+    other_scripts = expand(model, *learn_vectors([*sentences, "w0 পাখি w1 உயிர்"], dim=5)).encoder
     assert encoder_vocabulary(other_scripts).unknown not in encoder_vocabulary(other_scripts).encode("পাখি உயிர்")

@@ -7,7 +7,7 @@ from unicodedata import is_normalized, normalize
 
 import pytest
 
-from cpc.data.text.vocabulary import END, UNKNOWN, BytePairs, Vocabulary, build_vocabulary, chunks, learn_merges
+from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary, build_vocabulary, byte_pairs, chunks, learn_merges
 
 pytest.importorskip("tokenizers")
 
@@ -67,8 +67,8 @@ def test_merges_are_those_of_counting_anew_each_time() -> None:
         words = {word: join(parts, best) for word, parts in words.items()}
     merges = learn_merges(counts, "abcd", 64)
     assert merges == expected
-    encode = BytePairs(symbols, merges)
-    assert {word: encode.merge_chunk(word) for word in counts} == words
+    encode = byte_pairs(symbols, merges)
+    assert {word: encode(word) for word in counts} == words
 
 
 def test_merges_end_where_nothing_is_left_to_join() -> None:

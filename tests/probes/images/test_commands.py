@@ -2,16 +2,14 @@
 
 import inspect
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cpc.cli import main
 from cpc.config.options import Options
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Examples, Extraction, Probe, ProbeProtocol, fit_probe
+from cpc.probes import Extraction
 from cpc.probes.report import probe
 
 
@@ -22,27 +20,16 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-@pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Probes of ten steps."""
-
-    def fitted(train: Examples, num_classes: int, protocol: ProbeProtocol, *others: Any, **named: Any) -> Probe:
-        return fit_probe(train, num_classes, replace(protocol, min_steps=10, num_epochs=1), *others, **named)
-
-    monkeypatch.setattr("cpc.probes.comparison.fit_probe", fitted)
-
-
-@pytest.mark.usefixtures("brief")
 def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["probe", str(model_folder), "--data", str(source), "--task", "class"]
     command += ["--features", "z_grid", "c", "--baselines", "hog", "supervised", "--label_shares", "0.2", "1"]
-    command += ["--hidden", "1", "--hidden_dim", "3", "--num_seeds", "2", "--precision", "bfloat16"]
+    command += ["--l2", "3", "--precision", "bfloat16"]
     command += ["--train_split", "valid", "--test_split", "train", "--supervised_seconds", "0.2"]
     command += ["--cache_dir", str(tmp_path / "packs"), "--device", "cpu", "--out", str(tmp_path / "elsewhere.json")]
     main(command)
     report = json.loads((tmp_path / "elsewhere.json").read_text())
     protocol = report["protocol"]
-    assert (protocol["probe"]["hidden"], protocol["probe"]["hidden_dim"], protocol["probe"]["num_seeds"]) == (1, 3, 2)
+    assert protocol["probe"] == {"l2": 3.0}
     assert (protocol["precision"], protocol["device"]) == ("bfloat16", "cpu")
     assert protocol["supervised"]["seconds"] == 0.2
     task = report["tasks"]["class"]
@@ -67,13 +54,7 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
 def test_probe_without_options() -> None:
     given = Options(probe).parse(["run", "--data", "there", "--task", "class"])
     defaults = {name: parameter.default for name, parameter in inspect.signature(probe).parameters.items()}
-    assert given == {
-        "model_folder": "run",
-        "data": "there",
-        "task": ["class"],
-        "protocol": ProbeProtocol(),
-        "extraction": Extraction(),
-    }
+    assert given == {"model_folder": "run", "data": "there", "task": ["class"], "extraction": Extraction()}
     assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
     assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, None)
     assert ImageProbeData.default_features == ("z", "z_grid", "c")

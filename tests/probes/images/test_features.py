@@ -13,7 +13,7 @@ import cpc
 from cpc.contexts.grid import orient, restore
 from cpc.data.images import probe_data
 from cpc.data.images.corpus import ImageCorpus
-from cpc.data.images.probe_data import HandMadeImageFeatures, ImageProbeData
+from cpc.data.images.probe_data import ImageFeatures, ImageProbeData
 from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
@@ -102,7 +102,7 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
     assert found.dtype == np.float32
     for size in (16, 23, 24, 40):
         corpus.options.image_size = size
-        (dim,) = HandMadeImageFeatures("hog", corpus).dims.values()
+        (dim,) = ImageFeatures(["hog"], None, corpus, "cpu", "float32").dims.values()
         assert dim == len(skimage.feature.hog(np.zeros((size, size)), 9, (8, 8), (2, 2)))
     directions = found.reshape(14, -1, 9).sum(1)
     labels = corpus.windows("test").labels
@@ -111,13 +111,13 @@ def test_gradients_point_across_the_bars(corpus: ImageCorpus, monkeypatch: pytes
 
 def test_what_histograms_of_gradients_need(monkeypatch: pytest.MonkeyPatch, corpus: ImageCorpus) -> None:
     corpus.options.image_size = 15
-    with pytest.raises(ValueError, match="images of at least 16 pixels, but these have 15: leave hog out"):
-        HandMadeImageFeatures("hog", corpus)
+    with pytest.raises(ValueError, match="images of at least 16 pixels, but these have 15"):
+        ImageFeatures(["hog"], None, corpus, "cpu", "float32")
     monkeypatch.setitem(sys.modules, "skimage.feature", None)
     with pytest.raises(
         ValueError, match=r"need scikit-image: install it with .*contrastive-predictive-coding\[image\]"
     ):
-        HandMadeImageFeatures("hog", corpus)
+        ImageFeatures(["hog"], None, corpus, "cpu", "float32")
 
 
 def test_images_of_each_split_with_their_labels(labelled_corpus: Callable[..., ImageCorpus]) -> None:

@@ -14,9 +14,9 @@ from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.description import build
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Extraction, FeatureStore, ProbeProtocol, Task, fit_probe, format_report
-from cpc.probes.open import open_probe_data
+from cpc.probes import Extraction, FeatureStore, Task, fit_probe, format_report
 from cpc.probes.report import probe
+from cpc.probes.store import open_probe_data
 
 BRIEF = {"num_epochs": 1, "min_steps": 2, "seconds": None, "batch_size": 8}
 BASELINES = ("majority", "random", "pixels", "hog", "supervised", "fine_tuned", "neighbours")
@@ -127,7 +127,7 @@ def test_untrained_models_are_as_training_found_them_and_averaged(
         extractor = task.probe_data.feature_extractor(["c"], untrained)
         store = FeatureStore.extract(extractor, task.rows, task.probe_data.name, QUIET)
         train, test = task.examples("train", store, "c"), task.examples("test", store, "c")
-        answers = fit_probe(train, 2, ProbeProtocol()).answer(test)
+        answers = fit_probe(train, 2).answer(test)
         percents.append(100 * (answers.predicted == test.labels).mean())
         cross_entropies.append(-answers.log_likelihood_nats.mean())
     assert abs(cross_entropies[0] - cross_entropies[1]) > 0.001

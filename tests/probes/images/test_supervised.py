@@ -12,8 +12,9 @@ from cpc.data.batch import Batch
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
+from cpc.probes.classifier import Probe
 from cpc.probes.results import summarise
-from cpc.probes.supervised import Head
+from cpc.probes.supervised import new_head
 
 RECIPE: dict[str, Any] = {
     **ImageProbeData.supervised,
@@ -33,7 +34,7 @@ def protocol(**options: Any) -> SupervisedProtocol:
     return SupervisedProtocol(**RECIPE | options)
 
 
-def trained(model: cpc.CPC, task: Task, is_pretrained: bool = False, **options: Any) -> tuple[Head, int]:
+def trained(model: cpc.CPC, task: Task, is_pretrained: bool = False, **options: Any) -> tuple[Probe, int]:
     return train_supervised(model, task.probe_data, task, protocol(**options), is_pretrained=is_pretrained)
 
 
@@ -64,18 +65,18 @@ def test_it_learns_what_can_be_told_apart(model: cpc.CPC, task: Task) -> None:
 
 
 def test_the_scores_are_those_of_the_normalised_mean_over_the_grid(model: cpc.CPC, corpus: ImageCorpus) -> None:
-    head = Head(12, 3, "layer", seed=0)
+    head = new_head(12, 3, "layer", seed=0)
     x = torch.rand(2, 3, 24, 24)
     vectors, is_valid = ImageProbeData(corpus).vectors(model, Batch.of(x))
     assert vectors.shape == (2, 1, 12)
     assert is_valid.all()
     mean = model.encoder(x).double().mean((1, 2))
     normalised = (mean - mean.mean(1, keepdim=True)) / (mean.var(1, correction=0, keepdim=True) + 1e-5).sqrt()
-    expected = normalised @ head.weights[0].double().T
+    expected = normalised @ head.weight.double().T
     torch.testing.assert_close(head(vectors[:, 0]).double(), expected, atol=1e-5, rtol=1e-5)
-    same, other = (Head(12, 3, "layer", seed=seed).weights[0] for seed in (0, 1))
-    assert torch.equal(same, head.weights[0])
-    assert not torch.equal(other, head.weights[0])
+    same, other = (new_head(12, 3, "layer", seed=seed).weight for seed in (0, 1))
+    assert torch.equal(same, head.weight)
+    assert not torch.equal(other, head.weight)
 
 
 @pytest.mark.parametrize(("is_pretrained", "share"), [(False, 1.0), (True, 0.1)])
@@ -86,8 +87,8 @@ def test_a_pretrained_encoder_moves_ten_times_more_slowly(
     before = copy.deepcopy(model.encoder.trunk.layers[0].weight)
     head, num_steps = trained(model, task, is_pretrained, batch_size=30, weight_decay=0.0, warmup_share=0.0)
     assert num_steps == 1
-    first = Head(12, 2, "layer", seed=0)
-    assert (head.weights[0] - first.weights[0]).abs().max().item() == pytest.approx(2e-3, rel=0.01)
+    first = new_head(12, 2, "layer", seed=0)
+    assert (head.weight - first.weight).abs().max().item() == pytest.approx(2e-3, rel=0.01)
     moved = (model.encoder.trunk.layers[0].weight - before).abs().max()
     assert moved.item() == pytest.approx(2e-3 * share, rel=0.01)
 

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from cpc.data.images.corpus import ImageCorpus
 from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import FeatureStore, ProbeProtocol, Task, fit_probe
+from cpc.probes import FeatureStore, Task, fit_probe
 from cpc.probes.results import summarise
 
 OpenCorpus = Callable[..., ImageCorpus]
@@ -46,7 +46,7 @@ def test_a_probe_of_some_labels_is_that_of_scikit_learn_on_them(labelled_corpus:
     store = FeatureStore(extractor, np.arange(400), np.ones(400, int), {"pixels": values})
     rows = rng.permutation(300)[:80]
     train, test = (task.trained_on(rows).examples(part, store, "pixels") for part in ("train", "test"))
-    probe = fit_probe(train, 3, ProbeProtocol(l2=1.0))
+    probe = fit_probe(train, 3, 1.0)
     result = summarise([probe.answer(test)], 3)
     scaler = StandardScaler().fit(values[rows])
     oracle = LogisticRegression(max_iter=2000).fit(scaler.transform(values[rows]), labels[rows])
