@@ -290,7 +290,7 @@ def real(corpus: str) -> Path:
 
 
 def hours(manifest: Manifest) -> float:
-    return float((manifest.num_samples / manifest.sample_rate_hz).sum() / 3600)
+    return float(manifest.seconds.sum() / 3600)
 
 
 def test_real_fsdd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,8 +124,8 @@ def test_a_step_that_is_not_finite_with_an_auxiliary_strategy_shows() -> None:
 
 def test_auxiliary_strategies_that_cannot_be_are_named() -> None:
     for shares, message in (
-        ({"nobody": 0.5}, "auxiliary_negatives` names 'nobody'"),
-        ({"mixed": 0.5}, "names 'mixed', which is not one of same_speaker"),
+        ({"nobody": 0.5}, "auxiliary_negatives`='nobody'"),
+        ({"mixed": 0.5}, "='mixed' is not one of same_speaker"),
         ({"sequence_only": 0.0}, "share 0.0: shares must be positive"),
         ({"sequence_only": math.nan}, "share nan: shares must be positive"),
         ({"sequence_only": 0.5, "mixed_excluding": 0.5}, "sum to 1: the sum must be below 1"),

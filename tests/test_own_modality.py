@@ -22,7 +22,7 @@ from cpc.data.modality import Modality, Training
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
 from cpc.data.store.folders import find_files
 from cpc.data.store.records import read_records
-from cpc.data.streams.resumable_index import ResumableIndex
+from cpc.data.streams.stream import ResumableIndex
 from cpc.evaluation import recorded_data
 
 PACKAGE = __name__.partition(".")[0]

@@ -1,6 +1,6 @@
 """Files of strangers: a reader gives a value, or a ValueError that names the file, and takes no memory for mere claims.
 
-100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`, with tars of `tests/data`.
+100 examples each; 100 000 each by `pytest -m fuzz --hypothesis-profile=fuzz`.
 """
 
 import hashlib
@@ -9,7 +9,6 @@ import json
 import os
 import runpy
 import shutil
-import tarfile
 import tracemalloc
 import warnings
 import zipfile
@@ -30,7 +29,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.index import join_labels
-from cpc.data.audio.item_files import read_items
+from cpc.data.audio.items import read_items
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
 from cpc.data.images.sources import read_image_source
@@ -46,7 +45,6 @@ from cpc.data.text.lines import read_lines
 from cpc.data.text.segmentation import VERSION, WORD, normal_form
 from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
-from cpc.interop.tars import untar_corpus
 from cpc.model import CPC
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
@@ -554,31 +552,3 @@ def test_text(content: bytes, encoding: Any, tmp_path: Path) -> None:
 
     reads_or_refuses(read_the_sentences, "a.txt")
     reads_or_refuses(read_the_lines, "a.txt")
-
-
-MEMBERS = {
-    "1.wav": b"RIFF",
-    "1.json": b'{"path": "a/b.wav", "speaker": "ann", "word": null}',
-    "2.wav": b"RIFF",
-    "2.json": b'{"path": "a.wav/c.wav", "word": "yes"}',
-}
-
-
-@fuzz
-@given(changes=st.dictionaries(st.sampled_from(["1.json", "2.json"]), edits, min_size=1), skip_bad=st.booleans())
-def test_untar(changes: dict[str, list[Edit]], skip_bad: bool, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir(exist_ok=True)
-    with tarfile.open(tmp_path / "in" / "a.tar", "w") as archive:
-        for name, content in MEMBERS.items():
-            member, content = tarfile.TarInfo(name), edited(content, changes.get(name, []))
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-
-    def read() -> None:
-        try:
-            untar_corpus([tmp_path / "in"], out=tmp_path / "out", skip_bad=skip_bad)
-        finally:
-            shutil.rmtree(tmp_path / "out", ignore_errors=True)
-
-    reads_or_refuses(read, "a.tar")
-    assert os.listdir(tmp_path) == ["in"]

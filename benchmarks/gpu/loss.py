@@ -16,7 +16,7 @@ from benchmarks.step import DIM, NUM_LATENTS, NUM_NEGATIVES, NUM_STEPS
 from cpc.losses import info_nce
 from cpc.losses.candidate_sets import plan
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import info_nce_rows, tiles
+from cpc.losses.engine import info_nce_rows, on_device, tiles
 from cpc.losses.rows import Geometry
 from cpc.losses.sequences import Sequences
 
@@ -28,7 +28,7 @@ LossFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 def all_candidates(size: int, device: torch.device) -> CandidateSet:
     """Return `size` rows whose candidates are all `size` candidates. Positive i is candidate i."""
     mask, zeros, weight = torch.ones(1, size, dtype=torch.bool), torch.zeros(size).long(), torch.full((size,), 1 / size)
-    return CandidateSet(None, torch.arange(size), zeros, zeros, mask, weight, num_steps=1).on(device)
+    return on_device(CandidateSet(None, torch.arange(size), zeros, zeros, mask, weight, num_steps=1), device)
 
 
 def measured(on: Device, size: int, precision: str, loss: LossFunction, rounds_inputs: bool = False) -> Row:
@@ -141,7 +141,7 @@ def _gathered(queries: Tensor, latents: Tensor, rows: CandidateSet, drawn: Tenso
 
 def _drawn(on: Device, rows: CandidateSet, loss: Callable[[Tensor, Tensor], Tensor], precision: str) -> Row:
     torch.manual_seed(0)
-    num_steps, size = rows.size
+    num_steps, size = rows.num_steps, len(rows.candidate_mask)
     queries = torch.randn(num_steps * size * NUM_LATENTS, DIM, device=on.device, requires_grad=True)
     latents = (torch.randn(size * NUM_LATENTS, DIM, device=on.device) / 4).requires_grad_()
 

@@ -72,7 +72,7 @@ def scored_rows(
     if sequence_id is not None:
         kept, pool = split_by_sequence(pool, sequence_id.repeat_interleave(len(latents) // len(sequence_id)))
     columns = latents.double()
-    num_steps, num_sequences = rows.size
+    num_steps, num_sequences = rows.num_steps, len(rows.candidate_mask)
     for step in range(num_steps):
         for b in range(num_sequences):
             chosen = ((rows.step == step) & (rows.sequence == b)).nonzero()[:, 0]

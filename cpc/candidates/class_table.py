@@ -68,6 +68,10 @@ class ClassTable(nn.Module):
             return F.embedding(ids, self.normalised(self.weight))
         return self.normalised(F.embedding(ids, self.weight, sparse=self.has_sparse_gradients))
 
+    def lookup(self, ids: Int[Tensor, "*M"] | None) -> tuple[Tensor, Tensor | None]:
+        """Return vectors and biases of these classes, or of all."""
+        return self.vectors(ids), self.biases(ids)
+
     def biases(self, ids: Int[Tensor, "*M"] | None = None) -> Float[Tensor, "..."] | None:
         """Return the biases of these classes; None if the table has no biases."""
         if self.bias is None or ids is None:

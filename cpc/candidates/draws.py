@@ -11,7 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from cpc.data.tensors import check_range, check_tensor
+from cpc.data.tensors import check_indices, check_tensor
 from cpc.native.compiled import CFunction, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
 
@@ -68,11 +68,9 @@ def draw_negatives(
         ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
     """
     check_tensor("pool", pool, "booleans", ("B", "N"))
-    check_tensor("query_sequence", query_sequence, "integers", ("M",))
-    check_range("query_sequence", query_sequence, 0, pool.shape[0], "rows of pool")
+    check_indices("query_sequence", query_sequence, ("M",), len(pool), "rows of pool")
     if positives is not None:
-        check_tensor("positives", positives, "integers", (len(query_sequence),))
-        check_range("positives", positives, 0, pool.shape[1], "candidates")
+        check_indices("positives", positives, (len(query_sequence),), pool.shape[1], "candidates")
     if num_negatives < 1:
         raise ValueError(f"num_negatives={num_negatives} must be at least 1")
     negatives = NegativePool.of(pool, query_sequence, positives)

@@ -4,8 +4,9 @@ B files, S samples, T frames, D feature dim.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import checked
-from cpc.data.probe_data import Precision
+from cpc.data.probe_data import FeatureExtractor, Precision
+from cpc.data.recordings.windows import Samples
 from cpc.encoders.encoder import check_scale
 from cpc.encoders.spectral import MFCC, LogMel
 
@@ -34,7 +36,6 @@ class Features:
     Args:
         kind: `z` latents; `c` contexts; `zc` both concatenated, so that one pass over the audio serves two probes;
             `mfcc`; or `logmel`.
-        model: needed for `z`, `c` and `zc`.
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; with a model, the model's rate.
         statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`. A model holds its
             statistics.
@@ -42,13 +43,6 @@ class Features:
         precision: `bfloat16` computes the encoder's matrix products in bfloat16, which is faster on many processors and
             slower on some. Contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
-
-    Attributes:
-        dim: D.
-        has_context: whether a context network runs over the latents.
-        hop_samples: distance from a frame to the next.
-        first_centre_samples: centre of frame 0, from the file's first sample.
-        sample_rate_hz: rate of the waveforms.
 
     Raises:
         ValueError: if the kind is unknown, or needs a model or a rate that is missing.
@@ -132,12 +126,7 @@ class Features:
                 yield rearrange(frames, "1 t d -> t d").cpu().numpy()
 
     def together(self, files: Sequence[Iterable[np.ndarray]]) -> list[np.ndarray]:
-        """Return the features of several files, equal up to rounding to the features of each single file.
-
-        Steps of a recurrent context are bound by memory bandwidth: a batch of eight files takes little longer than one
-        file. Contexts are causal, so the padding behind a shorter file does not reach its contexts. The encoder is not
-        causal, and encodes one file at a time. Each file is given in blocks of samples.
-        """
+        """Return the features of several files, equal up to rounding; contexts of all take one pass."""
         with self.frozen():
             nothing = torch.zeros(1, 0, self.latent_dim, device=self.device)
             latents = [torch.cat([nothing, *self._latents(blocks)], 1)[0] for blocks in files]
@@ -199,3 +188,81 @@ class Features:
         for block in blocks:
             for start in range(0, len(block), self.chunk_samples):
                 yield block[start : start + self.chunk_samples]
+
+
+MOST_FILES_TOGETHER = 16
+MOST_FRAMES_TOGETHER = 16_000  # frames of a group of files, including padding
+
+
+class RecordingFeatures(FeatureExtractor):
+    """Features of whole recordings.
+
+    Args:
+        read_file: returns the samples of a file outside the corpus, in blocks.
+        together: encode several recordings at a time, on all cores: faster, and equal up to rounding.
+    """
+
+    def __init__(
+        self,
+        features: Sequence[str],
+        times: Features,
+        samples: Samples | None,
+        read_file: Callable[[Path], Iterable[np.ndarray]] | None = None,
+        together: bool = True,
+    ) -> None:
+        self.times, self.samples, self._read_file, self._together = times, samples, read_file, together
+        parts = {"z": slice(None, times.latent_dim), "c": slice(times.latent_dim, None)}
+        self._parts = {name: parts[name[0]] if times.kind == "zc" else slice(None) for name in features}
+        self.dims = {name: len(range(times.dim)[part]) for name, part in self._parts.items()}
+
+    @property
+    def num_workers(self) -> int:
+        """All cores if the device is a CPU, since one file per core is faster than one file on all cores."""
+        return torch.get_num_threads() if self._together and self.times.device.type == "cpu" else 1
+
+    def num_vectors(self, rows: np.ndarray) -> np.ndarray:  # noqa: D102
+        assert self.samples is not None
+        return self.times.num_frames(self.samples.num_samples[rows])
+
+    def groups(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Group recordings of similar length that fit into memory together. Without a context a group is one file."""
+        if not self._together:
+            return super().groups(rows)
+        num_frames = self.num_vectors(rows)
+        groups: list[list[int]] = []
+        longest = 0
+        for index in np.argsort(num_frames, kind="stable")[::-1].tolist():
+            size = len(groups[-1]) + 1 if groups else 1
+            fits = size <= MOST_FILES_TOGETHER and size * longest <= MOST_FRAMES_TOGETHER
+            if groups and self.times.has_context and fits:
+                groups[-1].append(int(rows[index]))
+            else:
+                groups.append([int(rows[index])])
+                longest = int(num_frames[index])
+        return [np.array(group) for group in groups]
+
+    def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield each recording and its features. A group is computed at once, a single recording in pieces."""
+        blocks = [self._blocks(row) for row in rows.tolist()]
+        row_frames: Iterator[tuple[int, np.ndarray]]
+        if len(rows) == 1:
+            row_frames = ((int(rows[0]), frames) for frames in self.times.stream(blocks[0]))
+        else:
+            row_frames = zip(rows.tolist(), self.times.together(blocks), strict=True)
+        for row, frames in row_frames:
+            yield row, {name: frames[:, part] for name, part in self._parts.items()}
+
+    def geometry(self, feature: str) -> dict[str, Any]:  # noqa: D102
+        return self.times.geometry() | super().geometry(feature)
+
+    def file_features(self, path: Path) -> np.ndarray:  # noqa: D102
+        assert self._read_file is not None
+        pieces = list(self.times.stream(self._read_file(path)))
+        if not pieces:
+            raise ValueError(f"{path}: is too short for a single frame")
+        return np.concatenate(pieces)
+
+    def _blocks(self, row: int) -> Iterator[np.ndarray]:
+        assert self.samples is not None
+        for start in range(0, int(self.samples.num_samples[row]), self.times.chunk_samples):
+            yield self.samples.read(row, start, self.times.chunk_samples)

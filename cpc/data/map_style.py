@@ -15,10 +15,8 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.resumable_index import is_of_files
-from cpc.data.streams.same_group import SameGroupBatches
-from cpc.data.streams.stream import BatchStream, Draw, naming
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.stream import BatchStream, Draw, is_of_files, naming
+from cpc.data.streams.uniform import SameGroupBatches, UniformBatches
 
 
 class MapStyleCorpus(ABC):

@@ -43,10 +43,6 @@ def shard_corpus(
         missing: for signals, `refuse` or `mask` missing samples, see `cpc.data.Signals`; `refuse` if not given.
         cache_dir: folder for the pack; .cpc_cache beside the corpus if not given.
         skip_bad: leave out files that cannot be used, and count them.
-
-    Raises:
-        ValueError: if an option belongs to another type of data, if images have no size, or if `pack`, `pack_images`,
-            `pack_signals` or `write_shards` raise one.
     """
     from cpc.data.audio.manifest import is_manifest
     from cpc.data.store.shards import is_sharded, write_shards
@@ -79,7 +75,7 @@ def _are_signals(data: Path) -> bool:
     """Return whether a source holds signals: by its suffix, or by those of the files that it holds or names."""
     from cpc.data.audio.index import find_media
     from cpc.data.audio.manifest import MANIFEST_NAME, read_manifest
-    from cpc.data.signals.sharded import is_file_of_signals
+    from cpc.data.signals.pack import is_file_of_signals
 
     if (data / MANIFEST_NAME).is_file():
         return is_file_of_signals(data / read_manifest(data, check_files=False).paths[0])
@@ -94,9 +90,8 @@ def _are_signals(data: Path) -> bool:
 def _signals(
     data: str | Path, options: Any, sample_rate_hz: Any = None, channels: Any = None, missing: Any = "refuse"
 ) -> tuple["PackedRows", dict[str, bytes]]:
-    from cpc.data.signals.pack import pack_signals
+    from cpc.data.signals.pack import TABLE_NAME, pack_signals, write_table
     from cpc.data.signals.recordings import read_recordings
-    from cpc.data.signals.sharded import TABLE_NAME, write_table
 
     source = {"sample_rate_hz": sample_rate_hz, "channels": channels, "missing": missing}
     recordings = read_recordings(data, **source)  # readers of the shards draw splits
@@ -129,3 +124,23 @@ def _images(
 
     table = read_image_source(data, valid_share=0.0)  # 0, because readers of the shards draw held-out splits
     return pack_images(table, image_size, num_channels, **options), {TABLE_NAME: write_table(table)}
+
+
+@checked
+def pack_corpus(
+    data: str | Path, *, sample_rate_hz: Count = 16000, cache_dir: str | Path | None = None, skip_bad: bool = False
+) -> None:
+    """Decode a corpus once, and print the folder of the pack.
+
+    Args:
+        data: manifest CSV, or the folder that holds it.
+        sample_rate_hz: rate to resample to.
+        cache_dir: folder for the pack; .cpc_cache beside the manifest if not given.
+        skip_bad: leave out files that cannot be used, and count them.
+    """
+    from cpc.data.audio.manifest import read_manifest
+    from cpc.data.audio.pack import pack
+
+    packed = pack(read_manifest(data), sample_rate_hz, cache_dir, skip_bad=skip_bad)
+    seconds = int(packed.num_samples.sum()) / packed.sample_rate_hz
+    print(f"{len(packed)} files, {seconds / 3600:.2f} h at {packed.sample_rate_hz} Hz in {packed.folder}")

@@ -1,7 +1,7 @@
 """Checks of tensors that a caller passes, with uniform error messages.
 
-`check_tensor` and `check_precision` read only dtypes and shapes. `check_range` and `check_finite` read values, so the
-caller waits for the GPU.
+`check_tensor` and `check_precision` read only dtypes and shapes. The other checks of tensors read values, so the caller
+waits for the GPU.
 """
 
 import math
@@ -44,6 +44,12 @@ def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -
     if has_shape:
         remedy = f"pass {conversion.format(name)} if its values mean that"
     raise ValueError(f"{name} is {value.dtype} of the shape {list(value.shape)}; it must be {required}: {remedy}")
+
+
+def check_indices(name: str, value: Any, shape: Sequence[int | str], num: int, meaning: str) -> None:
+    """Raise the errors of `check_tensor` and `check_range` for indices of `num` things; waits for the GPU."""
+    check_tensor(name, value, "integers", shape)
+    check_range(name, value, 0, num, meaning)
 
 
 def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -> None:

@@ -56,7 +56,7 @@ class SignalEncoder(Encoder):
         channel_names: names of the channels, in order; None: training takes those of the recordings. Recordings whose
             channels have names are read by these names, and others by position.
         units: unit of each channel, "" if unknown; None: training takes those of the recordings. Recordings in other
-            units are converted (see `cpc.data.signals.units.conversion`).
+            units are converted (see `cpc.data.signals.channels.conversion`).
 
     Attributes:
         hop_samples: distance of latents.

@@ -22,8 +22,7 @@ from torch import Tensor
 from cpc.checkpoint import nonfinite_names, save_pretrained
 from cpc.config.argument_rules import NewFolder, checked
 from cpc.contexts import GRU, LSTM
-from cpc.data.store.torch_archive import read_torch_archive
-from cpc.data.store.untrusted import open_regular, read_json
+from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive
 from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive

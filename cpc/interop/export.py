@@ -22,8 +22,7 @@ from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import NewFolder, Range, checked
 from cpc.config.extras import install_hint
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
-from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
 
 OLDEST_OPSET = 18  # oldest opset of torch's exporter

@@ -1,4 +1,4 @@
-"""`cpc data download`: write the audio or images of a Hugging Face dataset as files.
+"""`cpc data download`: write the audio or images of a Hugging Face dataset, or of WebDataset's tars, as files.
 
 The package `datasets` is imported by `import_module`, since this repository has a folder of the same name.
 """
@@ -6,24 +6,28 @@ The package `datasets` is imported by `import_module`, since this repository has
 import io
 import re
 import sys
+import tarfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
 
 from cpc.config.argument_rules import NewFolder, checked
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.table import IMAGE_SUFFIXES
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically
 from cpc.data.store.splits import split_called
-from cpc.data.store.untrusted import read_json
+from cpc.data.store.tables import format_table, has_line_break
+from cpc.data.store.untrusted import read_json, reading
 from cpc.interop.hub import why_unreachable
-from cpc.interop.tars import LABELS_NAME, write_labels
 
+LABELS_NAME = "labels.csv"
+_MOST_PADDING_BYTES = 2**20  # far more than the zeros that fill the last record of a tar
 _MAGIC = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3", b"\xff\xfb": ".mp3", b"\xff\xf3": ".mp3"}
 _SUFFIXES = {"Audio": AUDIO_SUFFIXES, "Image": IMAGE_SUFFIXES}
 
@@ -43,10 +47,10 @@ def download_dataset(
 
     The bytes of the files are unchanged. Images go to `SPLIT/CLASS`, ready for training. For audio, `labels.csv` holds
     every column of text or numbers; the column `speaker_id` becomes `speaker`. The command prints how to index the
-    files.
+    files. A file from a tar has the `path` of its JSON, or else a name of its tar and key.
 
     Args:
-        source: a dataset of the Hub, as ORG/NAME; or a folder of a dataset.
+        source: a dataset of the Hub, as ORG/NAME; or a folder of a dataset, such as one of WebDataset's tars.
         out: a new folder.
         config: configuration of the dataset, if it has several.
         revision: branch, tag or commit on the Hub.
@@ -54,14 +58,14 @@ def download_dataset(
             train, training, val, valid, validation, dev, test, testing, eval, unlabelled or unsupervised. Empty splits
             are skipped with a message.
         column: column of audio or images; the first one if not given.
-        label: column of the classes of images; the first column of classes if not given. In a split with classes,
-            images without a class go to `unlabelled`.
+        label: column of the classes of images; if not given, `cls`, or the first column of classes. In a split with
+            classes, images without a class go to `unlabelled`.
 
     Raises:
         ValueError: if `out` exists; the extra is missing; the dataset, split or column does not exist; an option does
             not apply; the dataset has several configurations and none is named; the dataset has no audio or images, or
-            no rows; a file has an unknown format or lies outside the dataset. After such an error nothing is written to
-            `out`.
+            no rows; a file has an unknown format or lies outside the dataset; a tar is damaged. After such an error
+            nothing is written to `out`.
         OSError: if the dataset cannot be read.
     """
     out = Path(out)
@@ -74,25 +78,32 @@ def download_dataset(
     with build_atomically(out, lambda _: False, "out") as folder, _explain_errors(source):
         for name in splits or tables:
             table, split = tables[name], _known_split(name, source)
-            file_column, medium = _file_column(table.features, column, source)
+            features = table.features
+            file_column, medium = _file_column(features, column, source)
             media.add(medium)
-            class_column = _class_column(table.features, label, source, medium)
+            class_column = _class_column(features, label, source, medium)
             unlabelled: list[Path] = []
             num_before = len(rows)
-            for index, row in enumerate(table.decode(False)):
+            for index, row in enumerate(_without_codecs(table)):
                 where = f"{source}, {name}, row {index}"
                 content, suffix = read_cell(row[file_column], medium, source, where)
-                classes = [] if class_column is None else _class_folder(table.features[class_column], row[class_column])
-                path = Path(split, *classes, f"{_escape(name)}-{index:08}{suffix}")
+                class_name = class_column and _class_name(features[class_column], row[class_column])
+                classes = [_escape(class_name)] if class_name else []
+                given = _given_path(row, suffix)
+                path = given or Path(split, *classes, f"{_name(row, name, index)}{suffix}")
+                if path.as_posix() in rows:
+                    raise ValueError(f"{where} is {path}, which another row is already: rename one of them")
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
-                rows[path.as_posix()] = {"split": split} | dict(_labels(table.features, row, file_column))
-                if not classes:
+                rows[path.as_posix()] = {"split": split} | dict(_labels(features, row, file_column))
+                if not classes and not given:
                     unlabelled.append(path)
             if len(rows) == num_before:
                 _report_empty(source, name)
-            elif class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
-                _move(unlabelled, folder, "unlabelled")
+            elif unlabelled and class_column is not None and any(path.is_dir() for path in (folder / split).iterdir()):
+                (folder / "unlabelled").mkdir(exist_ok=True)
+                for path in unlabelled:
+                    (folder / path).rename(folder / "unlabelled" / path.name)
         if not rows:
             raise ValueError(
                 f"{source} has no rows in {', '.join(splits or tables)}: choose other splits with `splits`"
@@ -107,10 +118,7 @@ def download_dataset(
 
 def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
     """Return the splits of a dataset by name. Rows of a dataset of the Hub are fetched only when they are read."""
-    try:
-        library = import_module("datasets")
-    except ImportError as error:
-        raise ValueError(f"Hugging Face's datasets need the package `datasets`: {install_hint('datasets')}") from error
+    library = import_extra("datasets", "datasets", "Hugging Face's datasets need the package `datasets`")
     if revision is not None and Path(source).is_dir():
         raise ValueError(f"`revision` {revision}: {source} is a folder, and only datasets of the Hub have revisions")
     if (Path(source) / "dataset_dict.json").is_file():
@@ -119,6 +127,7 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
         with _explain_errors(source):
             return dict(_open_saved(Path(source), library))
     with _explain_errors(source):
+        _check_tars(Path(source))
         try:
             splits = dict(library.load_dataset(source, config, revision=revision, streaming=True))
         except (FileNotFoundError, ConnectionError) as error:
@@ -135,6 +144,29 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
             if table.features is None:  # the first rows show the features
                 splits[name] = table._resolve_features()
         return splits
+
+
+def _without_codecs(table: Any) -> Any:
+    """Return a table whose cells hold the bytes and paths of files; to decode, `datasets` would need more packages."""
+    library = import_module("datasets")
+    plain = {"bytes": library.Value("binary"), "path": library.Value("string")}
+    columns = table.features.items()
+    return table.cast(library.Features({n: plain if type(x).__name__ in _SUFFIXES else x for n, x in columns}))
+
+
+def _check_tars(folder: Path) -> None:
+    """Raise a ValueError on a tar without zeros at its end: `tarfile` takes damage, or a joined tar, for the end."""
+    for tar in sorted(folder.rglob("*.tar")):
+        with reading(tar, "is damaged, compressed or not a tar"), tar.open("rb") as stream:
+            with tarfile.open(fileobj=stream, mode="r:") as archive:
+                for _ in archive:
+                    pass
+            stream.seek(archive.offset)
+            rest = stream.read(_MOST_PADDING_BYTES)
+        if not rest or any(rest):
+            raise ValueError(
+                f"{tar} is cut off or damaged at byte {archive.offset}, or another tar was joined to it: copy it again"
+            )
 
 
 def _open_saved(folder: Path, library: Any) -> Iterator[tuple[str, Any]]:
@@ -154,21 +186,14 @@ def _explain_errors(source: str) -> Iterator[None]:
     """Raise OSError for the many types of errors of readers of tables, archives and networks."""
     try:
         yield
-    except ImportError as error:  # `datasets` imports an unneeded encoder for audio files outside of tables
-        raise ValueError(
-            f"`datasets` cannot read files outside of tables in {source}: {error} Install that package, or run `hf "
-            f"download {source} --repo-type dataset --local-dir DIR` and then `cpc data index DIR`"
-        ) from error
-    except (ValueError, OSError):
+    except OSError:
         raise
+    except ValueError as error:
+        if source in str(error):
+            raise
+        raise ValueError(f"{source}: {error}") from error
     except Exception as error:
         raise OSError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def _move(paths: list[Path], folder: Path, split: str) -> None:
-    for path in paths:
-        (folder / split).mkdir(exist_ok=True)
-        (folder / path).rename(folder / split / path.name)
 
 
 def _known_split(name: str, source: str) -> str:
@@ -197,16 +222,10 @@ def _class_column(features: Mapping[str, Any], label: str | None, source: str, m
         if label is not None:
             raise ValueError(f"`label` {label}: {source} holds audio, whose labels all go to {LABELS_NAME}")
         return None
-    class_columns = [name for name, feature in features.items() if type(feature).__name__ == "ClassLabel"]
+    class_columns = [name for name, each in features.items() if name == "cls" or type(each).__name__ == "ClassLabel"]
     if label is not None and label not in features:
         raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
     return label or next(iter(class_columns), None)
-
-
-def _class_folder(feature: Any, value: Any) -> list[str]:
-    """Return a list with the folder of a class; the list is empty if the class is unknown."""
-    name = _class_name(feature, value)
-    return [_escape(name)] if name else []
 
 
 def _class_name(feature: Any, value: Any) -> str:
@@ -224,14 +243,42 @@ def _escape(name: str) -> str:
     return re.sub(r"[^\w .,+()'&-]|^[. ]|[. ]$", percent, name)
 
 
+def _given_path(row: Mapping[str, Any], suffix: str) -> Path | None:
+    """Return the `path` in the JSON of a sample of a tar, which `cpc data tar` of earlier releases wrote."""
+    path = (row.get("json") or {}).get("path") if isinstance(row.get("json"), dict) else None
+    if not isinstance(path, str) or not path:
+        return None
+    return Path(*map(_escape, PurePosixPath(path if path.lower().endswith(suffix) else path + suffix).parts))
+
+
+def _name(row: Mapping[str, Any], split: str, index: int) -> str:
+    """Return a name for the file of a row: its tar and its key, or its split and index."""
+    if "__url__" not in row or "__key__" not in row:
+        return f"{_escape(split)}-{index:08}"
+    return f"{_escape(PurePosixPath(row['__url__']).stem)}-{_escape(row['__key__'])}"
+
+
 def _labels(features: Mapping[str, Any], row: Mapping[str, Any], column: str) -> Iterator[tuple[str, str]]:
-    """Yield the name in the manifest and the value of every column of text or numbers."""
-    for name, value in row.items():
-        if name == column or name in ("path", "split", *COUNT_COLUMNS):
+    """Yield the name in the manifest and the value of every column of text or numbers, and of every entry of a JSON."""
+    entries = row["json"] if isinstance(row.get("json"), dict) else {}
+    left_out = ("path", *COUNT_COLUMNS)
+    for name, value in [*row.items(), *entries.items()]:
+        if name in (column, *left_out) or name.startswith("__") or (name == "split" and "split" not in entries):
             continue
         if isinstance(value, bool | int | float | str):
             manifest_name = "speaker" if name == "speaker_id" and "speaker" not in row else name
-            yield manifest_name, _class_name(features[name], value)
+            yield manifest_name, _class_name(features.get(name), value)
+
+
+def write_labels(rows: Mapping[str, Mapping[str, str]], table: Path) -> None:
+    """Write a CSV with a row of labels for each path, empty where the path lacks a label; line breaks become blanks."""
+    names = list(dict.fromkeys(name for labels in rows.values() for name in labels))
+    columns = {name: [labels.get(name, "") for labels in rows.values()] for name in names}
+    num_broken = sum(has_line_break(cell) for cells in columns.values() for cell in cells)
+    if num_broken:
+        warnings.warn(f"{table.name}: line breaks inside {num_broken} labels were written as blanks", stacklevel=3)
+        columns = {name: [re.sub(r"[\r\n]+", " ", cell) for cell in cells] for name, cells in columns.items()}
+    table.write_bytes(format_table({"path": list(rows)} | columns))
 
 
 def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: str) -> tuple[bytes, str]:

@@ -16,8 +16,7 @@ from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weight
 from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.description import describe
 from cpc.config.extras import pip_install
-from cpc.data.store.atomic import json_text, write_json
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text, write_json
 from cpc.data.store.text_files import read_text
 from cpc.evaluation import data_class
 from cpc.interop.hub import MODEL_FILES, hub

@@ -10,18 +10,9 @@ from torch import Tensor
 
 from cpc.candidates.bank import LatentBank
 from cpc.candidates.samplers import Draw
-from cpc.data.tensors import check_precision, check_range, check_tensor
+from cpc.data.tensors import check_precision, check_tensor
 from cpc.losses.class_loss import candidate_loss
-from cpc.losses.engine import (
-    ScoreCorrections,
-    accuracy_of,
-    attach_gradients,
-    divide_by_temperature,
-    loss_and_factor,
-    partition_sums,
-    score_dtype,
-    tie_width,
-)
+from cpc.losses.engine import ScoreCorrections, divide_by_temperature, partition_loss, score_dtype
 from cpc.losses.output import RowLosses
 
 
@@ -36,27 +27,20 @@ def bank_loss(
 ) -> RowLosses:
     """Return the loss of each query's positive against a bank: L = -log( exp s+ / (exp s+ + sum of exp s_i) ).
 
-    The sum runs over the latents of the bank.
-
-    Without a draw the sum is exact and takes a pass over the bank in tiles (`cpc.losses.engine`); the loss and log N -
-    L are those of all N candidates. With a draw the cost is O(m) per query. The log expected count of each candidate is
-    then subtracted from its score, but not from the positive's score (Bengio and Senecal 2003; eq. 5 of Rawat et al.
-    2019, arXiv:1907.10747). The sum Z' over the draw has E[Z'] = Z, so the loss estimates the loss against the whole
-    bank and converges to it as m grows. Since E[log Z'] <= log Z, the estimate of log N - L is too high in the mean, by
-    about Var[Z' / Z] / 2, and is not a bound. Train with draws, and measure without.
-
-    Latents of a row's own sequence are never its negatives. Both the draw and Z leave them out, so E[Z'] = Z still
-    holds.
+    Without a draw the sum is exact and takes a pass over the bank in tiles; log N - L is that of all N candidates. With
+    a draw the cost is O(m) per query. The log expected count of each candidate is then subtracted from its score, but
+    not from the positive's score (Bengio and Senecal 2003; eq. 5 of Rawat et al. 2019, arXiv:1907.10747). The sum Z'
+    over the draw has E[Z'] = Z. Since E[log Z'] <= log Z, log N - L is too high in the mean, by about Var[Z' / Z] / 2,
+    and is not a bound. Train with draws, and measure without.
 
     Args:
         queries: predictions W_k c.
         positives: the latent that each query should find. Positives get a gradient, the bank does not.
         bank: the negatives.
         draw: candidates that a sampler drew for these queries from `len(bank)` classes; None: the whole bank.
-            Candidates that are separate for each query are gathered as `[M, m, D]`; shared candidates take one matrix
-            product.
-        sequence_id: the sequence of each row. Latents of the same sequence, such as a stored positive, are left out.
-            With -1 no latent is left out.
+            Candidates that are separate for each query are gathered as `[M, m, D]`.
+        sequence_id: the sequence of each row. Latents of the same sequence, such as a stored positive, are left out of
+            Z and the draw. With -1 no latent is left out.
         temperature: divides the scores; a positive tensor of one element gets a gradient.
 
     Raises:
@@ -69,7 +53,15 @@ def bank_loss(
         >>> abs(result.mi_nats) < 1e-6, result.num_candidates.tolist()
         (True, [100, 100])
     """
-    _check(queries, positives, bank, draw, sequence_id)
+    check_tensor("queries", queries, "floats", ("M", bank.dim))
+    if len(queries) == 0:
+        raise ValueError("no queries: give at least one row")
+    check_tensor("positives", positives, "floats", tuple(queries.shape))
+    check_precision(queries=queries, positives=positives)
+    if sequence_id is not None:
+        check_tensor("sequence_id", sequence_id, "integers", (len(queries),))
+    if draw is not None:
+        draw.check(len(queries), len(bank), "latents of the bank")
     queries = divide_by_temperature(queries.to(score_dtype(queries)), temperature)
     num_own = 0 if sequence_id is None else bank.num_of(sequence_id)
     num_negatives = torch.full((len(queries),), len(bank), device=queries.device) - num_own
@@ -80,7 +72,8 @@ def bank_loss(
         )
     if draw is None:
         with torch.autocast(queries.device.type, enabled=False):
-            return _exact(queries, positives.to(queries.dtype), bank, num_negatives, sequence_id)
+            loss, loss_nats, accuracy = partition_loss(queries, positives.to(queries.dtype), bank, sequence_id)
+        return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
     log_count = draw.log_count_sampled
     if sequence_id is not None:
         own, drawn = rearrange(sequence_id, "q -> q 1"), bank.sequence_id[draw.ids.to(bank.sequence_id.device)]
@@ -91,32 +84,3 @@ def bank_loss(
     num_drawn = found.num_candidates - 1
     accuracy = torch.where(num_drawn > 0, found.accuracy, torch.nan)
     return RowLosses(found.loss, found.loss_nats, num_negatives + 1, accuracy, num_drawn, draw.ids.shape[-1])
-
-
-def _exact(
-    queries: Tensor, positives: Tensor, bank: LatentBank, num_negatives: Tensor, sequence_id: Tensor | None
-) -> RowLosses:
-    needs_gradient = torch.is_grad_enabled() and queries.requires_grad
-    positive_scores = torch.einsum("md,md->m", queries, positives)
-    width = tie_width(queries, positives.norm(dim=1, keepdim=True))[:, 0]
-    found = partition_sums(queries, bank, positive_scores, width, sequence_id, needs_gradient)
-    loss_nats, factor = loss_and_factor(found.log_odds)  # this is log(1 + Z / exp s+), precise even if the loss is tiny
-    accuracy = accuracy_of(positive_scores, found.highest, found.num_ties, width)
-    score_grads = factor / len(queries)  # by log Z; negated: by the positives' scores
-    queries_grad = None if found.mean_latent is None else found.mean_latent * rearrange(score_grads, "m -> m 1")
-    loss = attach_gradients(loss_nats.mean(), (queries, positive_scores), (queries_grad, -score_grads))
-    return RowLosses(loss, loss_nats, num_negatives + 1, accuracy)
-
-
-def _check(queries: Tensor, positives: Tensor, bank: LatentBank, draw: Draw | None, sequence_id: Tensor | None) -> None:
-    check_tensor("queries", queries, "floats", ("M", bank.dim))
-    if len(queries) == 0:
-        raise ValueError("no queries: give at least one row")
-    check_tensor("positives", positives, "floats", tuple(queries.shape))
-    check_precision(queries=queries, positives=positives)
-    if sequence_id is not None:
-        check_tensor("sequence_id", sequence_id, "integers", (len(queries),))
-    if draw is None:
-        return
-    draw.check(len(queries))
-    check_range("ids of the draw", draw.ids, 0, len(bank), "latents of the bank")

@@ -25,6 +25,7 @@ from cpc.candidates.strategies import (
 )
 from cpc.data.device import moved
 from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import on_device
 from cpc.losses.rows import Geometry, rows_mask, rows_of
 from cpc.losses.sequences import Sequences
 
@@ -32,10 +33,8 @@ from cpc.losses.sequences import Sequences
 class Share(NamedTuple):
     """The sequences that this rank predicts, among those of all ranks.
 
-    Attributes:
-        rank: index of this rank.
-        nums: number of sequences of each rank.
-        is_apart: True if no row is scored against latents of another rank; each rank then holds only its own latents.
+    `nums` is the number of sequences of each rank. `is_apart` says that no row is scored against latents of another
+    rank; each rank then holds only its own latents.
     """
 
     rank: int
@@ -67,15 +66,14 @@ def plan(
 
     The candidates of a row are its positive and all valid latents of the allowed sequences, the same for every step.
     Batches with the same lengths, equal identities and known latents share one plan, so that nothing is copied to the
-    device again. The last eight plans are kept: a CUDA graph must hold the plan that it reads. If latents are unknown,
-    rows without a negative are left out.
+    device again; the last eight plans are kept. If latents are unknown, rows without a negative are left out.
 
     Args:
-        strategy: which sequences' latents are candidates, a name in `cpc.candidates.STRATEGIES`.
+        strategy: a name in `cpc.candidates.STRATEGIES`.
         sequences: the sequences of all ranks; the plan is on their device.
         share: the sequences that this rank predicts; None: all.
         num_negatives: number of negatives to draw per row; None: all.
-        shared_across_steps: draw once per place for all steps, as CPC_audio does.
+        shared_across_steps: draw once per place for all steps.
 
     Raises:
         ValueError: the errors of `check_rows` for the sequences of all ranks, so that all ranks raise them; or if the
@@ -110,8 +108,8 @@ def _plan(
     if not bool(has_row.any()):
         raise ValueError(
             f"no row of a batch of {len(has_row)} sequences with {int(num_known.sum())} known latents has a known "
-            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, lengthen the windows, "
-            "enlarge the images, or cut out long stretches of missing samples"
+            f"positive and a known negative (negatives={strategy!r}): raise `batch_size`, enlarge windows or images, "
+            "or cut out long stretches of missing samples"
         )
     own = sequences.select(share.own)
     sources, first = (own, 0) if share.is_apart else (sequences, share.own.start)
@@ -127,11 +125,11 @@ def _plan(
         weight=len(share.nums) * row_weights(step, num_rows),
         num_steps=geometry.num_steps,
     )
-    if draws is None:
-        return Plan(rows.on(device), None)
-    before = has_row[: share.own.start]
-    source = RowDraws.of(*draws, rows.candidate_mask, sequence, rows.positive_index, query, before)
-    return Plan(rows.on(device), moved(source, device))
+    source = None
+    if draws is not None:
+        before = has_row[: share.own.start]
+        source = RowDraws.of(*draws, rows.candidate_mask, sequence, rows.positive_index, query, before)
+    return Plan(on_device(rows, device), moved(source, device))
 
 
 def row_weights(step: Int[Tensor, " M"], num_rows: Int[Tensor, " K"]) -> Float[Tensor, " M"]:

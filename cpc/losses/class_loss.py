@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cpc.candidates.samplers import NO_TARGET, Draw
 from cpc.candidates.samplers.sampler import hits_among, target_sets
-from cpc.data.tensors import check_finite, check_precision, check_range, check_tensor
+from cpc.data.tensors import check_finite, check_precision, check_tensor
 from cpc.losses.engine import (
     Block,
     ScoreCorrections,
@@ -41,7 +41,6 @@ def class_loss(
 
     F(x, y) = q . c_y / temperature + bias_y. In a softmax the target distribution is uniform over a row's targets; in a
     logistic loss each target is a positive. A class that is drawn twice counts twice. Expected counts get no gradient.
-    docs/theory.md derives what each objective learns.
 
     Args:
         queries: a vector per row.
@@ -56,10 +55,9 @@ def class_loss(
         weight: weight of each row in the loss; None: 1 / M.
 
     Raises:
-        ValueError: if the objective is unknown, or does not accept the correction; if the draw is missing or
-            superfluous, or the objective does not allow the draw's treatment of hits (a draw with excluded hits looks
-            like one with removed hits); if shapes do not fit; if a target is out of range or twice in a row, or a row
-            has no target; or if the correction needs the expected count of a target and it is zero or unknown.
+        ValueError: if the objective is unknown, or does not accept the correction, the draw, or its treatment of hits
+            (excluded hits look like removed ones); if shapes do not fit; if a target is out of range or twice in a row,
+            or a row has no target; or if the correction needs the expected count of a target and it is zero or unknown.
 
     Example:
         >>> zeros = torch.zeros(3, 8)
@@ -78,26 +76,25 @@ def class_loss(
         check_tensor("weight", weight, "floats", (len(queries),))
         check_finite("weight", weight, least=0.0)
     targets = target_sets(targets, len(queries), len(classes))
-    check_draw(draw, targets, objective, correction)
+    hits = objective_of(objective).hits
+    if draw is None and hits:
+        raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
     if draw is not None:
-        check_range("ids of the draw", draw.ids, 0, len(classes), "classes")
-        _check_hits(draw, targets, objective)
-    return loss_on_table(
-        divide_by_temperature(queries, temperature),
-        lambda ids: classes if ids is None else classes[ids],
-        lambda ids: bias if bias is None or ids is None else bias[ids],
-        targets,
-        draw,
-        objective,
-        correction,
-        weight,
-    )
+        if not hits:
+            raise ValueError(f"objective={objective!r} scores every class: give no draw")
+        draw.check(len(targets), len(classes), "classes")
+        draw.check_hits(targets, hits)
+
+    def lookup(ids: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return (classes, bias) if ids is None else (classes[ids], None if bias is None else bias[ids])
+
+    scaled = divide_by_temperature(queries, temperature)
+    return loss_on_table(scaled, lookup, targets, draw, objective, correction, weight)
 
 
 def loss_on_table(
     queries: Float[Tensor, "M D"],
-    vectors: Callable[[Tensor | None], Tensor],
-    biases: Callable[[Tensor | None], Tensor | None],
+    lookup: Callable[[Tensor | None], tuple[Tensor, Tensor | None]],
     targets: Int[Tensor, "M T"],
     draw: Draw | None,
     objective: str,
@@ -107,8 +104,8 @@ def loss_on_table(
 ) -> RowLosses:
     """Return `class_loss` of checked arguments, for tables that look up classes themselves.
 
-    The queries must already be divided by the temperature. `vectors` and `biases` return the vectors and biases of
-    class ids, or of all classes if the ids are None. `form` replaces the form of the objective.
+    The queries must already be divided by the temperature. `lookup` returns the vectors and biases of class ids, or of
+    all classes if the ids are None. `form` replaces the form of the objective.
     """
     is_target = targets != NO_TARGET
     # A missing target adds a gradient of zero to some class: choose one that gets a gradient in any case.
@@ -117,19 +114,18 @@ def loss_on_table(
     form = form or objective_of(objective).form
     if draw is None:
         corrections = ScoreCorrections(None, target_counts)
-        found = candidate_loss(queries, vectors(None), biases(None), present, corrections, form, weight)
+        found = candidate_loss(queries, *lookup(None), present, corrections, form, weight)
         return found._replace(objective=objective)
     log_count, term_weight = draw.log_count_sampled, None
     if correction == "posterior":
-        target_counts = torch.where(is_target, draw.log_count_targets.reshape(targets.shape), torch.inf)
+        target_counts = draw.target_counts(targets)
     elif correction == "none" or form != "softmax":
         if correction == "importance":
             term_weight = (-log_count).exp()
         log_count = torch.where(log_count < torch.inf, 0.0, torch.inf)
     hits = hits_among(draw.ids, targets) if "keep" in objective_of(objective).hits else None
     corrections = ScoreCorrections(log_count, target_counts, term_weight, hits)
-    candidates = (vectors(draw.ids), biases(draw.ids))
-    found = candidate_loss(queries, *candidates, (vectors(present), biases(present)), corrections, form, weight)
+    found = candidate_loss(queries, *lookup(draw.ids), lookup(present), corrections, form, weight)
     return found._replace(objective=objective)
 
 
@@ -144,18 +140,10 @@ def candidate_loss(
 ) -> RowLosses:
     """Return the loss of targets against candidate vectors, from a table or a bank; F = query . vector + bias.
 
+    Queries are already divided by the temperature. Candidates are shared by all rows or separate for each row. Targets
+    are vectors and biases, or indices of candidates. Log counts of +inf mark candidates and targets that do not exist.
     Scores and sums are float32 (float64 for float64 queries) whatever the autocast dtype. Accuracy compares F, not the
     corrected scores.
-
-    Args:
-        queries: already divided by the temperature.
-        candidates: candidate vectors, shared by all rows or separate for each row.
-        bias: biases of the candidates.
-        targets: vectors and biases of each row's targets; or the indices of the targets, if they are among the
-            candidates.
-        corrections: log counts that are subtracted from scores; they also mark candidates that do not exist.
-        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
-        weight: weight of each row in `loss`; None: 1 / M.
     """
     dtype = score_dtype(queries)
     queries, candidates, bias = queries.to(dtype), candidates.to(dtype), None if bias is None else bias.to(dtype)
@@ -176,58 +164,9 @@ def candidate_loss(
         with torch.autocast(queries.device.type, enabled=False):
             target_scores = torch.einsum("md,mtd->mt", queries, vectors)
         target_scores = target_scores if target_bias is None else target_scores + target_bias
-    corrections = ScoreCorrections(
-        *(each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
-    )
-    corrections = corrections._replace(tie_width=width)
+    fields = (each if each is None or each.dtype == torch.bool else each.to(dtype) for each in corrections)
+    corrections = ScoreCorrections(*fields)._replace(tie_width=width)
     weight = queries.new_full((len(queries),), 1 / len(queries)) if weight is None else weight.to(dtype)
     options = {"form": form, "bias": bias, "target_scores": target_scores, "corrections": corrections}
     loss, loss_nats, accuracy = tiled_loss(queries, candidates, [Block(positives=own)], weight, **options)
     return RowLosses(loss, loss_nats, num_candidates, accuracy)
-
-
-def _check_hits(draw: Draw, targets: Int[Tensor, "M T"], objective: str) -> None:
-    accepted = objective_of(objective).hits
-    is_hit, is_gone = hits_among(draw.ids, targets), draw.log_count_sampled == torch.inf
-    is_empty = (draw.ids == 0) & is_gone  # class 0 may be a removed hit too
-    is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
-    if draw.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
-        is_empty &= is_gone.all(0)
-    if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
-        problem = "holds a row's own target"
-    elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
-        problem = "lacks a row's own target, which was removed after it was drawn"
-    else:
-        return
-    raise ValueError(
-        f"the draw {problem}, but {objective} accepts only hits={' or '.join(accepted)}: ask the sampler for them"
-    )
-
-
-def check_draw(draw: Draw | None, targets: Int[Tensor, "M T"], objective: str, correction: str) -> None:
-    """Raise ValueError on a draw that does not fit the objective or the targets."""
-    is_full = not objective_of(objective).hits
-    if draw is None:
-        if not is_full:
-            raise ValueError(f"objective={objective!r} needs candidates: give a draw, or choose a full objective")
-        return
-    if is_full:
-        raise ValueError(f"objective={objective!r} scores every class: give no draw")
-    draw.check(len(targets))
-    if correction != "posterior":
-        return
-    log_count_targets = draw.log_count_targets
-    if log_count_targets.numel() != targets.numel():
-        raise ValueError(
-            f"log_count_targets has the shape {tuple(log_count_targets.shape)}, the targets {tuple(targets.shape)}: "
-            "they must be equal"
-        )
-    target_counts = log_count_targets.reshape(targets.shape)
-    is_unknown = ~target_counts.isfinite() & (targets != NO_TARGET)
-    if bool(is_unknown.any()):
-        row, column = is_unknown.nonzero()[0].tolist()
-        raise ValueError(
-            f"log_count_targets of target {int(targets[row, column])} is {float(target_counts[row, column])}: "
-            "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform one, "
-            "or leave such rows out"
-        )

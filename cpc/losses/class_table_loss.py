@@ -3,7 +3,6 @@
 M queries, T targets of each query, D dims.
 """
 
-import logging
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from cpc.candidates.samplers import NO_TARGET, Hits, QuerySampler, Sampler
 from cpc.candidates.samplers.sampler import target_sets
 from cpc.config.argument_rules import Count, checked
 from cpc.losses.candidate_sets import row_weights
-from cpc.losses.class_loss import check_draw, loss_on_table
+from cpc.losses.class_loss import loss_on_table
 from cpc.losses.engine import divide_by_temperature
 from cpc.losses.loss import EvalProtocol, Loss
 from cpc.losses.objectives import FULL_SOFTMAX, accepted, objective_of
@@ -28,21 +27,17 @@ from cpc.losses.rows import positions_ahead
 from cpc.losses.sequences import Sequences
 from cpc.predictors import Output
 
-_log = logging.getLogger(__name__)
-
 
 class ClassTableLoss(Loss):
     """The loss of finding the next class, given as `Batch.labels`, among the classes of a table.
-
-    Only the rows of the table that the loss needs are gathered.
 
     A sampler whose proposal depends on the query reads the classes' vectors. If the sampler has one dim more than the
     table, it also reads the biases: the last coordinate is temperature * bias for a class and 1 for a query. Kernels
     that need vectors of length 1 cannot do this. If the sampler has as many dims as the table, its proposal ignores the
     biases. The loss is corrected for this, but its variance grows with the differences between biases.
 
-    The full softmax measures the model in every case. With several processes, all draw from the proposal of rank 0.
-    Rank 0 sends the buffers of its sampler to the other processes at every step; checkpoints save the same buffers.
+    The full softmax measures the model in every case. With several processes, rank 0 sends the buffers of its sampler
+    to the others at every step; checkpoints save the same buffers.
 
     Args:
         table: the classes.
@@ -53,10 +48,9 @@ class ClassTableLoss(Loss):
         hits: a treatment of accidental hits that the objective accepts; None: its default.
         refresh_every: number of training losses between two refreshes of a sampler that reads the table. Between
             refreshes the sampler draws from the proposal of the older table; its log counts stay exact.
-        updates_between: whether such a sampler is also updated between refreshes, after each training step, for the
-            classes that were targets or candidates (of the first process). These classes have changed most. With many
-            classes an update costs less than frequent refreshes. A training loop of your own calls `watch` with its
-            optimiser before the first loss.
+        updates_between: whether such a sampler is also updated after each training step, for the classes that were
+            targets or candidates (of the first process), which have changed most. A training loop of your own calls
+            `watch` with its optimiser before the first loss.
         skip_steps: number of latents between a context and the first latent whose class is predicted.
 
     Raises:
@@ -65,6 +59,9 @@ class ClassTableLoss(Loss):
     """
 
     predicts = "classes"
+    hits: Hits | None = None
+    num_losses: Tensor
+    is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
 
     @checked
     def __init__(
@@ -86,7 +83,9 @@ class ClassTableLoss(Loss):
         self.table = table
         self.has_sparse_gradients = table.has_sparse_gradients
         self.sampler = sampler
-        self.hits: Hits | None = None
+        self.refresh_every = refresh_every
+        self.updates_between = updates_between
+        self.has_moved: bool | None = None  # whether the optimiser may have taken a step; None: it is not watched
         reads_table = isinstance(sampler, QuerySampler)
         if (refresh_every > 1 or updates_between) and not reads_table:
             raise ValueError(
@@ -95,44 +94,34 @@ class ClassTableLoss(Loss):
             )
         if updates_between and refresh_every == 1:
             raise ValueError("updates_between=True with refresh_every=1: raise refresh_every, or leave it out")
-        self.refresh_every = refresh_every
-        self.updates_between = updates_between
-        self.is_watched = False
-        self.has_moved = True  # whether the optimiser may have taken a step since the last update
-        self.num_losses: Tensor
-        self.is_met: Tensor  # [n], classes that were targets or candidates since the last refresh or update
         if reads_table:
             self.register_buffer("num_losses", torch.zeros((), dtype=torch.long))
         if updates_between:
             self.register_buffer("is_met", torch.zeros(table.num_classes, dtype=torch.bool))
-        if not objective_of(objective).hits:
-            if sampler is not None or num_sampled is not None or hits is not None:
-                raise ValueError(f"objective={objective!r} scores every class: give no sampler, num_sampled or hits")
-            if table.has_sparse_gradients:
-                raise ValueError(
-                    f"objective={objective!r} gives every class a gradient: set has_sparse_gradients=False"
-                )
-            return
-        if sampler is None or num_sampled is None:
+        if objective_of(objective).hits:
+            self._check_sampler(hits)
+        elif sampler is not None or num_sampled is not None or hits is not None:
+            raise ValueError(f"objective={objective!r} scores every class: give no sampler, num_sampled or hits")
+        elif table.has_sparse_gradients:
+            raise ValueError(f"objective={objective!r} gives every class a gradient: set has_sparse_gradients=False")
+
+    def _check_sampler(self, hits: str | None) -> None:
+        """Check a sampler for the objective and the table, and set `hits`."""
+        table, sampler, num, objective = self.table, self.sampler, self.num_sampled, self.objective
+        if sampler is None or num is None:
             raise ValueError(f"objective={objective!r} needs candidates: give a sampler and num_sampled")
         self.hits = accepted(objective, "hits", hits)
-        if self.hits not in sampler.hits:
-            raise ValueError(
-                f"{objective} asks for hits={self.hits!r}, which {type(sampler).__name__} does not offer: choose "
-                f"another sampler, or hits among both {', '.join(objective_of(objective).hits)} and "
-                f"{', '.join(sampler.hits)}"
-            )
+        sampler.check_request(num, self.hits)
         if sampler.num_classes != table.num_classes:
             raise ValueError(f"the sampler draws from {sampler.num_classes} classes, the table has {table.num_classes}")
-        if self.hits == "exclude" and not sampler.excludes_per_query(num_sampled):
+        if self.hits == "exclude" and not sampler.excludes_per_query(num):
             raise ValueError(
-                f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__} "
-                "and it cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
+                f"{objective} asks for hits='exclude', but all queries share one draw of {type(sampler).__name__}, "
+                "which cannot avoid the targets of each: build it with shared=False, or ask for hits='remove'"
             )
-        sampler.check_request(num_sampled, self.hits)
-        sampler.check_left(num_sampled, int(self.hits == "exclude"))  # at least one target per row
+        sampler.check_left(num, int(self.hits == "exclude"))  # at least one target per row
         if isinstance(sampler, QuerySampler):
-            self._check_scores(sampler)
+            sampler.check_table(table)
 
     @property
     def uses_all_ranks(self) -> bool:  # type: ignore[override]
@@ -167,10 +156,9 @@ class ClassTableLoss(Loss):
     ) -> ContrastiveOutput:
         """Return the loss of finding the class k steps ahead with the query W_k c_t, for every step k and every t.
 
-        There is a row for every valid t whose class k steps ahead is known. The class is `labels[:, t + k - 1]`; a
-        negative label is an unknown class. All rows are one call, with one draw if the sampler shares draws. N is the
-        number of candidates: n for the full softmax; for a sampled softmax, the positive and N - 1 drawn classes. In
-        training, a row has the weight (number of ranks) / (rows of all ranks). All ranks must call this.
+        There is a row for every valid t whose class k steps ahead, `labels[:, t + k - 1]`, is known (not negative). All
+        rows share one draw if the sampler shares draws. N is the number of candidates: n for the full softmax; for a
+        sampled softmax, the positive and N - 1 drawn classes. All ranks must call this.
 
         Raises:
             ValueError: if there are too few labels for the furthest step, or no class is known.
@@ -213,8 +201,8 @@ class ClassTableLoss(Loss):
     ) -> RowLosses:
         """Return the training loss; arguments and errors are those of `class_loss`, the sampler may raise more.
 
-        Pass queries without the coordinate 1 for biases, and not divided by the temperature. They are scaled to length
-        1 if the table is normalised. Targets on the host are checked without waiting for a GPU.
+        Pass queries not divided by the temperature. They are scaled to length 1 if the table is normalised. Targets on
+        the host are checked without waiting for a GPU.
         """
         on_host = target_sets(targets, len(queries), self.table.num_classes)
         targets, draw = on_host.to(queries.device, non_blocking=True), None
@@ -222,26 +210,27 @@ class ClassTableLoss(Loss):
             assert self.num_sampled is not None
             assert self.hits is not None
             self._refresh()
-            sampler_queries = self._sampler_queries(queries.detach()) if self.sampler.needs_queries else None
-            draw = self.sampler.sample(sampler_queries, self.num_sampled, targets, self.hits, generator)
+            vectors = self.table.normalised(queries.detach()) if self.sampler.needs_queries else None
+            if vectors is not None and isinstance(self.sampler, QuerySampler) and self.sampler.dim > self.table.dim:
+                vectors = F.pad(vectors, (0, 1), value=1.0)  # beside temperature * bias
+            draw = self.sampler.sample(vectors, self.num_sampled, targets, self.hits, generator)
+            draw.check(len(targets), self.table.num_classes, "classes")
             if self.updates_between and self.training:
                 self.is_met[draw.ids] = True
-                present = on_host[on_host != NO_TARGET].to(self.is_met.device)
-                self.is_met[present] = True
-        check_draw(draw, targets, self.objective, self.correction)
-        lookup = (self._scaled(queries), self.table.vectors, self.table.biases)
-        return loss_on_table(*lookup, targets, draw, self.objective, self.correction, weight)
+                self.is_met[on_host[on_host != NO_TARGET].to(self.is_met.device)] = True
+        options = (targets, draw, self.objective, self.correction, weight)
+        return loss_on_table(self._scaled(queries), self.table.lookup, *options)
 
     def set_step(self, batch: int) -> None:
-        """Set the index of the next training batch, for a sampler whose proposal depends on it."""
+        """Set the index of the next training batch for the sampler."""
         if self.sampler is not None:
             self.sampler.set_step(batch)
 
     def watch(self, optimiser: Optimizer) -> None:
         """Watch the steps of the optimiser of the table, which `updates_between` needs."""
         if self.updates_between:
+            self._note_step()
             optimiser.register_step_post_hook(self._note_step)
-            self.is_watched = True
 
     def _note_step(self, *_: Any) -> None:
         self.has_moved = True
@@ -250,67 +239,31 @@ class ClassTableLoss(Loss):
         """Refresh or update a sampler that reads the table, if this is due."""
         if not isinstance(self.sampler, QuerySampler) or (self.sampler.is_ready and not self.training):
             return
-        if self.updates_between and self.training and not self.is_watched:
-            raise ValueError(
-                "updates_between=True follows the steps of the optimiser, but the loss does not know it: call "
-                "`loss.watch(optimiser)` before training"
-            )
+        if self.updates_between and self.training and self.has_moved is None:
+            raise ValueError("updates_between=True: call `loss.watch(optimiser)` before training")
         has_moved = self.updates_between and self.has_moved
         if not self.sampler.is_ready or self.num_losses % self.refresh_every == 0:
-            self.sampler.refresh(self._sampler_classes())
+            self.sampler.read(self.table)
         elif has_moved:
-            ids = self.is_met.nonzero()[:, 0]
-            self.sampler.update(ids, self._sampler_classes(ids))
+            self.sampler.read(self.table, self.is_met.nonzero()[:, 0])
         if has_moved:
             self.is_met.zero_()
             self.has_moved = False
         self.num_losses += int(self.training)
 
-    @property
-    def _sampler_reads_bias(self) -> bool:
-        return isinstance(self.sampler, QuerySampler) and self.sampler.dim > self.table.dim
-
-    def _sampler_queries(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D1"]:
-        vectors = self.table.normalised(queries)
-        return F.pad(vectors, (0, 1), value=1.0) if self._sampler_reads_bias else vectors
-
-    @torch.no_grad()
-    def _sampler_classes(self, ids: Int[Tensor, " U"] | None = None) -> Float[Tensor, "n D1"]:
-        vectors, biases = self.table.vectors(ids), self.table.biases(ids)
-        if not self._sampler_reads_bias or biases is None:
-            return vectors
-        return torch.cat([vectors, self.table.temperature * rearrange(biases, "n -> n 1")], dim=1)
-
-    def _check_scores(self, sampler: QuerySampler) -> None:
-        """Raise an error if the sampler would use other scores than the table; warn if it ignores the biases."""
-        table, name = self.table, type(sampler).__name__
-        can_have_bias = table.has_bias and not sampler.needs_normalised  # a bias changes the length
-        if sampler.dim != table.dim and not (can_have_bias and sampler.dim == table.dim + 1):
-            with_bias = f", or with dim={table.dim + 1} to draw by biases too" if can_have_bias else ""
-            raise ValueError(
-                f"{name} is built for vectors of dim={sampler.dim}, but the table has dim={table.dim}: build it with "
-                f"this dim{with_bias}"
-            )
-        if sampler.has_temperature and sampler.temperature != table.temperature:
-            raise ValueError(
-                f"the sampler draws at temperature={sampler.temperature}, the table scores at {table.temperature}: its "
-                "proposal would follow other scores; give both the same"
-            )
-        if can_have_bias and sampler.dim == table.dim:
-            _log.warning(
-                "%s(dim=%d) draws by products and ignores the biases of the table: give dim=%d to include them",
-                *(name, table.dim, table.dim + 1),
-            )
+    def _scaled(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
+        if queries.shape[1] != self.table.dim:
+            raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
+        return divide_by_temperature(self.table.normalised(queries), self.table.temperature)
 
     def exact(
         self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M ..."], weight: Float[Tensor, " M"] | None = None
     ) -> RowLosses:
-        """Return the loss of the full softmax, the log of the perplexity, for any objective; in tiles of rows.
+        """Return the loss of the full softmax, the log of the perplexity, for any objective.
 
-        Sampled objectives without a correction learn log(P / Q) (docs/theory.md), so the log of the expected counts Q
-        is added to their scores. For distinct candidates, Q is computed as if classes were included independently, a
-        close approximation. The full and the sampled logistic loss learn log odds F, so the softmax is taken over log P
-        = log sigmoid(F).
+        Sampled objectives without a correction learn log(P / Q) (docs/theory.md), so log Q is added to their scores.
+        For distinct candidates, Q is computed as if classes were included independently, a close approximation. The
+        full and the sampled logistic loss learn log odds F, so the softmax is taken over log P = log sigmoid(F).
 
         Raises:
             ValueError: the errors of `check_exact`; also if queries or targets do not fit the table.
@@ -322,8 +275,8 @@ class ClassTableLoss(Loss):
         bias, log_proposal = self.table.biases(), self._log_proposal(queries.device)
         if log_proposal is not None:
             bias = log_proposal if bias is None else bias + log_proposal
-        lookup = (self._scaled(queries), self.table.vectors, lambda _: bias)
-        return loss_on_table(*lookup, targets, None, FULL_SOFTMAX, "none", weight, exact_form)
+        options = (targets, None, FULL_SOFTMAX, "none", weight, exact_form)
+        return loss_on_table(self._scaled(queries), lambda _: (self.table.vectors(), bias), *options)
 
     def check_exact(self) -> None:
         """Raise ValueError if the scores give no full softmax, because each query had another proposal in training."""
@@ -338,12 +291,7 @@ class ClassTableLoss(Loss):
         if counts is None:
             raise ValueError(
                 f"{self.objective} learns log(P / Q), and the proposal Q of {type(self.sampler).__name__} differs "
-                "between queries: full softmax and perplexity do not follow from its scores; choose "
-                "sampled_softmax or nce, or a sampler such as Unigram"
+                "between queries, so scores give no perplexity: choose sampled_softmax or nce, or a sampler such as "
+                "Unigram"
             )
         return counts.log().to(torch.get_default_dtype())
-
-    def _scaled(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M D"]:
-        if queries.shape[1] != self.table.dim:
-            raise ValueError(f"queries have {queries.shape[1]} dims, the table's classes {self.table.dim}")
-        return divide_by_temperature(self.table.normalised(queries), self.table.temperature)

@@ -40,9 +40,8 @@ def predicted(output: Output) -> Float[Tensor, "B ... D"]:
 class Contrastive(Loss):
     """InfoNCE against latents of the batch (eq. 4 of arXiv:1807.03748).
 
-    In a process group the batch is that of all ranks, and every rank calls the loss at the same time. Each rank
-    computes the losses of its own rows. `.loss` is scaled: its mean over ranks is the loss of the whole batch, and the
-    mean gradient that DDP and FSDP take is the gradient of this loss (`cpc.losses.ranks`).
+    In a process group the batch is that of all ranks, and every rank calls the loss at the same time for its own rows.
+    The mean of `.loss` over ranks is the loss of the whole batch (`cpc.losses.ranks`).
 
     Args:
         negatives: where negatives come from, in training and in the held-out bound: `mixed`, `same_speaker`,
@@ -52,17 +51,15 @@ class Contrastive(Loss):
         shared_across_steps: draw once per (b, t) for all steps, as CPC_audio does.
         compute: how the loss's matrix products are rounded, see `cpc.losses.info_nce`.
         auxiliary_negatives: further strategies to train with, and the share of each in the training loss. The strategy
-            `negatives` has the remaining share; the bound is that of `negatives`. With `{"sequence_only": 0.75}` and
-            `negatives="mixed"`, three quarters of the loss teach what is said, one quarter who speaks.
-        skip_steps: number of latents between a context and the first latent that it predicts. For overlapping patches,
-            the number of rows that overlap the context's row.
+            `negatives` has the remaining share, and the bound. With `{"sequence_only": 0.75}` and `negatives="mixed"`,
+            three quarters of the loss teach what is said, one quarter who speaks.
+        skip_steps: number of latents between a context and the first latent that it predicts, see `Loss`.
 
     Attributes:
-        plans: the plans of the last call, one for each strategy. A CUDA graph of the call must hold them.
+        plans: the plan of each strategy in the last call. A CUDA graph of the call must hold them.
 
     Raises:
-        ValueError: if the shares leave nothing for `negatives`, or `shared_across_steps` is given without
-            `num_negatives`.
+        ValueError: if shares leave nothing for `negatives`, or `shared_across_steps` has no `num_negatives`.
     """
 
     uses_all_ranks = True
@@ -82,9 +79,7 @@ class Contrastive(Loss):
         Choices(STRATEGIES).check("`loss.negatives`", negatives)
         _check_auxiliary(auxiliary_negatives or {}, negatives)
         if shared_across_steps and num_negatives is None:
-            raise ValueError(
-                "`loss.shared_across_steps` applies only to drawn negatives: set num_negatives, or leave it out"
-            )
+            raise ValueError("`loss.shared_across_steps` is for drawn negatives: set num_negatives, or leave it out")
         self.negatives = negatives
         self.num_negatives = num_negatives
         self.shared_across_steps = shared_across_steps
@@ -109,8 +104,7 @@ class Contrastive(Loss):
     ) -> ContrastiveOutput:
         """Return the loss of finding every z_{t+k} among its candidates.
 
-        With auxiliary strategies `.loss` is the mean over all strategies, weighted by their shares. All other fields
-        belong to the strategy `negatives`.
+        With auxiliary strategies `.loss` is their weighted mean. All other fields belong to the strategy `negatives`.
         """
         strategies = self.training_strategies if measure is None else (measure.strategy,)
         num_negatives = self.num_negatives if measure is None else measure.num_negatives
@@ -124,41 +118,31 @@ class Contrastive(Loss):
             drawn = None if draws is None else draws.draw(generator)
             losses = self._score(queries, candidates, rows, drawn)
             excess = None if draws is None else draws.excess_nats
-            outputs.append(sum_by_step(losses, rows.step, rows.sequence, *rows.size, excess))
-        return self._mix(*outputs)
-
-    def _score(
-        self,
-        queries: Float[Tensor, "Q D"],
-        candidates: Float[Tensor, "N D"],
-        rows: CandidateSet,
-        drawn: Int[Tensor, "M R"] | None,
-    ) -> RowLosses:
-        return info_nce_rows(queries, candidates, rows, drawn, compute=self.compute)
-
-    def _mix(self, main: ContrastiveOutput, *auxiliary: ContrastiveOutput) -> ContrastiveOutput:
-        """Return the output of `negatives` with the weighted loss of all strategies."""
+            size = (rows.num_steps, len(rows.candidate_mask))
+            outputs.append(sum_by_step(losses, rows.step, rows.sequence, *size, excess))
+        main, *auxiliary = outputs
         if not auxiliary:
             return main
         loss, loss_nats = (1 - sum(self.auxiliary_negatives.values())) * main.loss, main.loss_nats
-        for share, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
-            loss = loss + share * other.loss
+        for weight, other in zip(self.auxiliary_negatives.values(), auxiliary, strict=True):
+            loss = loss + weight * other.loss
             loss_nats = loss_nats + 0 * other.loss_nats  # so that a loss that is not finite appears in the sums
         return main._replace(loss=loss, loss_nats=loss_nats)
+
+    def _score(self, queries: Tensor, candidates: Tensor, rows: CandidateSet, drawn: Tensor | None) -> RowLosses:
+        return info_nce_rows(queries, candidates, rows, drawn, compute=self.compute)
 
 
 def _check_auxiliary(shares: dict[str, float], negatives: str) -> None:
     option = "`loss.auxiliary_negatives`"
     for strategy, share in shares.items():
-        if strategy not in STRATEGIES or strategy == negatives:
-            others = ", ".join(name for name in STRATEGIES if name != negatives)
-            raise ValueError(f"{option} names {strategy!r}, which is not one of {others}")
+        Choices(tuple(name for name in STRATEGIES if name != negatives)).check(f"a strategy in {option}", strategy)
         if not share > 0:
             raise ValueError(f"{option} gives {strategy!r} the share {share}: shares must be positive")
     if sum(shares.values()) >= 1:
         raise ValueError(
             f"the shares in {option} sum to {sum(shares.values()):g}: the sum must be below 1, so that a share is "
-            f"left for negatives={negatives!r}, whose bound is recorded"
+            f"left for negatives={negatives!r}"
         )
 
 
@@ -183,19 +167,17 @@ def contrast(
         queries: W_k c_t, steps first.
         latents: z.
         strategy: where negatives come from, a name in `cpc.candidates.STRATEGIES`.
-        num_latents: number of latents of each sequence that are signal. All further latents are padding, which is
-            neither target nor candidate. None: all are signal.
+        num_latents: number of latents of each sequence that are signal; further latents are padding. None: all.
         sequence_id: sequences that may overlap share an id; None: all distinct.
         group_id: the speaker of each sequence, -1 where unknown.
         is_known: True for a known latent; unknown latents are treated as padding. None: all are known.
         steps: the step k of each of the K queries, in increasing order, to which `skip_steps` is added; None: 1..K.
         generator: source of the draws.
-        options: options of `Contrastive`: `num_negatives`, `shared_across_steps`, `skip_steps`, `compute`.
+        options: options of `Contrastive`.
 
     Raises:
-        ValueError: the errors of `Contrastive`; also if a tensor has a wrong dtype or shape, `steps` are not K
-            increasing numbers of at least 1, `num_latents` counts more latents than there are, no sequence is longer
-            than the first step, or the strategy leaves a row without negatives.
+        ValueError: if a tensor has a wrong dtype or shape, `steps` are not K increasing numbers of at least 1,
+            `num_latents` counts more latents than there are, or a batch has no row, or a row without a negative.
     """
     check_tensor("queries", queries, "floats", ("K", "B", "T", "D"))
     check_tensor("latents", latents, "floats", tuple(queries.shape[1:]))

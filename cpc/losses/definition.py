@@ -6,14 +6,13 @@ compare every fast path with this file (`tests/losses/test_definition.py`), and 
 K steps, B sequences, Q queries, M rows, N candidates, R drawn negatives, D latent dim.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cpc.data.device import moved
 from cpc.losses.output import RowLosses
 
 
@@ -33,7 +32,6 @@ class CandidateSet:
             mask or not.
         weight: `[M]`, weight of the row in the loss: 1 / (steps that have rows x rows of this row's step).
         num_steps: K.
-        host: the same set on the host, if this one was copied to a device.
     """
 
     query_index: Tensor | None
@@ -43,19 +41,6 @@ class CandidateSet:
     candidate_mask: Tensor
     weight: Tensor
     num_steps: int
-    host: "CandidateSet | None" = None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """K and B."""
-        return self.num_steps, len(self.candidate_mask)
-
-    def on(self, device: torch.device) -> "CandidateSet":
-        """Return the same set on a device; the host does not wait for the copies."""
-        if self.positive_index.device == device:
-            return self
-        copies = {each.name: moved(getattr(self, each.name), device) for each in fields(self)[:-1]}
-        return CandidateSet(**copies, host=self)
 
 
 def info_nce_rows(

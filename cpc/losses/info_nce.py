@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.draws import NegativePool
-from cpc.data.tensors import check_count, check_precision, check_range, check_tensor
+from cpc.data.tensors import check_count, check_finite, check_indices, check_precision, check_tensor
 from cpc.losses.definition import CandidateSet
-from cpc.losses.engine import divide_by_temperature, info_nce_rows, rounding_of, score_dtype
+from cpc.losses.engine import divide_by_temperature, info_nce_rows, on_device, rounding_of, score_dtype
 from cpc.losses.output import RowLosses
 
 
@@ -34,9 +34,9 @@ def info_nce(
     """Return the InfoNCE loss of each query's positive: eq. 4 of van den Oord et al. 2018 (arXiv:1807.03748).
 
     L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ) with s(q, z) = q . z / temperature, where q = W_k c
-    for CPC. `cpc.losses.definition` is this equation as code. The softmax runs over candidates, never over queries. The
-    positive enters the sum exactly once, even if its sequence is not allowed. Scores and log-sum-exp are float32
-    (float64 for float64 input) whatever the autocast dtype.
+    for CPC. `cpc.losses.definition` is this equation as code. The positive enters the sum exactly once, even if its
+    sequence is not allowed. Scores and log-sum-exp are float32 (float64 for float64 input) whatever the autocast dtype.
+    `.loss` is the mean over rows.
 
     Args:
         queries: predictions W_k c.
@@ -56,12 +56,8 @@ def info_nce(
         temperature: divides the scores; a positive tensor of one element gets a gradient.
         compute: how matrix products are rounded. `auto`: not at all on a CPU; on a GPU like `tf32`, or like `bf16` if
             the queries are bfloat16. `float32`: not at all. `tf32`: operands have 11 bits on a GPU that has TF32.
-            `bf16`: operands have 8 bits; on a GPU scores and score gradients too. Sums are float32 (log-sum-exp, and
-            sums over tiles). `reference` runs the
-            definition, in float64 and with the whole score matrix in memory.
-
-    Returns:
-        `RowLosses`; `.loss` is the mean over rows.
+            `bf16`: operands have 8 bits; on a GPU scores and score gradients too. All sums are float32. `reference`
+            runs the definition, in float64 and with the whole score matrix in memory.
 
     Raises:
         ValueError: if shapes, dtypes or devices do not fit each other, or a row has no negatives.
@@ -72,84 +68,61 @@ def info_nce(
         >>> bool(torch.isclose(result.loss, torch.tensor(3.0).log())), result.accuracy.tolist()
         (True, [0.3333333432674408, 0.3333333432674408, 0.3333333432674408])
     """
-    _check_vectors(queries, candidates, positives, negatives)
-    _check_sequences(query_sequence, candidate_sequence, allowed, len(queries), len(candidates))
-    if valid is not None:
-        check_tensor("valid", valid, "booleans", (len(candidates),))
-    if log_count is not None:
-        check_tensor("log_count", log_count, "floats", (len(candidates),))
-        if not bool(log_count.isfinite().all()):
-            raise ValueError(
-                "log_count holds values that are not finite: mark candidates that do not exist with `valid`"
-            )
+    check_tensor("queries", queries, "floats", ("M", "D"))
+    if len(queries) == 0:
+        raise ValueError("no queries: every sequence is too short for this prediction step")
+    check_tensor("candidates", candidates, "floats", ("N", queries.shape[1]))
+    num_rows, num_candidates = len(queries), len(candidates)
+    check_precision(queries=queries, candidates=candidates)
+    check_indices("positives", positives, (num_rows,), num_candidates, "candidates")
+    if not queries.device == candidates.device == positives.device:
+        raise ValueError(
+            f"queries, candidates and positives are on {queries.device}, {candidates.device} and {positives.device}; "
+            "move them to one device"
+        )
     if num_negatives is not None:
         check_count("num_negatives", num_negatives, 1)
-    if num_negatives is not None and negatives is not None:
-        raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
+        if negatives is not None:
+            raise ValueError(f"num_negatives={num_negatives} and `negatives` are both given: leave one out")
+    if negatives is not None:
+        check_indices("negatives", negatives, (num_rows, "R"), num_candidates, "candidates")
+        check_count("the number of negatives of a row", negatives.shape[1], 1)
+        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
+            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")
+    if valid is not None:
+        check_tensor("valid", valid, "booleans", (num_candidates,))
+    if log_count is not None:
+        check_tensor("log_count", log_count, "floats", (num_candidates,))
+        check_finite("log_count", log_count)
     positive_index = positives.cpu().long()  # torch refuses short integers as indices
-    sequence = torch.zeros_like(positive_index) if query_sequence is None else query_sequence.cpu().long()
-    mask = torch.ones(1, len(candidates), dtype=torch.bool)
+    sequence, mask = torch.zeros_like(positive_index), torch.ones(1, num_candidates, dtype=torch.bool)
+    if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
+        raise ValueError("allowed, query_sequence and candidate_sequence belong together: give all three or none")
+    if allowed is not None and query_sequence is not None and candidate_sequence is not None:
+        check_tensor("allowed", allowed, "booleans", ("B", "B"))
+        check_indices("query_sequence", query_sequence, (num_rows,), len(allowed), "rows of allowed")
+        check_indices("candidate_sequence", candidate_sequence, (num_candidates,), len(allowed), "columns of allowed")
+        if negatives is None:
+            sequence = query_sequence.cpu().long()
+            mask = allowed.cpu()[:, candidate_sequence.cpu().long()]  # [B, N]
     if negatives is not None:  # any candidate may be a given negative
         negatives = negatives.long()
         mask = torch.zeros_like(mask).index_fill(1, negatives.cpu().flatten(), True)
-        sequence = torch.zeros_like(sequence)
-    elif allowed is not None and candidate_sequence is not None:
-        mask = allowed.cpu()[:, candidate_sequence.cpu().long()]  # [B, N]
-    if valid is not None and negatives is None:
+    elif valid is not None:
         mask = mask & valid.cpu()
-    zeros = torch.zeros_like(positive_index)
-    weight = torch.full_like(positive_index, 1 / len(queries), dtype=torch.float64)
-    rows = CandidateSet(None, positive_index, sequence, zeros, mask, weight, num_steps=1)
     own = mask[sequence, positive_index].long()
     has_no_negatives = mask.sum(1)[sequence] - own < 1
     if bool(has_no_negatives.any()):
         raise ValueError(
-            f"{int(has_no_negatives.sum())} of {len(positives)} rows have no negative, so their loss is 0: allow more "
-            "sequences or put more of them in the batch"
+            f"{int(has_no_negatives.sum())} of {num_rows} rows have no negative: allow more sequences, or put more of "
+            "them in the batch"
         )
+    weight = torch.full_like(positive_index, 1 / num_rows, dtype=torch.float64)
+    rows = CandidateSet(None, positive_index, sequence, torch.zeros_like(sequence), mask, weight, num_steps=1)
     bias = None if log_count is None else -log_count.detach().to(score_dtype(queries))
     if num_negatives is not None:
         negatives = NegativePool.of(mask, sequence, positive_index).draw(num_negatives, generator, queries.device)
     # Queries that are divided by a temperature are float32.
     compute = rounding_of(compute, queries.device.type, queries.dtype)
     scaled = divide_by_temperature(queries, temperature)
-    return info_nce_rows(scaled, candidates, rows.on(queries.device), negatives, bias, compute)
-
-
-def _check_vectors(queries: Tensor, candidates: Tensor, positives: Tensor, negatives: Tensor | None) -> None:
-    check_tensor("queries", queries, "floats", ("M", "D"))
-    if len(queries) == 0:
-        raise ValueError("no queries: every sequence is too short for this prediction step")
-    check_tensor("candidates", candidates, "floats", ("N", queries.shape[1]))
-    check_tensor("positives", positives, "integers", (len(queries),))
-    check_precision(queries=queries, candidates=candidates)
-    devices = [each.device for each in (queries, candidates, positives)]
-    if len(set(devices)) > 1:
-        raise ValueError(
-            "queries, candidates and positives are on {}, {} and {}; move them to one device".format(*devices)
-        )
-    check_range("positives", positives, 0, len(candidates), "candidates")
-    if negatives is not None:
-        check_tensor("negatives", negatives, "integers", (len(queries), "R"))
-        check_count("the number of negatives of a row", negatives.shape[1], 1)
-        check_range("negatives", negatives, 0, len(candidates), "candidates")
-        if bool((negatives == rearrange(positives, "m -> m 1")).any()):
-            raise ValueError("negatives hold a row's own positive: it would be scored twice; draw another one")
-
-
-def _check_sequences(
-    query_sequence: Tensor | None,
-    candidate_sequence: Tensor | None,
-    allowed: Tensor | None,
-    num_queries: int,
-    num_candidates: int,
-) -> None:
-    if (allowed is None) != (query_sequence is None) or (allowed is None) != (candidate_sequence is None):
-        raise ValueError("allowed, query_sequence and candidate_sequence belong together: give all three or none")
-    if allowed is None or query_sequence is None or candidate_sequence is None:
-        return
-    check_tensor("allowed", allowed, "booleans", ("B", "B"))
-    check_tensor("query_sequence", query_sequence, "integers", (num_queries,))
-    check_tensor("candidate_sequence", candidate_sequence, "integers", (num_candidates,))
-    check_range("query_sequence", query_sequence, 0, allowed.shape[0], "rows of allowed")
-    check_range("candidate_sequence", candidate_sequence, 0, allowed.shape[1], "columns of allowed")
+    return info_nce_rows(scaled, candidates, on_device(rows, queries.device), negatives, bias, compute)

@@ -1,13 +1,12 @@
 """The loss of CPC for every place of a frame: find its latent k frames later among latents of the same place.
 
-P places of an encoder's last layer, d channels of a place, Q queries, N candidates.
+p places of an encoder's last layer, d channels of a place.
 """
 
 from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.losses.contrastive import Contrastive
@@ -46,18 +45,10 @@ class LocalContrastive(Contrastive):
         width: int = encoder.projection.in_features
         return width
 
-    def _score(
-        self,
-        queries: Float[Tensor, "Q P_d"],
-        candidates: Float[Tensor, "N P_d"],
-        rows: CandidateSet,
-        drawn: Int[Tensor, "M R"] | None,
-    ) -> RowLosses:
+    def _score(self, queries: Tensor, candidates: Tensor, rows: CandidateSet, drawn: Tensor | None) -> RowLosses:
         by_place = [rearrange(each, "n (p d) -> p n d", p=self.num_places) for each in (queries, candidates)]
         score = super()._score
         losses = [score(q, z, rows, drawn) for q, z in zip(*by_place, strict=True)]
-        loss, loss_nats, accuracy = (
-            torch.stack([getattr(place, name) for place in losses]).mean(0)
-            for name in ("loss", "loss_nats", "accuracy")
-        )
+        names = ("loss", "loss_nats", "accuracy")
+        loss, loss_nats, accuracy = (torch.stack([getattr(each, name) for each in losses]).mean(0) for name in names)
         return losses[0]._replace(loss=loss, loss_nats=loss_nats, accuracy=accuracy)

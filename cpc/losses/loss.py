@@ -26,14 +26,13 @@ class Loss(nn.Module):
 
     Args:
         skip_steps: number of latents between a context and the first latent that it predicts. Skip the latents that
-            share input with the context, since they could be copied. For patches that overlap by half, skip one row.
+            share input with the context, since they could be copied: of patches that overlap by half, one row.
 
     Attributes:
         num_negatives: number of negatives drawn per row in training; None: all candidates.
         predicts: `latents`; or `classes`, the next classes in `Batch.labels`.
         needs_places: whether queries predict the local latents of an encoder with `latents_and_places`.
-        uses_all_ranks: whether rows are scored against candidates of all ranks. Draws then need the same seed on all
-            ranks.
+        uses_all_ranks: whether rows are scored against candidates of all ranks; draws then need one seed.
         has_sparse_gradients: whether the optimiser must accept sparse gradients.
     """
 
@@ -68,24 +67,14 @@ class Loss(nn.Module):
 
     @abstractmethod
     def held_out_strategies(self, extra: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the strategies of the held-out bound, with the training strategy first.
-
-        Args:
-            extra: further strategies.
+        """Return the strategies of the held-out bound: that of training, then `extra`.
 
         Raises:
             ValueError: if an extra strategy is unknown to the loss.
         """
 
     def connect(self, encoder: Any, context: Any) -> int:
-        """Check that the loss can be used with encoder and context; `CPC` calls this.
-
-        Returns:
-            The width of the queries that the loss needs.
-
-        Raises:
-            ValueError: if the loss cannot be used with them.
-        """
+        """Return the width of the queries that the loss needs; ValueError if it cannot be used with these parts."""
         return encoder.dim
 
     def set_step(self, batch: int) -> None:
@@ -102,12 +91,11 @@ class Loss(nn.Module):
         generator: torch.Generator | None = None,
         measure: EvalProtocol | None = None,
     ) -> ContrastiveOutput:
-        """Return the loss of an output.
+        """Return the loss of an output and its sequences (`CPC.sequences`).
 
         Args:
             output: output of the model.
-            sequences: lengths, identities and labels of its sequences (`CPC.sequences`).
+            sequences: lengths, identities and labels.
             generator: source of the draws.
-            measure: the strategy and the number of negatives to measure with; None: the strategy and number of
-                training.
+            measure: the strategy and the number of negatives to measure with; None: those of training.
         """

@@ -7,6 +7,7 @@ docs/theory.md derives what each objective learns.
 from typing import Any, Literal, NamedTuple
 
 from cpc.candidates.samplers import Hits
+from cpc.config.argument_rules import Choices
 
 Form = Literal["softmax", "logistic"]
 Correction = Literal["none", "posterior", "importance"]
@@ -17,8 +18,8 @@ class Objective(NamedTuple):
 
     Attributes:
         form: `softmax`: find the target among the candidates. `logistic`: classify each candidate as target or not.
-        hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first. Empty if
-            nothing is drawn, because all classes are candidates.
+        hits: accepted treatments of accidental hits (drawn candidates that are targets), the default first; empty if
+            all classes are candidates.
         corrections: accepted corrections, the default first. `none`: G = F. `posterior`: G = F - log Q, for targets and
             candidates. `importance`: G = F, and every candidate's term in the sum over classes is divided by Q, which
             estimates the full loss. In a softmax this equals F - log Q for candidates and F for the target.
@@ -43,17 +44,12 @@ OBJECTIVES: dict[str, Objective] = {
 
 def objective_of(name: str) -> Objective:
     """Return the objective of a name; ValueError if there is none."""
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective={name!r} is not one of {', '.join(OBJECTIVES)}")
+    Choices(tuple(OBJECTIVES)).check("objective", name)
     return OBJECTIVES[name]
 
 
 def accepted(name: str, option: Literal["hits", "correction"], choice: str | None) -> Any:
-    """Return a choice of hits or correction, or the objective's default if it is None.
-
-    Raises:
-        ValueError: if the objective does not accept it.
-    """
+    """Return a choice of hits or correction, or the default if it is None; ValueError if it is not accepted."""
     choices = objective_of(name).hits if option == "hits" else objective_of(name).corrections
     if choice is not None and choice not in choices:
         raise ValueError(f"{option}={choice!r}: {name} accepts {', '.join(choices) or 'none: it draws no candidates'}")

@@ -20,8 +20,7 @@ class RowLosses(NamedTuple):
         num_candidates: `[M]`, N of each row, including the positive. With draws from a bank, N counts the whole bank.
         accuracy: `[M]`, [no negative scores higher] / (1 + ties), so that equal scores give exactly 1/N. With draws
             from a bank, nan for a row without a negative.
-        num_negatives: `[M]`, number of negatives of each row among its draws from a bank. None without such draws;
-            every row then has N - 1 negatives.
+        num_negatives: `[M]`, number of negatives of each row among its draws from a bank. None: N - 1.
         num_sampled: number of draws from a bank; None: every candidate was scored.
         objective: for a class table, a name in `cpc.losses.OBJECTIVES`; None: candidates are latents.
     """
@@ -42,16 +41,13 @@ class RowLosses(NamedTuple):
             ValueError: if candidates are classes, whose information is H - L, or if no row has a negative.
         """
         if self.objective is not None:
-            raise ValueError(
-                f"log N - L does not estimate information for classes ({self.objective}): use their entropy minus L"
-            )
+            raise ValueError(f"log N - L of classes ({self.objective}) is no information: use their entropy minus L")
         read = self.num_candidates.double().log() - self.loss_nats.double()
-        if self.num_negatives is not None:
-            read = read[self.num_negatives > 0]
-            if len(read) == 0:
-                raise ValueError(
-                    f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence; draw more"
-                )
+        read = read if self.num_negatives is None else read[self.num_negatives > 0]
+        if len(read) == 0:
+            raise ValueError(
+                f"no row has a negative: all {self.num_sampled} draws were from the row's own sequence; draw more"
+            )
         return float(read.mean())
 
     @property

@@ -32,11 +32,10 @@ _NUM_AT_ONCE = 256  # number of sequences of a rank that fit into one message of
 
 
 def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple[Sequences, Share]:
-    """Return the sequences of all ranks, in the order of the ranks, and the share of this rank.
+    """Return the sequences of all ranks, in the order of the ranks, and the share of this rank for these strategies.
 
     Every rank of the default process group must call this at the same time. Ranks may have different numbers of
-    sequences. Sequences without an id are all distinct. If no row of these strategies is scored against latents of
-    another rank, the share is apart.
+    sequences.
 
     Raises:
         ValueError: on every rank: if the ranks have different numbers of latents, only some ranks have a
@@ -53,21 +52,24 @@ def gather_sequences(sequences: Sequences, strategies: tuple[str, ...]) -> tuple
     first = _padded(ids[:_NUM_AT_ONCE], _NUM_AT_ONCE)
     messages = rearrange(_all_gather(torch.cat([header, first.flatten()])), "(w n) -> w n", w=dist.get_world_size())
     headers, all_ids = messages.split([len(header), first.numel()], 1)
-    _check(headers[:, 1:-2], headers[:, -2])
+    shapes = headers[:, 1:-2]
+    if bool((shapes != shapes[0]).any()):
+        raise ValueError(
+            f"the sequences of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} in latents: give all "
+            "ranks windows of one length, and pad shorter ones (num_valid)"
+        )
+    if bool((headers[:, -2] != headers[0, -2]).any()):
+        raise ValueError("only some ranks have a sequence_id: give it on all ranks, or on none")
     nums = headers[:, 0].tolist()
     all_ids = _all_gather(_padded(ids, max(nums))) if max(nums) > _NUM_AT_ONCE else all_ids.reshape(-1, 3)
-    num_latents, sequence_id, group_id = _remove_padding(all_ids, nums).unbind(1)
+    num_latents, all_sequence_ids, group_id = _remove_padding(all_ids, nums).unbind(1)
     is_known = None
     if bool(headers[:, -1].any()):
         known = sequences.is_known
         is_known = torch.ones(num, geometry.num_latents, dtype=torch.bool) if known is None else known
         is_known = _remove_padding(_all_gather(_padded(is_known.byte(), max(nums))), nums).bool()
-    everyone = sequences._replace(
-        num_latents=num_latents,
-        sequence_id=sequence_id if given[1] is not None else None,
-        group_id=group_id,
-        is_known=is_known,
-    )
+    sequence_id = None if sequences.sequence_id is None else all_sequence_ids
+    everyone = Sequences(geometry, num_latents, sequence_id, group_id, is_known, *sequences[5:])
     is_apart = not any(_needs_other_ranks(strategy, nums, everyone) for strategy in strategies)
     return everyone, Share(dist.get_rank(), tuple(nums), is_apart)
 
@@ -83,11 +85,7 @@ def gather_latents(latents: Float[Tensor, "B ... D"], share: Share) -> Float[Ten
 
 
 def gather_row_counts(num_rows: Int[Tensor, " K"]) -> Int[Tensor, "W K"]:
-    """Return the number of rows of each rank and step (`[1, K]` with one rank). All ranks must call this together.
-
-    Args:
-        num_rows: the counts of this rank, on the host.
-    """
+    """Return the number of rows of each rank and step, given those of this rank. All ranks must call this together."""
     own = rearrange(num_rows, "k -> 1 k")
     return _all_gather(own) if _has_other_ranks() else own
 
@@ -153,13 +151,3 @@ def _remove_padding(gathered: Tensor, nums: Sequence[int]) -> Tensor:
         return gathered
     index = torch.cat([rank * most + torch.arange(num) for rank, num in enumerate(nums)])
     return gathered.index_select(0, index.to(gathered.device, non_blocking=True))
-
-
-def _check(shapes: Int[Tensor, "W _"], has_sequence_id: Int[Tensor, " W"]) -> None:
-    if bool((shapes != shapes[0]).any()):
-        raise ValueError(
-            f"the sequences of the ranks have the shapes {', '.join(map(str, shapes.tolist()))} in latents, but must "
-            "have one shape: give all ranks windows of one length, and pad shorter ones (num_valid)"
-        )
-    if bool((has_sequence_id != has_sequence_id[0]).any()):
-        raise ValueError("only some ranks have a sequence_id for their observations: give it on all ranks, or on none")

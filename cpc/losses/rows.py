@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -20,10 +20,8 @@ from cpc.contexts.grid import columns
 class Geometry(NamedTuple):
     """The places of a sequence, and the latents that its queries predict.
 
-    Attributes:
-        shape: `(T,)` for a sequence, `(H, W)` for a grid.
-        directions: directions of time; one without a name for sequences.
-        distances: number of latents that each of the K queries of a place predicts ahead, in increasing order.
+    `shape` is `(T,)` for a sequence, `(H, W)` for a grid. A sequence has one direction, without a name. `distances` are
+    the latents that each of the K queries of a place predicts ahead, in increasing order.
     """
 
     shape: tuple[int, ...]
@@ -80,13 +78,8 @@ def rows_mask(is_valid: Bool[Tensor, "B L"], geometry: Geometry) -> Bool[Tensor,
 def rows_of(has_row: Bool[Tensor, "B P K"], geometry: Geometry) -> Rows:
     """Return the rows of a mask, in the order of `cpc.losses.contrastive.flat_queries`."""
     num_places, num_distances = has_row.shape[1:]
-    step = repeat(
-        torch.arange(geometry.num_steps),
-        "(j k) -> (j p k)",
-        j=len(geometry.directions),
-        p=num_places // len(geometry.directions),
-    )
     _, targets = geometry.latents_and_targets()
-    query = has_row.flatten().nonzero()[:, 0]
-    sequence, index = query // (num_places * num_distances), query % (num_places * num_distances)
-    return Rows(query, step[index], sequence, sequence * geometry.num_latents + targets.flatten()[index])
+    sequence, place, distance = has_row.nonzero(as_tuple=True)
+    query = (sequence * num_places + place) * num_distances + distance
+    step = place // (num_places // len(geometry.directions)) * num_distances + distance
+    return Rows(query, step, sequence, sequence * geometry.num_latents + targets[place, distance])

@@ -23,11 +23,11 @@ class Sequences(NamedTuple):
 
     Attributes:
         geometry: where the targets of the queries lie.
-        num_latents: `[B]`, number of latents that are signal. All further latents of a sequence are padding, which is
-            neither target nor candidate.
+        num_latents: `[B]`, number of latents that are signal. Further latents are padding, which is neither target nor
+            candidate.
         sequence_id: `[B]`; sequences that may overlap share an id. None: all are distinct.
         group_id: `[B]`, the speaker, -1 if unknown; None: all are unknown.
-        is_known: `[B, L]`, True for a known latent; unknown latents are treated as padding. None: all are known.
+        is_known: `[B, L]`, False for a latent that is treated as padding. None: all are known.
         labels: `[B, _]`, classes of the latents; None: there are none.
         device: the device of the vectors.
     """
@@ -51,12 +51,7 @@ class Sequences(NamedTuple):
         is_known: Bool[Tensor, "B L"] | None = None,
         **others: Any,
     ) -> "Sequences":
-        """Check and copy lengths and identities; None stands for no padding, and for no unknown latents.
-
-        Raises:
-            ValueError: if an argument is not one integer for each sequence, or `is_known` not one boolean for each
-                latent.
-        """
+        """Return sequences, with all tensors on the host; ValueError if a tensor has a wrong dtype or shape."""
         for name, ids in (("num_latents", num_latents), ("sequence_id", sequence_id), ("group_id", group_id)):
             if ids is not None:
                 check_tensor(name, ids, "integers", (num_sequences,))
@@ -69,8 +64,7 @@ class Sequences(NamedTuple):
         check_tensor("is_known", is_known, "booleans", (num_sequences, geometry.num_latents))
         is_known = is_known.cpu()
         # Equal lengths without missing latents share a candidate set.
-        has_missing = bool((sequences._is_signal() & ~is_known).any())
-        return sequences._replace(is_known=is_known) if has_missing else sequences
+        return sequences._replace(is_known=is_known) if bool((sequences._is_signal() & ~is_known).any()) else sequences
 
     @property
     def ids(self) -> Int[Tensor, " B"]:
@@ -79,11 +73,7 @@ class Sequences(NamedTuple):
 
     @property
     def is_valid(self) -> Bool[Tensor, "B L"]:
-        """Mask of the latents that can be targets and candidates: known latents that are not padding.
-
-        Raises:
-            ValueError: if a sequence counts more latents than there are. With several ranks, all raise it for all.
-        """
+        """Mask of the known latents that are not padding; ValueError if a sequence counts more latents than exist."""
         check_num_latents(self.num_latents, self.geometry.num_latents)
         return self._is_signal() if self.is_known is None else self._is_signal() & self.is_known
 
@@ -97,7 +87,7 @@ class Sequences(NamedTuple):
     def cache_key(self) -> tuple[Any, ...]:
         """Return all that a candidate set depends on: lengths, equalities of identities, and the mask of known latents.
 
-        An identity is replaced by the index of the first sequence that has it; -1 (unknown) stays.
+        The index of the first sequence with an identity replaces the identity; -1 (unknown) stays.
         """
         group_id = None
         if self.group_id is not None:

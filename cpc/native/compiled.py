@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import inspect
 import logging
 import os
@@ -30,6 +31,17 @@ _log = logging.getLogger(__name__)
 def source(name: str) -> Path:
     """Return the path of a C source of this folder."""
     return Path(__file__).with_name(name)
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Return whether Triton can compile kernels; False, with a logged warning, if it or a C compiler is missing."""
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
+    missing = [] if importlib.util.find_spec("triton") else ["the package triton"]
+    missing += [] if shutil.which(compiler.split(" ")[0]) else ["a C compiler, which Triton needs"]
+    if missing:
+        _log.warning("losses run in torch instead of a kernel, which is slower: %s is missing", " and ".join(missing))
+    return not missing
 
 
 @functools.cache

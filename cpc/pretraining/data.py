@@ -15,7 +15,7 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches, Modality, Training
 from cpc.data.store.atomic import json_text
 from cpc.data.store.contents import say
-from cpc.data.streams.resumable_index import check_same_batches
+from cpc.data.streams.stream import check_same_batches
 from cpc.model import CPC
 from cpc.pretraining.batch_checks import check_batches
 from cpc.pretraining.ranks import Ranks

@@ -29,7 +29,7 @@ BROAD_CLASSES = {
 
 
 def broad_class(phone: str) -> str:
-    """Return the broad class of a phone of `cpc.data.synthetic.phones`; `other` if no class lists the phone."""
+    """Return the broad class of a phone of `cpc.data.synthetic.espeak`; `other` if no class lists the phone."""
     return next((name for name, (_, _, phones) in BROAD_CLASSES.items() if phone in phones.split()), "other")
 
 

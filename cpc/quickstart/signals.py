@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from cpc.data.batch import Batch
-from cpc.data.signals.corpora import write_recordings
-from cpc.data.signals.smartwatch import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch
+from cpc.data.signals.corpora import CHANNELS, CLASSES, RATE_HZ, read_installed_smartwatch, write_recordings
 from cpc.quickstart.recipe import ACCURACY, CEILING, WHICH_ARE_BOUNDS, Config, Recipe, Study, part, pretraining
 from cpc.quickstart.time_budget import Precision
 

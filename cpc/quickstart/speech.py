@@ -43,7 +43,7 @@ def make(corpus: Path, seed: int) -> tuple[dict[str, Path], dict[str, Any]]:
     """Synthesise the corpus of `FIRST_CORPUS_SEED` + seed."""
     corpus_seed = FIRST_CORPUS_SEED + seed
     manifest = synthesize(corpus, seed=corpus_seed)
-    seconds = manifest.num_samples / manifest.sample_rate_hz
+    seconds = manifest.seconds
     return {"speech": corpus}, {
         "recipe_chosen_on": RECIPE_CHOSEN_ON.format(corpus_seed),
         "corpus_seed": corpus_seed,

@@ -9,7 +9,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Float32
 
-from cpc.data.signals.rates import find_channel, is_nameless
+from cpc.data.signals.channels import find_channel, is_nameless
 
 _SAMPLES_AT_ONCE = 2**18  # padded samples of recordings that are encoded together
 

@@ -25,9 +25,9 @@ from cpc.data.pooling import check_pool, pool_vectors
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.pack import ArraySignals
 from cpc.data.signals.arrays import transposed
+from cpc.data.signals.channels import conversion
 from cpc.data.signals.modality import Signals
 from cpc.data.signals.recordings import Recordings
-from cpc.data.signals.units import conversion
 from cpc.data.store.contents import quiet
 from cpc.data.store.fingerprints import merged
 from cpc.data.store.splits import draw_splits

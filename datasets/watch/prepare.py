@@ -4,8 +4,13 @@ from pathlib import Path
 
 from cpc.config.options import prepare_from_command_line
 from cpc.data.images.arrays import load_array
-from cpc.data.signals.corpora import SignalArrays, describe, write_recordings
-from cpc.data.signals.smartwatch import read_published_smartwatch, smartwatch_arrays
+from cpc.data.signals.corpora import (
+    SignalArrays,
+    describe,
+    read_published_smartwatch,
+    smartwatch_arrays,
+    write_recordings,
+)
 
 
 def prepare_watch(root: Path, out: Path | None = None) -> tuple[Path, SignalArrays]:

@@ -12,7 +12,7 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.signals.smartwatch import CLASSES, read_installed_smartwatch
+from cpc.data.signals.corpora import CLASSES, read_installed_smartwatch
 from cpc.sklearn import CPCTransformer
 
 # %% Arrays

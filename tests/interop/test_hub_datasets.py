@@ -2,10 +2,11 @@
 
 import csv
 import io
+import json
+import tarfile
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -233,6 +234,90 @@ def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, lis
         download_dataset(str(source), out=out)
 
 
+def tar(path: Path, *members: tuple[str, bytes]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_tars_of_webdataset_are_written_by_split_tar_and_key(
+    tmp_path: Path, write_audio: Callable[..., Path], capsys: pytest.CaptureFixture
+) -> None:
+    """Parts, texts and JSONs become labels; names of tars are splits; no key leads out of the folder."""
+    files = [flac(write_audio, tmp_path / "made", number) for number in range(3)]
+    for name, keys in {"words-train-0": ("a/1", "../../evil"), "words-val-0": ("2",)}.items():
+        members = [
+            (f"{key}.{part}", content)
+            for key in keys
+            for part, content in {
+                "flac": files[len(key) % 3],
+                "json": json.dumps({"speaker": f"s{len(key)}", "nested": {"x": 1}}).encode(),
+                "txt": "größer".encode(),
+            }.items()
+        ]
+        tar(tmp_path / "in" / f"{name}.tar", *members)
+    out = download_dataset(str(tmp_path / "in"), out=tmp_path / "out")
+    manifest = index_folder(out, labels=out / "labels.csv", progress=False)
+    names = ["%2E.%2F..%2Fevil", "a%2F1"]
+    assert manifest.paths == [*(f"train/words-train-0-{n}.flac" for n in names), "valid/words-val-0-2.flac"]
+    assert [file.read_bytes() for file in manifest.files] == [files[len(k) % 3] for k in ("../../evil", "a/1", "2")]
+    assert manifest.column("speaker") == ["s10", "s3", "s1"]
+    assert manifest.column("txt") == ["größer"] * 3
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "in", "out"}
+
+
+def test_a_tar_of_an_earlier_release_restores_its_paths(tmp_path: Path) -> None:
+    pictures = [png(np.full((2, 2), shade, np.uint8)) for shade in range(3)]
+    paths = ["train/cat/0.png", "test/dog/1.png", "../dog.PNG"]
+    tar(
+        tmp_path / "in" / "00000.tar",
+        *(
+            (f"{number:08}.{part}", content)
+            for number, path in enumerate(paths)
+            for part, content in {"png": pictures[number], "json": json.dumps({"path": path}).encode()}.items()
+        ),
+    )
+    out = download_dataset(str(tmp_path / "in"), out=tmp_path / "out")
+    for path, content in zip([*paths[:2], "%2E%2E/dog.PNG"], pictures, strict=True):
+        assert (out / path).read_bytes() == content
+    tar(
+        tmp_path / "classes" / "0.tar", ("1.png", pictures[0]), ("1.cls", b"7"), ("2.png", pictures[1]), ("2.cls", b"8")
+    )
+    out = download_dataset(str(tmp_path / "classes"), out=tmp_path / "by class")
+    assert sorted(p.relative_to(out).as_posix() for p in out.rglob("*.png")) == ["train/7/0-1.png", "train/8/0-2.png"]
+    doubled = [
+        (f"{number}.{part}", b'{"path": "a.png"}' if part == "json" else pictures[number])
+        for number in range(2)
+        for part in ("png", "json")
+    ]
+    tar(tmp_path / "twice" / "0.tar", *doubled)
+    with pytest.raises(ValueError, match=r"row 1 is a\.png, which another row is already"):
+        download_dataset(str(tmp_path / "twice"), out=tmp_path / "none")
+    for damage in (b"{", b'{"a": "\\ud800"}', b'{"\\ud800": 1}', b"[" * 9999):
+        tar(tmp_path / "damaged" / "0.tar", ("1.png", pictures[0]), ("1.json", damage))
+        with pytest.raises((ValueError, OSError), match=str(tmp_path / "damaged")):
+            download_dataset(str(tmp_path / "damaged"), out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_tar_that_ends_early_is_named(tmp_path: Path) -> None:
+    """Cut between members, joined to another, or with a damaged header: `tarfile` ends there without a word."""
+    members = [(f"{number}.png", png(np.full((9, 9), number, np.uint8))) for number in range(4)]
+    path = tar(tmp_path / "in" / "a.tar", *members)
+    content = path.read_bytes()[: 4 * 1024 + 1024]
+    spoilt = content[: 2 * 1024] + b"\xff" * 512 + content[2 * 1024 + 512 :]
+    for other in (*(content[:end] for end in range(512, len(content) - 1023, 512)), content * 2, spoilt, content[:700]):
+        path.write_bytes(other)
+        with pytest.raises(ValueError, match=r"a\.tar:? .*(cut off|joined|damaged)"):
+            download_dataset(str(tmp_path / "in"), out=tmp_path / "out")
+    path.write_bytes(content + bytes(8192))  # tars are padded to whole records
+    assert len(list(download_dataset(str(tmp_path / "in"), out=tmp_path / "out").rglob("*.png"))) == 4
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -283,7 +368,7 @@ def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path
         told = hub.call(
             [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()], tmp_path
         )
-    assert told[:3] == ["words", "folders", "zip"]
+    assert [told[place] for place in (0, 1, 2, 5)] == ["words", "folders", "zip", "loose"]
     index_folder(tmp_path / "words", labels=tmp_path / "words/labels.csv", progress=False)
     assert [file.read_bytes() for file in read_manifest(tmp_path / "words").files] == files
     for out, folders in {"folders": ["a", "b"], "zip": ["train", "train"]}.items():
@@ -296,8 +381,6 @@ def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path
         "damaged": "OSError: org/damaged cannot be read: BadZipFile",
         "code": "OSError: org/code cannot be read: RuntimeError: Dataset scripts are no longer supported",
     }
-    if find_spec("torchcodec") is None:
-        messages["loose"] = "ValueError: `datasets` cannot read files outside of tables in org/words"
     for out, message in messages.items():
         assert told[list(asked).index(out)].startswith(message)
         assert not (tmp_path / out).exists()

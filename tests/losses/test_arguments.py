@@ -45,6 +45,10 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     *((loss, {"queries": torch.ones(1, 2, 3, 4, 5)}, r"queries is .*\[1, 2, 3, 4, 5\]; it must be") for loss in GIVEN),
     *((loss, {"queries": torch.ones(M, D).long()}, "queries is torch.int64") for loss in (info_nce, bank_loss)),
     (info_nce, {"candidates": torch.ones(2, 3, D)}, r"candidates is .*\[2, 3, 3\]; .* \[N, 3\]"),
+    (info_nce, {"log_count": torch.zeros(1)}, r"log_count is torch.float32 of the shape \[1\]"),
+    (info_nce, {"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[4, R\]"),
+    (info_nce, {"query_sequence": torch.zeros(M).long()}, "give all three or none"),
+    (class_loss, {"classes": torch.ones(N, 5)}, r"classes is .* \[6, 5\]; .* of the shape \[n, 3\]"),
     (info_nce, {"candidates": torch.ones(N, D).double()}, "float64 cannot be combined with other dtypes"),
     (contrast, {"latents": torch.ones(B, 5, D).double()}, "float64 cannot be combined with other dtypes"),
     (class_loss, {"classes": torch.ones(N, D).double()}, "float64 cannot be combined with other dtypes"),
@@ -61,7 +65,7 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     (info_nce, SEQUENCES | {"query_sequence": torch.zeros(M)}, "query_sequence is torch.float32"),
     (info_nce, SEQUENCES | {"allowed": torch.ones(B, B)}, "allowed is torch.float32 .* tensor of booleans"),
     *(
-        (info_nce, {"log_count": torch.zeros(N).index_fill(0, torch.tensor([5]), value)}, "log_count holds values that")
+        (info_nce, {"log_count": torch.zeros(N).index_fill(0, torch.tensor([5]), value)}, "log_count must be finite")
         for value in (math.inf, -math.inf, math.nan)
     ),
     *(
@@ -177,7 +181,7 @@ def test_integers_of_any_width_are_indices(dtype: torch.dtype) -> None:
         (lambda: infonce(num_negatives=2.0), "num_negatives=2.0 must be a whole number"),
         (lambda: infonce(num_negatives=True), "num_negatives=True must be a whole number"),
         (lambda: infonce(negatives=torch.zeros(M, 0, dtype=torch.int64)), "number of negatives of a row=0"),
-        (lambda: infonce(temperature="0.1"), "temperature is a str"),
+        (lambda: infonce(temperature="0.1"), "temperature=.0.1. must be a number"),
         (lambda: Contrastive(num_negatives=1.5), "num_negatives=1.5 must be a whole number"),
         (lambda: Contrastive(skip_steps=1.0), "skip_steps=1.0 must be a whole number"),
         (lambda: classes(bias=torch.full((N,), math.inf)), "bias must be finite everywhere; it runs from inf to inf"),

@@ -1,6 +1,6 @@
 """Who meets whom: in blocks, for candidates of several processes, and apart from all arithmetic."""
 
-from contextlib import nullcontext
+import weakref
 
 import pytest
 import torch
@@ -8,13 +8,14 @@ from einops import repeat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpc.candidates import STRATEGIES, ClassTable, allowed_matrix
-from cpc.losses import ClassTableLoss, contrast
+from cpc.candidates import STRATEGIES, allowed_matrix
+from cpc.losses import candidate_sets
 from cpc.losses.candidate_sets import Plan, Share, plan
+from cpc.losses.definition import CandidateSet
+from cpc.losses.engine import blocks
 from cpc.losses.engine.blocks import Block, layout_of, split_scores
 from cpc.losses.rows import Geometry
 from cpc.losses.sequences import Sequences
-from cpc.predictors import Output
 
 B, T = 6, 8
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -98,38 +99,6 @@ def test_processes_plan_their_parts_of_the_whole(strategy: str, steps: tuple[int
             assert torch.equal(ours, all_draws[mine])
 
 
-@pytest.fixture
-def _no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which torch has not for tensors without values."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-
-
-@pytest.mark.usefixtures("_no_autocast")
-@pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"num_negatives": 3, "shared_across_steps": True}])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_arithmetic_asks_nothing_of_values(strategy: str, options: dict) -> None:
-    """Tensors that hold no values have shapes alone: who looked at one, as a GPU would have to wait for, would fail."""
-    queries = torch.empty(2, B, T, 4, device="meta", requires_grad=True)
-    latents = torch.empty(B, T, 4, device="meta", requires_grad=True)
-    num_latents = torch.tensor([8, 8, 3, 8, 5, 8])
-    found = contrast(queries, latents, strategy=strategy, num_latents=num_latents, group_id=GROUPS, **options)
-    found.loss.backward()
-    assert queries.grad.shape == queries.shape
-    assert latents.grad.shape == latents.shape
-    assert found.accuracy.shape == (2, B)
-
-
-@pytest.mark.usefixtures("_no_autocast")
-def test_nor_does_that_of_all_classes() -> None:
-    loss = ClassTableLoss(ClassTable(11, 4, has_bias=True), "full_softmax").to("meta")
-    x = torch.empty(2, 5, 4, device="meta")
-    labels = torch.tensor([[1, 2, -100, 3, 4, 0], [10, 9, 8, 7, 6, 5]])
-    queries = torch.empty(2, 2, 5, 4, device="meta", requires_grad=True)
-    output = Output(x, x, {"": queries}, None)
-    loss(output, loss.sequences(output, torch.tensor([5, 3]), labels=labels)).loss.backward()
-    assert queries.grad.shape == queries.shape
-
-
 def test_batches_alike_share_a_plan() -> None:
     """Plans depend on which identities are equal, and on unknown speakers, not on what they are called."""
 
@@ -150,6 +119,20 @@ def test_batches_alike_share_a_plan() -> None:
     with pytest.raises(ValueError, match="needs the speaker of every sequence"):
         planned("same_speaker", [0, 1, 0, 9], [2, 2, 2, -1])
     assert planned("mixed", [0, 0, 0, 0], [-1, 2, 3, 4]) is planned("mixed", [0, 1, 0, 9])
+
+
+def test_a_plan_on_a_device_keeps_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+
+    def on_device(rows: CandidateSet, device: torch.device) -> CandidateSet:
+        kept.append(weakref.ref(rows.candidate_mask))
+        return blocks.on_device(rows, device)
+
+    monkeypatch.setattr(candidate_sets, "on_device", on_device)
+    sequences = Sequences(Geometry((7,), ("",), (1, 3)), torch.tensor([5, 7]), device=torch.device("meta"))
+    rows = plan("mixed_excluding", sequences).rows
+    assert layout_of(rows).num_negatives.is_meta
+    assert [each() for each in kept] == [None]
 
 
 def test_a_plan_made_without_gradients_serves_with_them() -> None:

@@ -174,12 +174,6 @@ def test_equal_scores_have_closed_forms(objective: str, correction: str) -> None
     assert found.accuracy.tolist() == pytest.approx([1 / found.num_candidates[0].item()] * 2)
 
 
-def test_a_table_collapsed_to_one_vector_is_right_once_in_n() -> None:
-    queries, classes, _ = problem(dtype=torch.float32)
-    found = class_loss(queries, classes[:1].repeat(N, 1), torch.tensor([1, 4, 0, 8]), objective="full_softmax")
-    assert found.accuracy.tolist() == pytest.approx([1 / N] * 4)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_collapsed_table_is_right_once_in_those_drawn(shared: bool, has_bias: bool) -> None:
@@ -211,13 +205,6 @@ def test_float32_holds_for_any_scale(objective: str, correction: str, scale: flo
     torch.testing.assert_close(loss, exact_loss, rtol=2e-5, atol=2e-6 * scale)
     for found, exact in zip(gradients, exact_gradients, strict=True):
         torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=2e-5 * float(exact.abs().max()))
-
-
-def test_a_small_loss_is_not_rounded_to_zero() -> None:
-    """One target 30 nats ahead of the other class: softplus(-30), far below what 1 + x resolves in float32."""
-    queries, classes = torch.tensor([[1.0]]), torch.tensor([[30.0], [0.0]])
-    found = class_loss(queries, classes, torch.tensor([0]), objective="full_softmax")
-    assert found.loss.item() == pytest.approx(math.log1p(math.exp(-30)), rel=1e-5)
 
 
 def test_no_candidate_left_is_no_loss() -> None:
@@ -263,7 +250,7 @@ COUNTS = torch.zeros(2)
             ONE,
             Draw(torch.tensor([3, 1]), COUNTS, COUNTS),
             {"objective": "sampled_softmax"},
-            "the draw holds a row's own target, but sampled_softmax accepts only hits=remove or exclude",
+            "the draw holds a row's own target, but the objective accepts only hits=remove or exclude",
         ),
         (
             ONE,
@@ -289,8 +276,6 @@ COUNTS = torch.zeros(2)
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
         (torch.tensor([1, 2, 3]), None, {}, r"targets is torch.int64 of the shape \[3\]; .* of the shape \[2\]"),
-        (ONE, None, {"temperature": -1.0}, "temperature=-1.0 must be positive"),
-        (ONE, None, {"bias": torch.zeros(8)}, r"bias is torch.float32 of the shape \[8\]; .* of the shape \[9\]"),
         (ONE, None, {"weight": torch.zeros(3)}, r"weight is torch.float32 of the shape \[3\]; .* of the shape \[2\]"),
     ],
 )
@@ -313,7 +298,7 @@ def test_hits_that_were_removed_are_refused_where_they_must_be_kept(sampler: typ
             for hits in ("keep", "remove")
         )
         class_loss(queries, classes, targets, kept, objective=name)
-        with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
+        with pytest.raises(ValueError, match=r"lacks a row's own target.*but the objective accepts only hits=keep"):
             class_loss(queries, classes, targets, removed, objective=name)
         class_loss(queries, classes, targets, removed, objective="info_nce")
 
@@ -328,14 +313,8 @@ def test_class_0_removed_from_the_last_shared_place_is_refused(name: str) -> Non
     class_loss(queries, classes, targets, empty, objective=name)
     class_loss(queries, classes, targets, empty._replace(log_count_sampled=counts), objective=name)
     removed = Draw(ids, drop_hits(ids, counts[0], targets), torch.zeros(4))
-    with pytest.raises(ValueError, match=f"lacks a row's own target.*but {name} accepts only hits=keep"):
+    with pytest.raises(ValueError, match=r"lacks a row's own target.*but the objective accepts only hits=keep"):
         class_loss(queries, classes, targets, removed, objective=name)
-
-
-def test_widths_that_do_not_fit_are_named() -> None:
-    check = getattr(class_loss, "__wrapped__", class_loss)
-    with pytest.raises(ValueError, match=r"classes is .* \[9, 5\]; .* of the shape \[n, 4\]"):
-        check(torch.zeros(2, 4), torch.zeros(N, D), ONE, objective="full_softmax")
 
 
 def test_a_target_of_unknown_count_matters_to_the_posterior_alone() -> None:

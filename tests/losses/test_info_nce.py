@@ -1,4 +1,3 @@
-import inspect
 import math
 
 import pytest
@@ -47,18 +46,6 @@ def test_equals_the_loop_reference(num_queries: int, num_candidates: int, dim: i
         assert result.accuracy[i] == wins
 
 
-def test_drawn_negatives_equal_the_loop_reference() -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries, candidates = torch.randn(5, 4, generator=generator), torch.randn(9, 4, generator=generator)
-    positives = torch.tensor([0, 3, 3, 8, 1])
-    negatives = torch.randint(8, (5, 6), generator=generator)
-    negatives += negatives >= positives[:, None]  # any but the positive
-    result = info_nce(queries, candidates, positives, negatives=negatives)
-    expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
-    assert result.loss.item() == pytest.approx(expected, rel=1e-5)
-    assert result.num_candidates.tolist() == [7] * 5
-
-
 def test_given_negatives_may_lie_outside_the_pool() -> None:
     """A caller's own negatives count as given, whatever `allowed` parts the candidates into."""
     generator = torch.Generator().manual_seed(0)
@@ -76,6 +63,7 @@ def test_given_negatives_may_lie_outside_the_pool() -> None:
     )
     expected = info_nce_loss(queries.double() @ candidates.double().T, positives.tolist(), negatives.tolist())
     assert result.loss.item() == pytest.approx(expected, rel=1e-5)
+    assert result.num_candidates.tolist() == [3] * 4
 
 
 def test_temperature_divides_in_float32() -> None:
@@ -99,25 +87,6 @@ def test_float16_queries_survive_a_gradient_scaler() -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-2)
 
 
-def test_gradients_in_float64() -> None:
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    candidates = torch.randn(6, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    positives = torch.tensor([0, 2, 2, 5])
-    sequence = torch.tensor([0, 0, 1, 1])
-    options = {
-        "query_sequence": sequence,
-        "candidate_sequence": torch.tensor([0, 0, 0, 1, 1, 1]),
-        "allowed": torch.tensor([[False, True], [True, True]]),
-        "valid": torch.tensor([True, True, True, True, False, True]),
-    }
-    assert torch.autograd.gradcheck(lambda q, c: info_nce(q, c, positives, **options).loss, (queries, candidates))
-    negatives = torch.tensor([[1, 1, 3], [0, 5, 5], [4, 4, 4], [0, 1, 2]])  # duplicates must add up
-    assert torch.autograd.gradcheck(
-        lambda q, c: info_nce(q, c, positives, negatives=negatives).loss, (queries, candidates)
-    )
-
-
 def test_bf16_scores_are_those_of_rounded_operands() -> None:
     """The scores are those of rounded vectors, to float32; gradients are off by the rounding of weights too."""
     generator = torch.Generator().manual_seed(0)
@@ -138,40 +107,12 @@ def test_bf16_scores_are_those_of_rounded_operands() -> None:
             torch.testing.assert_close(x.grad.double(), reference.grad, rtol=0.02, atol=4e-4)
 
 
-def test_collapsed_latents_score_exactly_one_in_n() -> None:
-    """Fifteen equal scores: loss ln 15, accuracy 1/15, wherever the positive stands (style A7)."""
-    queries = torch.randn(15, 64, generator=torch.Generator().manual_seed(0))
-    result = info_nce(queries, torch.ones(15, 64) * 0.37, torch.arange(15))
-    torch.testing.assert_close(result.loss_nats, torch.full((15,), math.log(15)))
-    assert result.accuracy.tolist() == [torch.tensor(1 / 15).item()] * 15
-
-
 def test_duplicates_of_the_positive_floor_the_loss() -> None:
     """With m copies of the positive among the negatives no critic gets below ln(1 + m) (facts section 7)."""
     candidates = torch.tensor([[50.0], [50.0], [50.0], [0.0]])
     result = info_nce(torch.ones(1, 1), candidates, torch.tensor([0]))
     assert result.loss.item() == pytest.approx(math.log(3), abs=1e-5)
     assert result.accuracy.item() == pytest.approx(1 / 3)
-
-
-def test_softmax_runs_over_candidates() -> None:
-    """An asymmetric score matrix tells the axes apart (facts T3)."""
-    scores = torch.tensor([[3.0, 0.0], [2.0, 1.0]])
-    result = info_nce(scores, torch.eye(2), torch.tensor([0, 1]))
-    expected = [-(3 - math.log(math.exp(3) + 1)), -(1 - math.log(math.exp(2) + math.exp(1)))]
-    assert result.loss_nats.tolist() == pytest.approx(expected)
-
-
-def test_invariant_to_candidate_order_and_score_offset() -> None:
-    generator = torch.Generator().manual_seed(3)
-    queries, candidates = torch.randn(6, 5, generator=generator), torch.randn(8, 5, generator=generator)
-    positives = torch.tensor([0, 1, 2, 3, 4, 5])
-    order = torch.randperm(8, generator=generator)
-    loss = info_nce(queries, candidates, positives).loss
-    permuted = info_nce(queries, candidates[order], order.argsort()[positives]).loss
-    shifted = info_nce(queries, candidates, positives, log_count=torch.full((8,), 7.0)).loss
-    torch.testing.assert_close(permuted, loss)
-    torch.testing.assert_close(shifted, loss)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e2])
@@ -200,17 +141,13 @@ def test_scores_are_float32_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"positives": torch.tensor([0, 9])},
-            "positives run from 0 to 9, but the 4 candidates have the numbers 0 to 3",
-        ),
         ({"num_negatives": 0}, "num_negatives=0 must be a whole number of at least 1"),
-        ({"temperature": 0.0}, "temperature=0.0 must be positive"),
         ({"negatives": torch.tensor([[1], [1]])}, "own positive"),
         ({"negatives": torch.tensor([[1], [7]])}, "negatives run from 1 to 7, but the 4 candidates"),
         ({"compute": "fp8"}, "compute='fp8' is not one of auto, float32, tf32, bf16"),
         ({"allowed": torch.ones(1, 1, dtype=torch.bool)}, "query_sequence and candidate_sequence"),
         ({"queries": torch.zeros(0, 3), "positives": torch.zeros(0, dtype=torch.long)}, "no queries"),
+        ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 and `negatives` are both"),
         ({"valid": torch.tensor([True, True, False, False]), "positives": torch.tensor([0, 1])}, None),
         ({"valid": torch.tensor([True, False, False, False]), "positives": torch.tensor([0, 0])}, "no negative"),
     ],
@@ -224,36 +161,3 @@ def test_bad_input_is_named(change: dict, message: str | None) -> None:
         return
     with pytest.raises(ValueError, match=message):
         info_nce(queries, candidates, positives, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"queries": torch.zeros(3, 3)}, r"positives is torch.int64 .*\[2\]; .* of integers of the shape \[3\]"),
-        ({"queries": torch.zeros(2, 5)}, r"candidates is torch.float32 .*\[4, 3\]; .* of floats of the shape \[N, 5\]"),
-        ({"log_count": torch.zeros(1)}, r"log_count is torch.float32 of the shape \[1\]"),
-        ({"valid": torch.ones(3, dtype=torch.bool)}, r"valid is torch.bool of the shape \[3\]"),
-        ({"negatives": torch.zeros(5, 2).long()}, r"negatives is torch.int64 of the shape \[5, 2\]; .* \[2, R\]"),
-        ({"query_sequence": torch.zeros(2).long()}, "give all three or none"),
-        ({"negatives": torch.tensor([[2], [2]]), "num_negatives": 9}, "num_negatives=9 and `negatives` are both"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(change: dict, message: str) -> None:
-    """Without the tests' own shape checks, which would refuse them first."""
-    arguments = {"queries": torch.zeros(2, 3), "candidates": torch.zeros(4, 3), "positives": torch.tensor([0, 1])}
-    with pytest.raises(ValueError, match=message):
-        inspect.unwrap(info_nce)(**(arguments | change))
-
-
-def test_gradients_come_again_and_add_up() -> None:
-    """The graph may be walked twice, and a gradient that was handed out is the caller's own."""
-    queries, candidates = torch.randn(4, 3, requires_grad=True), torch.randn(6, 3, requires_grad=True)
-    loss = info_nce(queries, candidates, torch.arange(4)).loss
-    first = [gradient.clone() for gradient in torch.autograd.grad(loss, (queries, candidates), retain_graph=True)]
-    loss.backward(retain_graph=True)
-    queries.grad.mul_(0)
-    candidates.grad.mul_(0)
-    loss.backward(retain_graph=True)
-    (2 * loss).backward()
-    for x, once in zip((queries, candidates), first, strict=True):
-        torch.testing.assert_close(x.grad, 3 * once)

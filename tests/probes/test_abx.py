@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.audio.item_files import Items
-from cpc.data.features import Features
-from cpc.data.recordings.features import RecordingFeatures
+from cpc.data.audio.items import Items
+from cpc.data.features import Features, RecordingFeatures
 from cpc.probes.abx import ABXProtocol, abx_errors
 from cpc.probes.abx.alignment import alignment_distances, angles, mean_along_alignment
 from cpc.probes.abx.errors import abx_error

@@ -11,7 +11,7 @@ import cpc
 from cpc.cli import main
 from cpc.data import Audio
 from cpc.data.audio.files import read_audio
-from cpc.data.audio.item_files import HEADER, read_items
+from cpc.data.audio.items import HEADER, read_items
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.features import Features
 from cpc.probes import Extraction

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import cpc
+from cpc.data import features as recording_features
 from cpc.data.audio.probe_data import AudioProbeData
-from cpc.data.features import Features
-from cpc.data.recordings import features as recording_features
-from cpc.data.recordings.features import RecordingFeatures
+from cpc.data.features import Features, RecordingFeatures
 from cpc.probes import Extraction, FeatureStore, Task, fit_probe
 from cpc.probes import store as store_module
 

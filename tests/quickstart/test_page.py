@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cpc.candidates import STRATEGIES, interpretation
-from cpc.data.synthetic.phones import CLASS_OF_MNEMONIC, SILENCE
+from cpc.data.synthetic.espeak import CLASS_OF_MNEMONIC, SILENCE
 from cpc.pages.charts import STRATEGY_MARKS
 from cpc.pages.palette import BLUE, STEP_COLOURS, VERMILION
 from cpc.quickstart.page import bound_charts, write_page

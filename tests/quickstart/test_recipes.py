@@ -14,8 +14,7 @@ import yaml
 from cpc.cli import main
 from cpc.config.description import build
 from cpc.data.synthetic import photographs
-from cpc.data.synthetic.speakers import draw_speakers
-from cpc.data.synthetic.speech import _scripts
+from cpc.data.synthetic.speech import _scripts, draw_speakers
 from cpc.data.text.lines import Text
 from cpc.quickstart import images, load_recipe, prose, speech, time_budget
 from cpc.quickstart.time_budget import FLOAT32
@@ -141,7 +140,7 @@ def test_the_corpus_is_another_than_the_one_the_recipe_was_chosen_on(
     assert [len(of_test) for of_test in variants] == [8, 8]
     assert not variants[0] & variants[1]
     sentences = [
-        set(_scripts(speakers, 2000, 60.0, drawn_by)[-1].sentences["test"])
+        set(_scripts(speakers, 2000, 60.0, drawn_by)[-1][2]["test"])
         for speakers, drawn_by in ((chosen_on, 0), (reported, seed))
     ]
     assert [len(of_test) for of_test in sentences] == [240, 240]

@@ -3,15 +3,20 @@
 M queries, D dims, n classes, U updated classes, T targets per query.
 """
 
+import logging
 from abc import abstractmethod
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_range, check_tensor
+from cpc.data.tensors import check_indices, check_tensor
+
+_log = logging.getLogger(__name__)
 
 
 class QuerySampler(Sampler):
@@ -71,13 +76,44 @@ class QuerySampler(Sampler):
                 embeddings.
         """
         self._check_ready()
-        check_tensor("ids", ids, "integers", ("U",))
-        check_range("ids", ids, 0, self.num_classes, "classes")
+        check_indices("ids", ids, ("U",), self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
             raise ValueError("ids repeat, but a class has one embedding: pass each id once")
         self._check_embeddings(embeddings, len(ids))
         with torch.autocast(embeddings.device.type, enabled=False):
             self._update(ids.long(), embeddings.float())
+
+    @torch.no_grad()
+    def read(self, table: ClassTable, ids: Int[Tensor, " U"] | None = None) -> None:
+        """Refresh from a table, or update these classes.
+
+        If this sampler has one dim more than the table, the last coordinate is temperature * bias.
+        """
+        vectors, biases = table.lookup(ids)
+        if self.dim > table.dim and biases is not None:
+            vectors = torch.cat([vectors, table.temperature * rearrange(biases, "n -> n 1")], dim=1)
+        self.refresh(vectors) if ids is None else self.update(ids, vectors)
+
+    def check_table(self, table: ClassTable) -> None:
+        """Raise ValueError if the proposal would use other scores than the table; warn if it ignores the biases."""
+        name = type(self).__name__
+        can_have_bias = table.has_bias and not self.needs_normalised  # a bias changes the length
+        if not table.dim <= self.dim <= table.dim + can_have_bias:
+            with_bias = f", or with dim={table.dim + 1} to draw by biases too" if can_have_bias else ""
+            raise ValueError(
+                f"{name} is built for vectors of dim={self.dim}, but the table has dim={table.dim}: build it with "
+                f"this dim{with_bias}"
+            )
+        if self.has_temperature and self.temperature != table.temperature:
+            raise ValueError(
+                f"the sampler draws at temperature={self.temperature}, the table scores at {table.temperature}: "
+                "give both the same"
+            )
+        if can_have_bias and self.dim == table.dim:
+            _log.warning(
+                "%s(dim=%d) draws by products and ignores the biases of the table: give dim=%d to include them",
+                *(name, table.dim, table.dim + 1),
+            )
 
     @torch.no_grad()
     def log_prob(self, queries: Float[Tensor, "M D"]) -> Float[Tensor, "M n"]:

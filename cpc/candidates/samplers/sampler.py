@@ -36,8 +36,11 @@ class Draw(NamedTuple):
     log_count_sampled: Tensor
     log_count_targets: Tensor
 
-    def check(self, num_rows: int) -> None:
-        """Raise ValueError on candidates that do not fit the number of rows, or have an impossible log count."""
+    def check(self, num_rows: int, num_candidates: int, meaning: str) -> None:
+        """Raise ValueError on candidates that do not fit the rows, are out of range, or have an impossible log count.
+
+        `meaning` is a noun in the plural for what was drawn from.
+        """
         ids, log_count, log_count_targets = self
         check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
         for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
@@ -53,6 +56,43 @@ class Draw(NamedTuple):
             )
         if not bool(log_count.min() > -torch.inf):  # a comparison with nan is False
             raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
+        check_range("ids of the draw", ids, 0, num_candidates, meaning)
+
+    def check_hits(self, targets: Int[Tensor, "M T"], accepted: tuple[Hits, ...]) -> None:
+        """Raise ValueError if accidental hits were not treated in an accepted way."""
+        is_hit, is_gone = hits_among(self.ids, targets), self.log_count_sampled == torch.inf
+        is_empty = (self.ids == 0) & is_gone  # class 0 may be a removed hit too
+        is_empty = is_empty.flip(-1).cumprod(-1).flip(-1).bool()
+        if self.ids.ndim < is_gone.ndim:  # a shared draw is padded for all rows
+            is_empty &= is_gone.all(0)
+        if "keep" not in accepted and bool((is_hit & ~is_gone).any()):
+            problem = "holds a row's own target"
+        elif accepted == ("keep",) and bool((is_hit & is_gone & ~is_empty).any()):
+            problem = "lacks a row's own target, which was removed after it was drawn"
+        else:
+            return
+        raise ValueError(
+            f"the draw {problem}, but the objective accepts only hits={' or '.join(accepted)}: ask the sampler for them"
+        )
+
+    def target_counts(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
+        """Return the log count of each target, +inf for a missing one; ValueError if that of a target is not finite."""
+        counts = self.log_count_targets
+        if counts.numel() != targets.numel():
+            raise ValueError(
+                f"log_count_targets has the shape {tuple(counts.shape)}, the targets {tuple(targets.shape)}: "
+                "they must be equal"
+            )
+        is_target, counts = targets != NO_TARGET, counts.reshape(targets.shape)
+        is_unknown = ~counts.isfinite() & is_target
+        if bool(is_unknown.any()):
+            row, column = is_unknown.nonzero()[0].tolist()
+            raise ValueError(
+                f"log_count_targets of target {int(targets[row, column])} is {float(counts[row, column])}: "
+                "correction='posterior' needs a sampler that can draw every possible target; mix it with a uniform "
+                "one, or leave such rows out"
+            )
+        return torch.where(is_target, counts, torch.inf)
 
 
 class Request(NamedTuple):

@@ -1,4 +1,4 @@
-"""Line formats of time alignments: TIMIT `.phn`, CTM, CSV, and CPC's `converted_aligned_phones.txt`.
+"""Time alignments: TIMIT `.phn`, CTM, CSV, CPC's `converted_aligned_phones.txt`, and Praat's TextGrids.
 
 Every reader returns tracks: the segments of each audio file, in order of time and without overlap. Anything else in a
 file raises a ValueError that names the file and the line.
@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -56,10 +56,7 @@ def read_phn(file: Path) -> Track:
                 raise ValueError(f"{file}, line {line_number}: {' '.join(cells)!r} is not 'start end label'")
             start, end = (_number(file, line_number, cell) / PHN_RATE_HZ for cell in cells[:2])
             if start < last_start:
-                raise ValueError(
-                    f"{file}, line {line_number}: the segment begins at {start:g} s, before the segment above "
-                    f"({last_start:g} s); put the lines in order of time"
-                )
+                raise ValueError(f"{file}, line {line_number}: begins at {start:g} s, before the line above")
             last_start = start
             yield line_number, "", start, end, cells[2]
 
@@ -77,17 +74,13 @@ def read_ctm(file: Path) -> dict[str, Track]:
         for line_number, cells in _cells(file, comment=";;"):
             if not 5 <= len(cells) <= CTM_MOST_FIELDS:
                 raise ValueError(
-                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label' "
-                    "(confidence, type and speaker may follow)"
+                    f"{file}, line {line_number}: {' '.join(cells)!r} is not 'file channel start duration label'"
                 )
             if len(cells) > 5 and cells[5] != "NA":
                 _number(file, line_number, cells[5])  # a blank inside the label would shift the following cells
             name, channel, *times, label = cells[:5]
             if channels.setdefault(name, channel) != channel:
-                raise ValueError(
-                    f"{file}, line {line_number}: {name} has the channels {channels[name]} and {channel}; keep one "
-                    "channel"
-                )
+                raise ValueError(f"{file}, line {line_number}: {name} has channels {channels[name]} and {channel}")
             start, duration = (_number(file, line_number, time) for time in times)
             yield line_number, name, start, start + duration, label
 
@@ -102,10 +95,7 @@ def read_csv(file: Path) -> dict[str, Track]:
         raise ValueError(f"{file}: has no column {', '.join(missing)}, only {', '.join(header)}")
     ambiguous = [name for name in ("offset", "duration") if name in header]
     if ambiguous:
-        raise ValueError(
-            f"{file}: has the column {ambiguous[0]} beside start and end. Start and end count from the beginning of "
-            f"the file; leave {ambiguous[0]} out"
-        )
+        raise ValueError(f"{file}: has the column {ambiguous[0]} beside start and end of the file's time: leave it out")
     columns = [header.index(name) for name in CSV_COLUMNS]
 
     def rows() -> Iterator[Row]:
@@ -214,3 +204,126 @@ def _number(file: Path, line: int, cell: str) -> float:
         return float(cell)
     except ValueError:
         raise ValueError(f"{file}, line {line}: {cell!r} is not a number") from None
+
+
+# The values of a TextGrid, long or short: strings, numbers, flags. All other text is commentary, such as `intervals
+# [1]:` and `xmin =`.
+_VALUE = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)([-+]?\.?\d[\d.]*(?:[eE][-+]?\d+)?)(?!\S)|(?<!\S)(<\w+>)(?!\S)')
+
+
+def read_textgrid(file: Path, tier: str | None = None) -> Track:
+    """Read an interval tier of a Praat TextGrid, by default `phones` or the only one; empty intervals are left out."""
+    values = _Values(file)
+    # The Penn aligner writes this name of the short format.
+    if values.string() not in ("ooTextFile", "ooTextFile short") or values.string() != "TextGrid":
+        raise ValueError(f"{file}: is not a TextGrid in text format; save it in Praat as text or short text")
+    values.bounds()
+    tiers: dict[str, tuple[float, float, list[Row]]] = {}
+    points = []
+    for _ in range(values.count() if values.flag() == "<exists>" else 0):
+        tier_class = values.string()
+        if tier_class not in ("IntervalTier", "TextTier"):
+            raise ValueError(
+                f"{file}, line {values.line}: a tier must be an IntervalTier or a TextTier, not {tier_class!r}"
+            )
+        name = values.string()
+        if tier_class == "IntervalTier" and name in tiers:
+            raise ValueError(
+                f"{file}, line {values.line}: a second interval tier is called {name!r}; rename one of them"
+            )
+        bounds = values.bounds()
+        if tier_class == "IntervalTier":
+            tiers[name] = (*bounds, [values.interval() for _ in range(values.count())])
+        else:
+            points.append(name)
+            for _ in range(values.count()):
+                values.number(), values.string()
+    values.end()
+    if tier is None:
+        tier = next(iter(tiers)) if len(tiers) == 1 else "phones"
+    if tier not in tiers:
+        others = f" (and the point tiers {', '.join(points)})" if points else ""
+        raise ValueError(
+            f"{file}: has no interval tier {tier!r}; its interval tiers are {', '.join(tiers) or 'none'}{others}; "
+            "name one with `tier`"
+        )
+    return single_track(file, _labelled(file, *tiers[tier]))
+
+
+def _labelled(file: Path, first: float, last: float, rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the intervals that have a text; check that intervals are in order and within the bounds of their tier."""
+    before = first
+    for line, name, start, end, label in rows:
+        for is_bad, problem in (
+            (end < start, "ends before it starts"),
+            (start < before - OVERLAP_TOLERANCE_SECONDS, f"overlaps the previous interval, which ends at {before:g} s"),
+            (end > last + OVERLAP_TOLERANCE_SECONDS, f"ends after its tier, at {last:g} s"),
+            ("\n" in label or "\r" in label, "has a line break in its text; close its quote, or join the lines"),
+        ):
+            if is_bad:
+                raise ValueError(
+                    f"{file}, line {line}: the interval {label[:40]!r} from {start:g} s to {end:g} s {problem}"
+                )
+        before = end
+        if label:
+            yield line, name, start, end, label
+
+
+class _Values:
+    """The values of a TextGrid, one after the other. Any other text is commentary and is skipped, as in Praat."""
+
+    def __init__(self, file: Path) -> None:
+        self.line = 1
+        self._file = file
+        self._text = decode(file.read_bytes(), file)
+        self._matches = _VALUE.finditer(self._text)
+        self._position = 0
+
+    def bounds(self) -> tuple[float, float]:
+        first, last = self.number(), self.number()
+        if not first <= last:
+            self._fail("an end that is not before its start", f"{first:g} to {last:g}")
+        return first, last
+
+    def interval(self) -> Row:
+        start, line = self.number(), self.line
+        return line, "", start, self.number(), self.string().strip()
+
+    def string(self) -> str:
+        return self._next(1, "a string").replace('""', '"')
+
+    def number(self) -> float:
+        text = self._next(2, "a number")
+        try:
+            return float(text)
+        except ValueError:
+            self._fail("a number", text)
+
+    def count(self) -> int:
+        value = self.number()
+        if not (value >= 0 and value.is_integer()):
+            self._fail("a count", f"{value:g}")
+        return int(value)
+
+    def flag(self) -> str:
+        return self._next(3, "<exists>")
+
+    def end(self) -> None:
+        if match := self._next_match():
+            self._fail("the end of the file, after as many tiers and intervals as it announces", match[0])
+
+    def _next(self, group: int, expected: str) -> str:
+        match = self._next_match()
+        if match is None or match[group] is None:
+            self._fail(expected, match[0] if match else "the end of the file")
+        return match[group]
+
+    def _next_match(self) -> re.Match[str] | None:
+        match = next(self._matches, None)
+        position = match.start() if match else len(self._text)
+        self.line += self._text.count("\n", self._position, position)
+        self._position = position
+        return match
+
+    def _fail(self, expected: str, found: str) -> NoReturn:
+        raise ValueError(f"{self._file}, line {self.line}: expected {expected}, found {' '.join(found[:60].split())}")

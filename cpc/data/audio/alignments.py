@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +15,12 @@ from cpc.data.audio.alignment_formats import (
     read_csv,
     read_ctm,
     read_phn,
+    read_textgrid,
 )
-from cpc.data.audio.file_names import bare_path, is_end_of
-from cpc.data.audio.manifest import Manifest
-from cpc.data.audio.textgrid import read_textgrid
+from cpc.data.audio.manifest import Manifest, bare_path, is_end_of
 from cpc.data.batch import UNLABELLED
-from cpc.data.recordings.labels import Segment
+from cpc.data.recordings.labels import Segment, check_label_ends
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.label_times import check_label_ends
 
 ALIGNMENTS_NAME = "alignments.csv"
 
@@ -31,13 +29,7 @@ _FORMATS = (*_UTTERANCE_FORMATS, ".csv", ".txt")
 
 
 class Alignments:
-    """The segments of many audio files. The segments of a file are parsed when they are first used.
-
-    Args:
-        tracks: name of the audio file -> its track, or a function that reads it. A name is a path relative to some
-            folder, with or without a suffix, or a stem.
-        source: file or folder of the alignments, for messages.
-    """
+    """The segments of many audio files. The segments of a file are parsed when they are first used."""
 
     def __init__(self, tracks: Mapping[str, Track | Callable[[], Track]], source: str = "the alignments") -> None:
         self._tracks = dict(tracks)
@@ -71,11 +63,7 @@ class Alignments:
         )
 
     def name_of(self, path: str) -> str | None:
-        """Return the name in the source that matches a path of a manifest; None if there is none.
-
-        Names are compared in this order: the same path, the same path without suffix, the same stem. A ValueError
-        lists several that match.
-        """
+        """Return the name in the source that matches a path of a manifest; None if there is none."""
         names = self._candidates(path)
         if len(names) > 1:
             raise ValueError(
@@ -85,11 +73,7 @@ class Alignments:
         return names[0] if names else None
 
     def segments(self, path: str) -> list[Segment]:
-        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap.
-
-        Raises:
-            ValueError: if the file has no or several alignments, or its alignment is malformed.
-        """
+        """Return the segments of a file by its path in the manifest, in order of time; they do not overlap."""
         track = self._track_of(path)
         return list(map(Segment, track.starts.tolist(), track.ends.tolist(), track.labels))
 
@@ -101,10 +85,7 @@ class Alignments:
     def _track_of(self, path: str) -> Track:
         name = self.name_of(path)
         if name is None:
-            raise ValueError(
-                f"{path}: {self.source} holds no alignment of this name (it has, for example, "
-                f"{', '.join(self.names[:3])})"
-            )
+            raise ValueError(f"{path}: {self.source} has no alignment of it, only {', '.join(self.names[:3])}")
         return self._track(name)
 
     def _candidates(self, path: str) -> list[str]:
@@ -178,35 +159,17 @@ def read_matching_alignments(
     return alignments
 
 
-@runtime_checkable
-class FrameTimes(Protocol):
-    """The times of frames: latents of an encoder, or features of a feature extractor.
-
-    Attributes:
-        sample_rate_hz: rate of the samples.
-        hop_samples: distance of the centres of neighbouring frames.
-        first_centre_samples: centre of frame 0, from the first sample of the window.
-    """
-
-    sample_rate_hz: int
-    hop_samples: int
-    first_centre_samples: float
-
-
 def window_labels(
-    segments: Sequence[Segment], times: FrameTimes, start: int, num_frames: int, classes: Mapping[str, int]
+    segments: Sequence[Segment], times: Any, start: int, num_frames: int, classes: Mapping[str, int]
 ) -> np.ndarray:
-    """Return the class at the centre of every frame of a window.
+    """Return the class at the centre of every frame of a window, `[T]` int64; -100 where it is in no segment.
 
     Args:
         segments: segments of the window's file, in order of time and without overlap; if empty, no frame has a label.
-        times: times of the frames in a window.
+        times: has `sample_rate_hz`, `hop_samples`, and `first_centre_samples` of frame 0 in a window.
         start: the window's first sample; 0 for a whole file.
         num_frames: T.
         classes: class of each label; frames whose label is not in it stay unlabelled.
-
-    Returns:
-        `[T]` int64; -100 for a frame whose centre is in no segment (a segment includes its start, not its end).
     """
     if not segments:
         return np.full(num_frames, UNLABELLED, dtype=np.int64)
@@ -220,14 +183,7 @@ def window_labels(
 
 
 def check_alignments(alignments: Alignments, manifest: Manifest, rows: Sequence[int] | np.ndarray) -> None:
-    """Raise an error if alignments do not fit the files; frames of files without an alignment stay unlabelled.
-
-    Only the alignments of `rows` are read. Lengths come from the manifest; without counts, from the files' headers.
-
-    Raises:
-        ValueError: if no file has an alignment, no alignment has a label, or a file has several alignments; as
-            `check_label_ends`, which also warns.
-    """
+    """Raise an error if alignments do not fit these files, or none has a label; see also `check_label_ends`."""
     rows = np.unique(np.asarray(rows, dtype=np.int64))  # folds may repeat a row
     paths = [manifest.paths[row] for row in rows.tolist()]
     aligned = [i for i, path in enumerate(paths) if alignments.name_of(path)]
@@ -261,10 +217,7 @@ def _files_below(folder: Path) -> list[Path]:
         formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
         raise ValueError(f"{folder} holds {formats} files; name a folder with a single format")
     if not files:
-        raise ValueError(
-            f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}; name the file of a CSV or a "
-            "converted_aligned_phones.txt itself"
-        )
+        raise ValueError(f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}: name the file itself")
     return files
 
 

@@ -35,12 +35,7 @@ _INFO_BYTES = 64  # names in the first frame, if it holds the number of frames (
 
 
 def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
-    """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3.
-
-    Raises:
-        ValueError: if the file is truncated, holds several joined files, or has no known length, so that its decoder
-            would end early. The message names the file.
-    """
+    """Return the samples per channel that decoding an intact file gives; equal to `sound.frames`, except for MP3."""
     if sound.frames > MOST_SAMPLES:
         raise ValueError(f"{path}: does not state its length; write it again with any audio tool")
     log = sound.extra_info
@@ -72,11 +67,7 @@ def whole_samples(path: Path, stream: FileIO, sound: SoundFile) -> int:
 
 
 def check_end(path: Path, stream: FileIO, sound: SoundFile) -> None:
-    """Raise an error if a file goes on after its audio; call this after the last sample is read from `stream`.
-
-    Raises:
-        ValueError: if another file follows, or bytes that are neither metadata nor padding. The message names the file.
-    """
+    """Raise an error if a file goes on after its audio; call this after the last sample is read from `stream`."""
     if sound.format in ("MP3", "OGG"):  # `whole_samples` has counted the frames or pages of these formats
         return
     end = stream.tell()

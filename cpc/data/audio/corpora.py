@@ -8,16 +8,15 @@ import warnings
 from collections.abc import Collection
 from pathlib import Path
 
-from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import MANIFEST_NAME, Manifest
+from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, named_groups
 from cpc.data.store.folders import refuse, require_file
 from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's files, speakers and hours, with the `published` number of files if it differs."""
-    hours = manifest.num_samples / manifest.sample_rate_hz / 3600
+    hours = manifest.seconds / 3600
     speakers, splits = manifest.column("speaker"), manifest.column("split")
     lines = [
         f"{len(manifest)} files, manifest in {manifest.root}",

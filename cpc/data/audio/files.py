@@ -23,9 +23,6 @@ _MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
     """Read a whole audio file, mono, at `sample_rate_hz`.
 
-    Returns:
-        `[S]` float32, nominally in [-1, 1].
-
     Raises:
         ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
             names the file.

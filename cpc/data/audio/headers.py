@@ -40,8 +40,6 @@ class Header(NamedTuple):
 
     Attributes:
         num_samples: samples per channel at the file's own rate.
-        sample_rate_hz: the file's own rate.
-        num_channels: 1 for mono.
         subtype: libsndfile's name of the sample format, such as "PCM_16" or "FLOAT".
     """
 
@@ -55,10 +53,6 @@ class Sound(soundfile.SoundFile):
     """An audio file. It seeks only if the format has exact seeks; otherwise it is decoded from the start.
 
     soundfile seeks after every `read` of a seekable file. In an MP3 or Ogg Vorbis file this corrupts the next block.
-
-    Attributes:
-        stream: the open file.
-        num_samples: number of decoded samples per channel.
     """
 
     stream: FileIO
@@ -71,11 +65,7 @@ class Sound(soundfile.SoundFile):
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """Open an audio file; errors of the decoder become a ValueError that names the file.
-
-    Raises:
-        ValueError: if the file cannot be decoded or holds no samples; also the errors of `whole_samples`.
-    """
+    """Open an audio file; errors of the decoder become a ValueError that names the file."""
     with reading(path, "cannot be decoded: it is damaged, truncated or not audio"), open_regular(path) as stream:
         try:
             sound = Sound(stream.fileno(), closefd=False)
@@ -125,8 +115,7 @@ def read_header(path: Path) -> Header:
         num_bytes = path.stat().st_size
         if header.subtype == "VORBIS" and header.num_samples > num_bytes * _MOST_VORBIS_SAMPLES:
             raise ValueError(
-                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold; "
-                "write it again with any audio tool"
+                f"{path}: its header states {header.num_samples} samples, more than its {num_bytes} bytes can hold"
             )
         if sound.seekable():
             sound.seek(header.num_samples - 1)
@@ -139,10 +128,7 @@ def read_header(path: Path) -> Header:
 def read_headers(
     files: Sequence[Path], num_workers: int, bar: str | None = None, num_ray_workers: int | None = None
 ) -> list[Header | str]:
-    """Return, for each file in order, its header or an error message, with a progress bar titled `bar`.
-
-    `num_workers` threads read headers, in this process, or in each of `num_ray_workers` processes of a Ray cluster.
-    """
+    """Return, for each file in order, its header or an error message, with a progress bar titled `bar`."""
     headers = _examine(files, num_workers)
     if num_ray_workers is not None:
         parts = [files[start : start + _FILES_PER_MESSAGE] for start in range(0, len(files), _FILES_PER_MESSAGE)]

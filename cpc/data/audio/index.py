@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from cpc.config.argument_rules import Count, Seed, Share, Writable, checked
-from cpc.data.audio.file_names import named_groups
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_headers
-from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, read_manifest
+from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, named_groups, read_manifest
 from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
 from cpc.data.signals.listing import GROUP_NAMES
-from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse, refuse_doubles
+from cpc.data.store.folders import composed, find_files, names_in_table, refuse, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
 from cpc.data.store.tables import format_table, read_table
 
@@ -76,10 +75,8 @@ def index_folder(
 
     Raises:
         ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
-            not match the pattern, or has two names; the first few are named. Also if the pattern has no named groups,
-            `out` exists, shares are given although folders, the pattern or `labels` name splits, a split would be
-            empty, or `num_ray_workers` is given for signals. `labels` adds the errors of `join_labels`,
-            `num_ray_workers` those of `cpc.on_ray.spread.spread`.
+            not match the pattern, or has two names (the first few are named); if `out` exists, options contradict each
+            other, or a split would be empty; also the errors of `join_labels` and `cpc.on_ray.spread.spread`.
     """
     root = Path(root)
     if not root.is_dir():
@@ -123,11 +120,7 @@ def index_folder(
         else header_errors(files, num_workers)
     )
     bad = [entry for entry in entries if isinstance(entry, str)]
-    if not skip_bad or len(bad) == len(paths):
-        problem = f"of the {len(paths)} {'audio' if is_audio else 'signal'} files below {root} cannot be used"
-        refuse(problem, bad, "repair or remove them, or set `skip_bad` to leave them out")
-    if bad:
-        warnings.warn(f"left out {len(bad)} of {len(paths)} files below {root}:\n{name_a_few(bad)}", stacklevel=2)
+    refuse_bad(bad, len(paths), f"{'audio' if is_audio else 'signal'} files below {root}", skip_bad)
     headers = {row: entry for row, entry in enumerate(entries) if not isinstance(entry, str)}
     columns = {name: [values[row] for row in headers] for name, values in ({"path": paths} | columns_of_paths).items()}
     columns |= draw(columns)
@@ -153,10 +146,7 @@ def describe_result(manifest: Manifest, options: Mapping[str, Any]) -> str:
 
 
 def find_media(root: Path, tables: Sequence[Path] = ()) -> tuple[list[str], bool]:
-    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio.
-
-    `tables` of labels are no recordings. If there are neither, a ValueError is raised.
-    """
+    """Return the audio files below a folder, or recordings of signals if there is no audio; and whether it is audio."""
     try:
         return find_files(root, AUDIO_SUFFIXES, "audio"), True
     except ValueError as no_audio:
@@ -203,10 +193,7 @@ def _drawn_splits(
     seed: int,
     keeps_speakers: bool,
 ) -> dict[str, list[str]]:
-    """Return a column `split`: named by the first folders, or drawn. {} if splits are known, or both shares are 0.
-
-    With `keeps_speakers`, files of one speaker are drawn together even without `split_by`.
-    """
+    """Return a column `split`: named by the first folders, or drawn; {} if it is known, or both shares are 0."""
     has_options = (valid_share, test_share, split_by, seed) != (None, None, "file", 0)
     if "split" in columns:
         if has_options:
@@ -232,10 +219,7 @@ def _drawn_splits(
 
 
 def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
-    """Return the split that each path's first folder names, or []. If no folder is `valid`, draw it from `train`.
-
-    Files of one unit are drawn together.
-    """
+    """Return the split that each path's first folder names, with a drawn `valid` if there is none; or []."""
     tops = [path.rpartition("/")[0].partition("/")[0] for path in paths]
     split_of_top = splits_of_folders(tops)
     if len(set(split_of_top.values())) < 2:
@@ -249,18 +233,7 @@ def _splits_of_first_folders(paths: list[str], units: list[str]) -> list[str]:
 
 
 def join_labels(paths: list[str], table: str | Path, key: str) -> dict[str, list[str]]:
-    """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path.
-
-    Args:
-        paths: paths relative to the folder that is indexed.
-        table: a table in UTF-8 with a header.
-        key: the column that names the files, by these paths, by file names, or by stems; it is not returned.
-
-    Raises:
-        ValueError: if the table cannot be read (see `read_table`), lacks the column `key`, has a column that the index
-            fills, or has two rows for a file; if no row names a file, a row names several files, or only some files
-            have a split. The message names the table.
-    """
+    """Return the columns of a CSV or TSV, with a value for each path; the value is empty if no row names the path."""
     table = Path(table)
     columns = _label_columns(table, key)
     keys = list(map(composed, columns.pop(key)))

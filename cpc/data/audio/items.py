@@ -1,16 +1,106 @@
 """Items of ABX tests, made from the alignments of a corpus."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from cpc.config.argument_rules import OutFile, checked
 from cpc.data.audio.alignments import read_matching_alignments
-from cpc.data.audio.file_names import shortest_names
-from cpc.data.audio.item_files import Items, items_of_rows
-from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.manifest import read_manifest, shortest_names
 from cpc.data.recordings.labels import Segment
+from cpc.data.store.atomic import write_atomically
+from cpc.data.store.folders import refuse, require_utf8
+from cpc.data.store.tables import number_or_nan
+from cpc.data.store.text_files import read_text
+
+HEADER = "#file onset offset #phone prev-phone next-phone speaker"
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of an ABX test by column: names of files, times `[n]` in seconds, phones, neighbours, speakers."""
+
+    files: Sequence[str]
+    onset_seconds: np.ndarray
+    offset_seconds: np.ndarray
+    phones: Sequence[str]
+    previous: Sequence[str]
+    following: Sequence[str]
+    speakers: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def line(self, row: int) -> str:
+        """Return the line of an item in the file."""
+        times = (str(round(float(seconds[row]), 6)) for seconds in (self.onset_seconds, self.offset_seconds))
+        labels = (column[row] for column in (self.phones, self.previous, self.following, self.speakers))
+        return " ".join((self.files[row], *times, *labels))
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "Items":
+        """Return only these items, in this order."""
+        files, *labels = (
+            [column[row] for row in rows]
+            for column in (self.files, self.phones, self.previous, self.following, self.speakers)
+        )
+        return Items(files, self.onset_seconds[rows], self.offset_seconds[rows], *labels)
+
+    def write(self, path: str | Path) -> None:
+        """Write the item file, atomically; a ValueError on names with blanks, which would shift the columns."""
+        names = {*self.files, *self.phones, *self.previous, *self.following, *self.speakers}
+        unfit = sorted(name for name in names if name.split() != [name])
+        problem = "names of files, phones or speakers are empty or hold a blank, which divides the columns"
+        refuse(problem, map(repr, unfit), "rename them")
+        lines = list(map(self.line, range(len(self))))
+        rounded = [line for line in lines if len(set(line.split()[1:3])) == 1]
+        refuse("items are shorter than a microsecond, the precision of written times", rounded, "leave them out")
+        require_utf8(sorted(names), "an item file")
+        with write_atomically(path) as new:
+            new.write_text("\n".join([HEADER, *lines, ""]), encoding="utf-8")
+
+
+def read_items(path: str | Path) -> Items:
+    """Read an item file."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"there is no item file {path}; write one with `cpc data items DIR --out FILE.item`")
+    header, *lines = read_text(path).split("\n")
+    if header.replace("#", "").split() != HEADER.replace("#", "").split():
+        raise ValueError(f"{path}, line 1: {header[:80]!r} is not the header of an item file, {HEADER!r}")
+    rows = []
+    line_of: dict[tuple[str, float, float], int] = {}
+    for line_number, line in enumerate(lines, start=2):
+        cells = line.split()
+        if not cells:
+            continue
+        if len(cells) != len(HEADER.split()):
+            raise ValueError(f"{path}, line {line_number}: {len(cells)} fields under the 7 of {HEADER!r}")
+        onset, offset = (number_or_nan(cell) for cell in cells[1:3])
+        if not 0 <= onset < offset < np.inf:
+            raise ValueError(
+                f"{path}, line {line_number}: the item is from {cells[1]} to {cells[2]} s; onset and offset are "
+                "seconds from the start of the file, the onset first"
+            )
+        if line_of.setdefault((cells[0], onset, offset), line_number) != line_number:
+            raise ValueError(
+                f"{path}, line {line_number}: {cells[0]} from {cells[1]} to {cells[2]} s is in line "
+                f"{line_of[cells[0], onset, offset]} already; keep one of them"
+            )
+        rows.append((cells[0], onset, offset, *cells[3:]))
+    if not rows:
+        raise ValueError(f"{path} has a header and no items")
+    return items_of_rows(rows)
+
+
+def items_of_rows(rows: Iterable[tuple[Any, ...]]) -> Items:
+    """Return items from rows with the columns of `Items`."""
+    files, onsets, offsets, *labels = map(list, zip(*rows, strict=True))
+    return Items(files, np.array(onsets), np.array(offsets), *labels)
+
 
 Span = Literal["phone", "triphone"]
 
@@ -45,9 +135,6 @@ def write_items(
             tests. A triphone has no silence as a neighbour.
         silences: labels that are not phones; they may be neighbours, but not items.
 
-    Returns:
-        The items written.
-
     Raises:
         ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
             phone has two neighbours, or a name holds a blank.
@@ -64,10 +151,7 @@ def write_items(
                 raise ValueError(f"{manifest.paths[row]} has no speaker: fill the manifest's speaker column")
             columns += [(names[row], *item, speakers[row]) for item in _items(segments, span, frozenset(silences))]
     if not columns:
-        raise ValueError(
-            f"no phone of the {len(rows)} files has a neighbour on both sides, so there is no item: check the "
-            "alignments and `silences`"
-        )
+        raise ValueError(f"no phone of the {len(rows)} files has a neighbour on both sides: check `silences`")
     items = items_of_rows(columns)
     items.write(out)
     return items

@@ -5,18 +5,19 @@ A manifest is UTF-8 with a header. `path` is required (relative to the CSV's fol
 cut a file into parts by `offset` and `duration`; here these columns must describe the whole file.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cpc.data.audio.headers import COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
+from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, COUNT_LIMITS, Header, read_headers
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
-from cpc.data.store.folders import refuse, refuse_doubles
+from cpc.data.store.folders import composed, refuse, refuse_doubles
 from cpc.data.store.tables import format_table, number_or_nan, read_table
 
 MANIFEST_NAME = "manifest.csv"
@@ -28,12 +29,7 @@ _DURATION_SHARE, _DURATION_SECONDS = 0.02, 0.1
 
 @dataclass(frozen=True)
 class Manifest:
-    """The rows of a corpus, column by column.
-
-    Attributes:
-        root: folder of the CSV, which paths are relative to.
-        columns: every column as a list of strings, including `path`; all have the same length.
-    """
+    """The rows of a corpus, column by column."""
 
     root: Path
     columns: dict[str, list[str]]
@@ -59,10 +55,7 @@ class Manifest:
         """The paths in the manifest; labels and alignments name files by these paths."""
         return self.columns["path"]
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the recordings, which are their paths."""
-        return self.paths
+    names = paths  # of the recordings
 
     @property
     def splits(self) -> list[str]:
@@ -81,20 +74,10 @@ class Manifest:
         return [root / path for path in self.paths]
 
     @property
-    def num_samples(self) -> np.ndarray:
-        """`[num_rows]` int64: samples per channel at the file's own rate."""
-        return self._counts("num_samples")
-
-    @property
-    def sample_rate_hz(self) -> np.ndarray:
-        """`[num_rows]` int64: the file's own rate."""
-        return self._counts("sample_rate_hz")
-
-    @property
     def seconds(self) -> np.ndarray:
         """`[num_rows]` float64: length of each file, from the counts or from its header; NaN if unknown."""
         if {"num_samples", "sample_rate_hz"} <= self.columns.keys():
-            return self.num_samples / self.sample_rate_hz
+            return self._counts("num_samples") / self._counts("sample_rate_hz")
         headers = read_headers(self.files, num_workers=8)
         return np.array(
             [header.num_samples / header.sample_rate_hz if isinstance(header, Header) else np.nan for header in headers]
@@ -110,8 +93,7 @@ class Manifest:
         if name not in self.columns:
             raise ValueError(
                 f"the manifest in {self.root} has no column {name!r}, only {', '.join(self.columns)}: name one of "
-                "these, or add it (`cpc data index` with --speaker_level, --split_level, --valid_share or named groups "
-                "in --speaker_pattern)"
+                "these, or add it with an option of `cpc data index`"
             )
         return self.columns[name]
 
@@ -197,9 +179,8 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
             100 000 files on a local disk.
 
     Raises:
-        ValueError: if the table is missing, is not a CSV (see `read_table`), has no `path` column or has no rows; if
-            two rows name the same file, or a file is absent; if a count is out of range; if an `offset` or a `duration`
-            describes a part of a file.
+        ValueError: if the table is missing, no CSV (see `read_table`), or without rows or `path`; if a file is absent
+            or named twice; if a count is out of range; if an `offset` or a `duration` describes a part of a file.
     """
     path = Path(path)
     if path.is_dir():
@@ -224,3 +205,30 @@ def read_manifest(path: str | Path, check_files: bool = True) -> Manifest:
 
 def _relative_to(folder: Path, file: Path) -> str:
     return (file.relative_to(folder) if file.is_relative_to(folder) else file).as_posix()
+
+
+def bare_path(path: str) -> str:
+    """Return a path without the suffix of an audio file (`spk.001` keeps its dot), in Unicode's normal form C."""
+    pure = PurePosixPath(composed(path))
+    return pure.with_suffix("").as_posix() if pure.suffix.lower() in AUDIO_SUFFIXES else pure.as_posix()
+
+
+def is_end_of(one: str, other: str) -> bool:
+    """Return whether one bare path ends with the other, in whole folders, since one tree may start a folder deeper."""
+    return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
+
+
+def shortest_names(paths: Sequence[str]) -> list[str]:
+    """Return one name for each path: the stems if they differ, else paths without suffix if they differ, else paths."""
+    bare = [bare_path(path) for path in paths]
+    for names in ([path.rpartition("/")[2] for path in bare], bare):
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)
+
+
+def named_groups(paths: Sequence[str], pattern: re.Pattern[str], problem: str) -> dict[str, list[str]]:
+    """Return each named group of a pattern, searched in every path; `problem` describes paths that do not match."""
+    matches = [pattern.search(path) for path in paths]
+    refuse(f"of {len(paths)} {problem}", [path for path, match in zip(paths, matches, strict=True) if not match])
+    return {name: [match[name] or "" for match in matches if match] for name in pattern.groupindex}

@@ -30,20 +30,13 @@ class Audio(MapStyleModality):
         manifest: a manifest CSV, a folder that holds `manifest.csv` (see `cpc data index`), or the folder or URL of a
             sharded corpus (see `cpc data shard`).
         window_samples: length of a window at the encoder's sample rate.
-        batch_size: windows per batch and device.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` speakers.
         speakers_per_batch: speakers in the batch of all devices together, for `same_speaker`.
-        train_split: value of the manifest's split column to train on.
-        eval_split: held-out split, on which the bound is measured.
-        eval_batches: number of batches per device in a held-out evaluation; at most one pass. Every evaluation has the
-            same batches.
-        num_workers: loader processes; 0 loads in the training process, which is fast enough for packed audio.
         cache_dir: folder for decoded audio (115 MB per hour at 16 kHz); null: beside the manifest.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. The shards are in `cache_dir`, by default
             in `~/.cache/cpc/shards`.
         shuffle_hours: hours of audio that are shuffled together, for shards of a URL that exceed `cache_gb`; an hour at
             16 kHz takes 0.115 GB. Null: the whole split.
-        skip_bad: leave out files that cannot be used, and print how many.
         alignments: file or folder of alignments. Probes of `phones` learn their labels. If not given, `cpc probe` looks
             beside the manifest.
         tier: tier of TextGrids whose labels are read; `phones`, or the only interval tier if not given.
@@ -73,8 +66,7 @@ class Audio(MapStyleModality):
         super().__post_init__()
         if self.shuffle_hours is not None and self.sampler != "uniform":
             raise ValueError(
-                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform, since same_speaker draws from "
-                "the whole corpus: leave `shuffle_hours` out"
+                f"`shuffle_hours`={self.shuffle_hours} needs `sampler`=uniform: same_speaker draws from all files"
             )
 
     def check(self, model: Any) -> None:
@@ -147,8 +139,7 @@ class Audio(MapStyleModality):
             raise ValueError(f"an online probe of audio has the task 'speaker' or 'phones', not {task!r}")
         if not corpus.speakers:
             raise ValueError(
-                "an online probe of speakers needs a 'speaker' column in the manifest: add one, or leave the probe out "
-                "with --trainer.callbacks null"
+                "an online probe of speakers needs a 'speaker' column in the manifest: add one, or leave the probe out"
             )
         return corpus.speakers
 

@@ -35,14 +35,6 @@ def pack(
     File `i` of the result is row `i` of the manifest. Samples beyond [-1, 1] are clipped. Warnings name clipped files,
     and files so quiet that 16 bits round them to few levels.
 
-    Args:
-        manifest: the files.
-        sample_rate_hz: rate to resample to.
-        cache_dir: parent folder of all packs; None: `.cpc_cache` beside the manifest.
-        skip_bad: keep files that cannot be used as empty files, and warn how many, instead of raising an error.
-        num_workers: number of threads that decode; None: one per core.
-        progress: show a progress bar.
-
     Raises:
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
             message names the first few. Good files are packed before the error.
@@ -56,22 +48,15 @@ def pack(
 
 
 def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_bad: bool = False) -> PackedRecordings:
-    """Open the audio of a sharded corpus.
-
-    Raises:
-        ValueError: if the shards have another sample rate, or another number of files than the manifest; also on
-            skipped files, as in `pack`.
-    """
+    """Open the audio of a sharded corpus."""
     packed = PackedRecordings(shards.folder, shards)
     if packed.sample_rate_hz != sample_rate_hz:
         raise ValueError(
             f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
-            "shards of this rate (`cpc data shard --sample_rate_hz`)"
+            "shards of this rate"
         )
     if len(packed) != len(manifest):
-        raise ValueError(
-            f"{shards.source} holds {len(packed)} files, but its manifest has {len(manifest)}: shard it again"
-        )
+        raise ValueError(f"{shards.source} holds {len(packed)} files, its manifest {len(manifest)}: shard it again")
     check_skipped(packed, "file", skip_bad)
     return packed
 

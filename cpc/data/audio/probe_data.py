@@ -11,10 +11,9 @@ import numpy as np
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
 from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
-from cpc.data.features import Features
+from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import Labels
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.features import RecordingFeatures
 from cpc.data.recordings.probe_data import RecordingProbeData
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS
 from cpc.data.store.atomic import json_text
@@ -26,12 +25,6 @@ class AudioProbeData(RecordingProbeData):
 
     Phones and speakers are read from frames (as in van den Oord et al. 2018), other columns from means over a file.
     Speakers are tested on split `valid`, because the speakers of the test split are not in the training split.
-
-    Args:
-        corpus: the files; None if only files outside a corpus are read.
-        alignments: file or folder of alignments with the labels of `phones`; None: the alignments beside the manifest.
-        tier: tier of TextGrids, see `read_alignments`.
-        where: other arguments of `ProbeData`.
     """
 
     unit = "file"

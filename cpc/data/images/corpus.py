@@ -21,8 +21,8 @@ from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
 from cpc.data.streams.keyed_draws import keyed_uniforms
-from cpc.data.streams.spread import SpreadBatches
 from cpc.data.streams.stream import Draw, digest
+from cpc.data.streams.uniform import SpreadBatches
 
 NUM_KEYS = 2**40  # number of augmentation keys per image
 Chance = Literal["none", "images", "patches"]

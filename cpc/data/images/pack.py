@@ -15,9 +15,8 @@ from cpc.data.images.files import ImageFiles
 from cpc.data.images.table import FolderImages, ImageTable
 from cpc.data.store.atomic import json_text
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.packed import FORMAT, PackedRows, check_skipped, pack_rows
+from cpc.data.store.packed import FORMAT, ChannelStatistics, PackedRows, check_skipped, pack_rows
 from cpc.data.store.shards import Shards, list_of, open_table
-from cpc.data.store.statistics import ChannelStatistics
 
 TABLE_NAME = "images.json"  # of images in shards
 _COLUMNS = {"names": str, "splits": str, "labels": int, "classes": str, "sequences": int}

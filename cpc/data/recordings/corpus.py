@@ -12,9 +12,16 @@ from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.recordings.labels import RecordingLabels
-from cpc.data.recordings.starts import Starts, known_samples, ranges_of, usable_starts
 from cpc.data.recordings.statistics import signal_statistics
-from cpc.data.recordings.windows import FrameLabels, WindowDataset, unpadded_samples
+from cpc.data.recordings.windows import (
+    FrameLabels,
+    Starts,
+    WindowDataset,
+    known_samples,
+    ranges_of,
+    unpadded_samples,
+    usable_starts,
+)
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import refuse
 from cpc.data.streams.stream import digest, naming
@@ -29,18 +36,10 @@ class RecordingCorpus(MapStyleCorpus):
     Args:
         table: the recordings, a `Manifest` of audio or the `Recordings` of signals: `names`, `splits`, `groups` ("" if
             unknown), and `rows` of a split.
-        encoder: the encoder, or an object with its geometry.
-        window_samples: length of a window.
-        decode: returns the samples of all recordings.
-        nouns: nouns for a group and a recording, for messages.
         files: plural noun for the recordings in the fingerprint of batches.
         names_matter: whether a resumed run compares the names of recordings, besides their content.
         check_labels: raises an error if labels of these rows do not fit; called before decoding.
         frame_labels: returns the labels of frames that come with every window; None: no labels.
-        classes: classes of these labels.
-        augmenter: returns the augmenter of training windows; None: no augmentation.
-        windows_at_once: number of training windows that are shuffled together; None: all.
-        has_missing: whether samples may be missing.
         caps_held_out: whether a held-out batch is at most one pass over the split.
 
     Attributes:
@@ -159,10 +158,7 @@ class RecordingCorpus(MapStyleCorpus):
         return replace(windows, starts=self._starts[split])
 
     def predicting(self, steps: Sequence[int]) -> "RecordingCorpus":
-        """Return the corpus whose windows have, for a step k, latents t and t + k that are both known.
-
-        With the step 0 a known latent suffices.
-        """
+        """Return the corpus whose windows have known latents t and t + k for a step k; 0: a known latent."""
         corpus = copy(self)
         corpus._steps, corpus._starts = steps, {}
         return corpus

@@ -3,13 +3,14 @@
 n recordings, m runs of samples with one code.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Float, Int, Int64
 
-from cpc.data.store.label_times import check_label_ends
+from cpc.data.store.folders import name_a_few
 
 RATE_ROUNDING = 1e-3  # relative; rates that come so near to whole numbers are meant to be whole
 _SLACK = 1e-6  # in samples: a time that is rounded this much still lies on its sample
@@ -32,7 +33,6 @@ class RecordingLabels:
 
     Args:
         content: classes and runs, or a function that returns them when they are first needed, and can be pickled.
-        vary_within: False if each recording has one label.
         segments: the segments that runs were made from; empty if labels have no times.
         sample_rates_hz: rate of each recording by its own clock, if there are segments.
     """
@@ -136,3 +136,48 @@ def _runs_of_segments(segments: Sequence[Segment], sample_rate_hz: float, classe
     for span, code in zip(spans, encode_names([segment.label for segment in segments], classes), strict=True):
         codes[slice(*span)] = code
     return edges, codes
+
+
+# Labels may end up to this time after their recording, because of an aligner's frames or a codec's padding. (In 80
+# files of TIMIT none does.) If they end later, they are probably shifted, or in another unit.
+MOST_SECONDS_AFTER_END = 0.05
+# Labels at half the rate, or in another unit, end in the first half of the recording. Unlabelled silence at the end of
+# a file rarely lasts that long.
+LEAST_SHARE_LABELLED = 0.55
+_LEAST_COVERED = 2 / 3  # of the time up to the last label, by words without pauses; sparse marks may end anywhere
+
+
+def check_label_ends(
+    source: str,
+    names: Sequence[str],
+    ends: Float[np.ndarray, " n"],
+    covered: Float[np.ndarray, " n"],
+    lengths: Float[np.ndarray, " n"],
+    *,
+    noun: str,
+    advice: str,
+    rate_error: float = 0.0,
+) -> None:
+    """Raise an error if labels end after their recordings. Times are seconds; `ends` is 0 without labels.
+
+    Warns:
+        UserWarning: if labels cover two thirds of the time up to the last one, but end before 55 % of the recording
+            (medians of the labelled recordings).
+    """
+    late = np.flatnonzero(ends > lengths * (1 + rate_error) + MOST_SECONDS_AFTER_END).tolist()
+    if late:
+        lines = [f"{names[row]}: labels until {ends[row]:g} s, {noun} until {lengths[row]:g} s" for row in late]
+        raise ValueError(
+            f"{source}: {len(late)} of {len(names)} labelled files have labels that end after the {noun}:\n"
+            f"{name_a_few(lines)}\n{advice}"
+        )
+    is_labelled = (ends > 0) & np.isfinite(lengths)
+    ends, covered, lengths = ends[is_labelled], covered[is_labelled], lengths[is_labelled]
+    if not len(ends) or np.median(covered / ends) < _LEAST_COVERED:
+        return
+    if (share := float(np.median(ends / lengths))) < LEAST_SHARE_LABELLED:
+        warnings.warn(
+            f"{source}: the last label of a file ends at {share:.2g} of its {noun} (median of {len(ends)} files): "
+            f"if whole files are labelled, the times are in another unit; {advice}",
+            stacklevel=4,
+        )

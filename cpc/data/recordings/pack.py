@@ -7,23 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
-from cpc.data.store.packed import PackedRows
-from cpc.data.store.statistics import bit_sums
+from cpc.data.store.packed import PackedRows, bit_sums
 
 LOUDEST = 32768
 _SCALE = np.float32(1 / LOUDEST)
 
 
 class PackedRecordings(PackedRows):
-    """Recordings in one memory map: mono audio in int16, or channels of signals in float32.
-
-    Attributes:
-        sample_rate_hz: rate of all recordings.
-        channels: names of the channels on disk; empty for audio.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
-    """
+    """Recordings in one memory map: mono audio in int16, or channels of signals in float32."""
 
     @property
     def num_samples(self) -> np.ndarray:
@@ -39,11 +30,7 @@ class PackedRecordings(PackedRows):
         return mean.item(), std.item()
 
     def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t ..."]:
-        """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None.
-
-        Returns:
-            `[t]` in [-1, 1] of audio; `[t, C]` of signals, NaN where a sample is missing.
-        """
+        """Return samples, `[t]` in [-1, 1] or `[t, C]`, NaN if missing; fewer than `num_samples` only at the end."""
         if start < 0:
             raise ValueError(f"start={start}, but the first sample of a recording has index 0")
         if self._view is not None:
@@ -75,11 +62,7 @@ class PackedRecordings(PackedRows):
 
 
 class ArraySignals:
-    """Recordings in memory, with the interface of `PackedRecordings`.
-
-    Args:
-        arrays: recordings `[T, C]`, NaN where missing.
-    """
+    """Recordings in memory, with the interface of `PackedRecordings`."""
 
     def __init__(self, arrays: Sequence[Float32[np.ndarray, "_ C"]]) -> None:
         self.arrays = arrays

@@ -19,10 +19,6 @@ MIN_GROUP_CLUSTERS = 5
 class RecordingProbeData(ProbeData):
     """Features of recordings. A subclass adds the tasks and the features of its modality.
 
-    Args:
-        corpus: the recordings; None if only files outside a corpus are read.
-        where: other arguments of `ProbeData`.
-
     Attributes:
         recording: `[num_rows]` recording of each row, which is a recording, or a window that is cut from it.
     """

@@ -15,8 +15,6 @@ class SignalStatistics(NamedTuple):
     """Statistics of every channel, in the units of the signal.
 
     Attributes:
-        mean: mean of the known samples.
-        std: their standard deviation.
         floor: a low quantile of the deviations within short blocks: the deviation of a channel at rest.
     """
 
@@ -30,9 +28,6 @@ def signal_statistics(recordings: Iterable[Float[np.ndarray, "_ C"]], block_samp
 
     Blocks of `block_samples` samples give the local deviations; a recording that is shorter is one block. The floor is
     their quantile `FLOOR_QUANTILE`, over blocks that are not constant and at least half known.
-
-    Raises:
-        ValueError: if a channel has no known sample.
     """
     # Sums of differences from a first guess of the mean: a large offset does not cancel the digits of the deviation.
     guess, count, total, squares = None, 0.0, 0.0, 0.0

@@ -10,14 +10,70 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpc.data.batch import Batch
-from cpc.data.recordings.starts import Starts
 from cpc.data.streams.stream import Draw, digest
 from cpc.data.streams.uniform import UniformBatches
+
+_SAMPLES_AT_ONCE = 2**18
+
+
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording.
+
+    Attributes:
+        num: `[n]`, number of starts of each recording; none is drawn from a recording with 0.
+        ranges: ranges of consecutive starts, `[R, 2]`, of the recordings whose missing samples exclude some: the first
+            start of each range and its number. In all other recordings a start has its own number.
+    """
+
+    num: Int64[np.ndarray, " n"]
+    ranges: Mapping[int, Int64[np.ndarray, "R 2"]] = field(default_factory=dict)
+
+    def first_sample(self, recording: int, number: int) -> int:
+        """Return the first sample of the window that begins at a numbered start."""
+        if recording not in self.ranges:
+            return number
+        firsts, numbers = self.ranges[recording].T
+        index = int(np.searchsorted(numbers, number, side="right")) - 1
+        return int(firsts[index] + number - numbers[index])
+
+
+def known_samples(signals: Any, row: int) -> Bool[np.ndarray, " n"]:
+    """Return the samples of a recording of which at least one channel is known."""
+    blocks = range(0, int(signals.num_samples[row]), _SAMPLES_AT_ONCE)
+    return np.concatenate([~np.isnan(signals.read(row, start, _SAMPLES_AT_ONCE)).all(1) for start in blocks])
+
+
+def usable_starts(
+    is_known: Bool[np.ndarray, " n"], encoder: Any, window_samples: int, steps: Sequence[int]
+) -> Bool[np.ndarray, " starts"]:
+    """Return the starts of the windows of a recording in which latents t and t + k are known, for a step k."""
+    window_samples = min(window_samples, len(is_known))
+    num_latents, hop = encoder.num_latents(window_samples), encoder.hop_samples
+    is_usable = np.zeros(len(is_known) - window_samples + 1, bool)
+    for phase in range(min(hop, len(is_usable))):
+        # Windows whose starts differ by hops share their latents.
+        known = encoder.known_latents(torch.from_numpy(is_known[None, phase:]))[0].numpy()
+        usable = is_usable[phase::hop]
+        for step in steps:
+            num_pairs = num_latents - step  # of a window
+            if num_pairs > 0:
+                totals = np.cumsum(known[: len(known) - step] & known[step:])
+                before = np.concatenate([[0], totals])[: len(usable)]
+                usable |= totals[num_pairs - 1 :][: len(usable)] > before
+    return is_usable
+
+
+def ranges_of(is_usable: Bool[np.ndarray, " starts"]) -> Int64[np.ndarray, "R 2"]:
+    """Return the first start of each range of usable starts, and its number among the usable starts."""
+    firsts = np.flatnonzero(np.diff(is_usable, prepend=False) & is_usable)
+    return np.stack([firsts, np.cumsum(is_usable)[firsts] - 1], axis=1).astype(np.int64)
+
 
 # Enough windows for the statistics of channels: 32 windows of 128 latents give 4096 values per channel.
 NUM_INITIALISATION_WINDOWS = 32
@@ -52,18 +108,13 @@ class WindowDataset(Dataset[Batch]):
     standardise NaN to zero. If samples of all channels are missing, `Batch.is_known` marks the others.
 
     Args:
-        samples: source of the samples.
-        window_samples: S, length of every window.
         rows: `[n]` the recordings that windows are cut from; None: all.
         sequence_ids: `[n]` id of each recording's sequence; None: its row.
         group_ids: `[n]` speaker or subject of each recording, or -1 if unknown; None: all unknown.
-        labels: labels of the latents of a window; None: none.
         num_latents: T, latents of a window without padding; needed if `labels` are given.
-        split: split of the corpus, for messages.
         starts: the samples at which windows begin; None: all from which a whole window follows, or 0.
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
-        has_missing: whether samples may be missing (NaN).
         noun: noun for the recordings, by which a resumed run compares their lengths.
         made_from: further properties of the data, by name, that a resumed run checks.
 
@@ -91,10 +142,7 @@ class WindowDataset(Dataset[Batch]):
         if self.window_samples < 1:
             raise ValueError(f"window_samples={self.window_samples} must be at least 1")
         if self.labels is not None and self.num_latents < 1:
-            raise ValueError(
-                f"labels are given with num_latents={self.num_latents}; set num_latents to the number of "
-                "latents of a window"
-            )
+            raise ValueError(f"num_latents={self.num_latents}, but labels are given: it is that of a window")
         self.rows = np.arange(len(self.samples.num_samples)) if self.rows is None else self.rows
         for name, default in (("sequence_ids", self.rows), ("group_ids", np.full(len(self.rows), -1))):
             ids = default if getattr(self, name) is None else np.asarray(getattr(self, name), np.int64)
@@ -170,11 +218,7 @@ class WindowDataset(Dataset[Batch]):
         return torch.from_numpy(np.minimum(lengths, self.window_samples))
 
     def initialisation(self, num_windows: int, seed: int) -> Float[Tensor, "B S ..."]:
-        """Return windows for the data-dependent initialisation, drawn uniformly, but only from longer recordings.
-
-        Padding would bias the statistics of the encoder's channels, because they include every sample. Take the windows
-        of `unpadded_samples`.
-        """
+        """Return windows for the initialisation, only from longer recordings, since padding would bias statistics."""
         draws = self.draws
         draws["num_slots"] = np.where(self.lengths >= self.window_samples, draws["num_slots"], 0)
         windows = UniformBatches(**draws, batch_size=num_windows, seed=seed).batch(0)
@@ -189,9 +233,6 @@ def unpadded_samples(lengths: Int[np.ndarray, " n"], window_samples: int) -> int
 def initialisation_windows(
     samples: Samples, window_samples: int, num_windows: int, seed: int
 ) -> Float[Tensor, "B S ..."]:
-    """Return windows for the data-dependent initialisation, without padding (see `WindowDataset.initialisation`).
-
-    They are at most as long as the median recording that holds a sample; if none does, a ValueError is raised.
-    """
+    """Return windows without padding for the initialisation, at most as long as the median recording."""
     window_samples = unpadded_samples(np.asarray(samples.num_samples), window_samples)
     return WindowDataset(samples, window_samples).initialisation(num_windows, seed)

@@ -1,23 +1,22 @@
-"""Recordings in arrays: npz and npy files.
-
-n recordings, T samples, C channels.
-"""
+"""Recordings in arrays: npz and npy files. n recordings, T samples, C channels."""
 
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
 from cpc.data.images.arrays import array_header, load_array, open_npz
 from cpc.data.recordings.labels import RecordingLabels, encode_names, labels_of_recordings, runs_of_samples, sort_names
-from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader
+from cpc.data.signals.listing import GROUP_NAMES, Listing
 from cpc.data.store.splits import split_called
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16
 SIGNAL_NAMES = ("x", "X", "data")  # names of the signals, if the file has other arrays too
+_IS_LOADING = Lock()
 _KNOWN = ("length", "split", "channels", "units", "classes", "sample_rate_hz")
 
 
@@ -29,11 +28,7 @@ def open_npy(path: Path) -> np.ndarray:
 
 
 def list_npy(path: Path) -> Listing:
-    """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`.
-
-    Raises:
-        ValueError: if it is damaged, or has another shape or type; the message names the file.
-    """
+    """List the recordings of an npy file: one, `[T, C]` or `[T]`, or n of one length, `[n, T, C]`."""
     array = open_npy(path)
     num, num_samples, num_channels = _recordings_shape(path, "the array", array.shape, array.dtype)
     spans = np.tile([0, num_samples], (num, 1))
@@ -42,7 +37,7 @@ def list_npy(path: Path) -> Listing:
         names=[path.name] if array.ndim < 3 else _names(num),
         channels=[str(channel) for channel in range(num_channels)],
         num_samples=[num_samples] * num,
-        reader=Reader(partial(read_array, spans), partial(open_npy, path)),
+        read_blocks=partial(_read_npy, path, spans),
         version=[status.st_size, status.st_mtime_ns],
         layout_problem=transposed(path, num_samples, num_channels),
     )
@@ -57,9 +52,6 @@ def list_npz(path: Path) -> Listing:
     arrays: whole numbers (negative: no label) or strings ("": none), `[n]` per recording or `[total]` (or `[n, T]`) per
     sample. `classes` names the labels 0, 1, ... of the array `label`; `channels` names the channels, `units`
     their units ("" if unknown); `sample_rate_hz` is a number.
-
-    Raises:
-        ValueError: if the file is damaged, or an array has another type or shape; the message names the file.
     """
     with open_npz(path) as archive:
         members = [member.removesuffix(".npy") for member in archive.namelist()]
@@ -86,12 +78,12 @@ def list_npz(path: Path) -> Listing:
         channels=channels,
         sample_rate_hz=_rate(path, arrays["sample_rate_hz"]) if "sample_rate_hz" in arrays else None,
         num_samples=np.diff(spans).ravel().tolist(),
-        reader=Reader(partial(read_array, spans), partial(load_array, path, signals)),
+        read_blocks=partial(_read_npz, path, path.stat().st_mtime_ns, signals, spans),
         version=version,
         splits=[split_called(split) or split for split in splits],
         groups=_column(path, group_name, arrays[group_name], num) if group_name else [""] * num,
         labels=_labels(path, arrays, spans, shape, group_name),
-        units=[units] * num,
+        file_units=[units] * num,
         layout_problem=problem,
     )
 
@@ -115,6 +107,28 @@ def read_array(spans: np.ndarray, array: np.ndarray, row: int, columns: Sequence
     first, end = spans[row].tolist()
     for start in range(first, end, BLOCK_SAMPLES):
         yield np.asarray(samples[start : min(start + BLOCK_SAMPLES, end), list(columns)])
+
+
+def release_arrays() -> None:
+    """Release the array of an npz file, which stays in memory while its recordings are read."""
+    _load_once.cache_clear()
+
+
+def _read_npy(path: Path, spans: np.ndarray, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+    return read_array(spans, open_npy(path), row, columns)
+
+
+def _read_npz(
+    path: Path, changed: int, name: str, spans: np.ndarray, row: int, columns: Sequence[int]
+) -> Iterator[np.ndarray]:
+    with _IS_LOADING:
+        array = _load_once(path, name, changed)
+    return read_array(spans, array, row, columns)
+
+
+@lru_cache(maxsize=1)
+def _load_once(path: Path, name: str, changed: int) -> np.ndarray:
+    return load_array(path, name)
 
 
 def _names(num: int) -> list[str]:
@@ -144,17 +158,13 @@ def _spans(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, lengt
     if len(shape) == 3:
         if len(lengths) != num or longest > num_samples:
             hint = f": {name} seems to be [n, C, T], transpose it" if num_samples < longest <= num_channels else ""
-            raise ValueError(
-                f"{path}: length has {len(lengths)} entries of at most {longest} samples, but {name} is "
-                f"[n, T, C] = {list(shape)}{hint}"
-            )
+            held = f"length has {len(lengths)} entries of at most {longest} samples"
+            raise ValueError(f"{path}: {held}, but {name} is [n, T, C] = {list(shape)}{hint}")
         return np.stack([np.zeros_like(lengths), lengths], axis=1)
     if total != num_samples:
         hint = f": {name} seems to be [C, total], transpose it" if total == num_channels else ""
-        raise ValueError(
-            f"{path}: the lengths add up to {total} samples, but {name} has {num_samples}, [total, C] = "
-            f"{list(shape)}{hint}"
-        )
+        held = f"the lengths add up to {total} samples, but {name} has {num_samples}"
+        raise ValueError(f"{path}: {held}, [total, C] = {list(shape)}{hint}")
     ends = np.cumsum(lengths)
     return np.stack([ends - lengths, ends], axis=1)
 
@@ -165,9 +175,8 @@ def _column(path: Path, name: str, array: np.ndarray, num: int) -> list[str]:
         raise ValueError(
             f"{path}: {name} is {array.dtype} {list(array.shape)}, but must be strings or whole numbers [{num}]"
         )
-    if array.dtype.kind == "S":
-        return [value.decode("utf-8", "replace") for value in array.tolist()]
-    return [str(value) for value in array.tolist()]
+    values = array.tolist()
+    return [value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value) for value in values]
 
 
 def _rate(path: Path, array: np.ndarray) -> float:
@@ -182,21 +191,23 @@ def _labels(
     """Return the labels of all further arrays with one entry per recording or per sample; warn of other arrays."""
     labels: dict[str, RecordingLabels] = {}
     ignored = []
+    classes = arrays.get("classes")
     for name, array in arrays.items():
-        if name in _KNOWN or name == group_name:
+        if name in (*_KNOWN, group_name):
             continue
-        if array.dtype.kind in "USiu" and array.shape == (len(spans),):
-            labels[name] = _recording_labels(path, name, array, arrays.get("classes"))
-        elif array.dtype.kind in "USiu" and array.shape == shape[: max(1, len(shape) - 1)]:
+        is_legal = array.dtype.kind in "USiu"
+        if is_legal and array.shape == (len(spans),):
+            labels[name] = _recording_labels(path, name, array, classes)
+        elif is_legal and array.shape == shape[: max(1, len(shape) - 1)]:
             rows = list(array) if array.ndim == 2 else [array] * len(spans)
             parts = [values[first:end] for values, (first, end) in zip(rows, spans.tolist(), strict=True)]
-            labels[name] = _sample_labels(path, name, parts, arrays.get("classes"))
+            labels[name] = _sample_labels(path, name, parts, classes)
         else:
             ignored.append(f"{name} ({array.dtype} {list(array.shape)})")
     if ignored:
         warnings.warn(
-            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per recording "
-            f"[{len(spans)}] or one per sample",
+            f"{path}: ignored the arrays {', '.join(ignored)}; labels are strings or whole numbers, one per "
+            f"recording [{len(spans)}] or one per sample",
             stacklevel=2,
         )
     return labels
@@ -204,8 +215,8 @@ def _labels(
 
 def _recording_labels(path: Path, name: str, array: np.ndarray, classes: np.ndarray | None) -> RecordingLabels:
     if name == "label" and classes is not None and array.dtype.kind in "iu":
-        names = _class_names(path, array, classes)
-        return labels_of_recordings([names[code] if code >= 0 else "" for code in array.tolist()], names)
+        names = [*_class_names(path, array, classes), ""]  # a negative code is the last name
+        return labels_of_recordings([names[max(code, -1)] for code in array.tolist()], names[:-1])
     return labels_of_recordings(_column(path, name, array, len(array)))
 
 
@@ -216,9 +227,8 @@ def _sample_labels(path: Path, name: str, parts: list[np.ndarray], classes: np.n
     distinct, inverse = np.unique(values, return_inverse=True)
     names = _column(path, name, distinct, len(distinct))
     sorted_names = sort_names(names)
-    codes = encode_names(names, sorted_names)[inverse]
-    ends = np.cumsum([len(part) for part in parts])
-    return RecordingLabels((sorted_names, list(map(runs_of_samples, np.split(codes, ends[:-1])))))
+    codes = np.split(encode_names(names, sorted_names)[inverse], np.cumsum(list(map(len, parts)))[:-1])
+    return RecordingLabels((sorted_names, list(map(runs_of_samples, codes))))
 
 
 def _class_names(path: Path, codes: np.ndarray, classes: np.ndarray) -> list[str]:

@@ -1,28 +1,22 @@
 """Extractors of features of recordings and windows, for probes. T latents, D feature dim, C channels."""
 
 from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float32, Float64, Shaped
 
-from cpc.data.features import Features
+from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import FeatureExtractor
-from cpc.data.recordings.features import RecordingFeatures
-from cpc.data.signals.hand_features import hand_features
 from cpc.data.signals.recordings import read_recordings
 
 _WINDOWS_AT_ONCE = 256
 
 
 class SignalFeatures(RecordingFeatures):
-    """Latents and contexts of whole recordings.
-
-    Args:
-        features: `c`, `z`.
-        model: the model in eval mode.
-        probe_data: the rows; `file_features` needs no corpus.
-    """
+    """Latents and contexts of whole recordings."""
 
     def __init__(self, features: Sequence[str], model: Any, probe_data: Any) -> None:
         self.data, self._encoder = probe_data, model.encoder
@@ -32,10 +26,7 @@ class SignalFeatures(RecordingFeatures):
         super().__init__(features, times, samples, self._read_channels, together=False)
 
     def _read_channels(self, path: Path) -> Iterator[np.ndarray]:
-        """Return a file's samples of the channels that the model was trained on, in its units, at its rate.
-
-        Missing samples are zero after standardisation.
-        """
+        """Return a file's samples of the model's channels, in its units, at its rate; NaN where missing."""
         names, units = (getattr(self._encoder, name, None) for name in ("channel_names", "units"))
         recordings = read_recordings(
             path,
@@ -93,7 +84,6 @@ class HandMadeFeatures(FeatureExtractor):
     Args:
         name: `hand`, statistics and band powers; `hand_past`, the same beside those of the window before, or of the
             window itself if it is the first. Whole recordings have only `hand`.
-        probe_data: the rows.
     """
 
     def __init__(self, name: str, probe_data: Any) -> None:
@@ -140,10 +130,7 @@ class HandMadeFeatures(FeatureExtractor):
         return range(0, last + 1 if length else 0, max(1, self._data.window_samples // 2))
 
     def _windows(self, rows: np.ndarray) -> np.ndarray:
-        """Return windows `[n, S, C]`; missing samples, and those after a recording's end, are the channel's mean.
-
-        Without `hop_seconds` the windows are those of one whole recording; a shorter recording is not padded.
-        """
+        """Return windows `[n, S, C]`, or those of one whole recording; missing samples are the channel's mean."""
         data = self._data
         num_samples, mean = data.window_samples, data.corpus.statistics(data.train_split).mean
         if data.is_windowed:
@@ -157,3 +144,123 @@ class HandMadeFeatures(FeatureExtractor):
         for number, window in enumerate(windows):
             x[number, : len(window)] = np.where(np.isnan(window), mean, window)
         return x
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+NUM_BANDS = 6
+ROOT = 8  # of band powers
+_PER_CHANNEL = ("mean", "deviation", *(f"quantile {quantile}" for quantile in QUANTILES), "range", "crossings", "slope")
+_LARGEST = float(np.finfo(np.float32).max)
+_VALUES_AT_ONCE = 2**20
+
+Windows = Shaped[np.ndarray, "..."]  # [n, T, C], checked by `hand_features`
+
+
+def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.ndarray, "n F"]:
+    """Return 16 features of each channel, and the correlation of each pair of channels, for each window `[n, T, C]`.
+
+    The features of a channel are the mean, the standard deviation, five quantiles, the range (peak to peak), how often
+    per second the signal crosses its mean, the mean absolute slope per second, and the eighth roots of the powers of
+    six bands (see `band_powers`). A root compresses as a logarithm does, and needs no floor: a constant channel has
+    power 0, and another unit only scales the feature. Standardise the features for a linear classifier.
+
+    NaN is a missing sample. It counts as the mean of the channel's other samples in the window, and as 0 if there are
+    none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
+
+    Raises:
+        ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values; if
+            `sample_rate_hz` is not positive.
+    """
+    num_windows, num_samples, num_channels = _checked_shape(windows)
+    if not 0 < sample_rate_hz < np.inf:
+        raise ValueError(f"`sample_rate_hz` is {sample_rate_hz}, but must be a positive number")
+    features = np.empty((num_windows, len(hand_feature_names(range(num_channels), sample_rate_hz))), np.float32)
+    step = max(1, _VALUES_AT_ONCE // (num_samples * num_channels))
+    for first in range(0, num_windows, step):
+        chunk = _fill_missing(windows[first : first + step])
+        features[first : first + step] = np.clip(_features(chunk, sample_rate_hz), -_LARGEST, _LARGEST)
+    return features
+
+
+def hand_feature_names(channels: Sequence[object], sample_rate_hz: int | float) -> list[str]:
+    """Return the name of each feature of `hand_features`, such as `deviation of x` or `correlation of x and y`."""
+    edges = band_edges_hz(sample_rate_hz)
+    bands = [f"{low:.4g}-{high:.4g} Hz" for low, high in pairwise(edges)]
+    names = [f"{feature} of {channel}" for feature in (*_PER_CHANNEL, *bands) for channel in channels]
+    return names + [f"correlation of {first} and {second}" for first, second in combinations(channels, 2)]
+
+
+def band_edges_hz(sample_rate_hz: int | float) -> list[float]:
+    """Return the edges of the bands of `band_powers`: 0, then octaves up to half of the sample rate."""
+    return [0.0, *(sample_rate_hz / 2 / 2**octave for octave in reversed(range(NUM_BANDS)))]
+
+
+def band_powers(centred: Float64[np.ndarray, "n T C"]) -> Float64[np.ndarray, "n 6 C"]:
+    """Return the power of each window (with mean 0 in each channel) in each band, in squared units of the signal.
+
+    The power spectrum is the periodogram with a Hann window. The bands are octaves: the last one goes from a quarter to
+    half of the sample rate, the first one from 0 to 1/64. A band includes its upper edge, not its lower one. A sine of
+    amplitude A at a multiple of 1 / T has power A^2 / 2, of which the frequencies beside it have a sixth each.
+    """
+    num_samples = centred.shape[1]
+    hann = np.sin(np.pi * (np.arange(num_samples) + 0.5) / num_samples) ** 2
+    spectrum = np.fft.rfft(centred * hann[:, None], axis=1)
+    power = (spectrum.real**2 + spectrum.imag**2) * (2 / (num_samples * (hann**2).sum()))
+    if num_samples % 2 == 0:
+        power[:, -1] /= 2  # half of the sample rate has no negative frequency of its own
+    cycles = np.arange(power.shape[1])
+    edges = [0.0, *(num_samples / 2 / 2**octave for octave in reversed(range(NUM_BANDS)))]
+    in_band = np.array([(low < cycles) & (cycles <= high) for low, high in pairwise(edges)])
+    return np.einsum("bf,nfc->nbc", in_band.astype(np.float64), power)
+
+
+def _features(windows: Float64[np.ndarray, "n T C"], sample_rate_hz: int | float) -> Float64[np.ndarray, "n F"]:
+    num_samples = windows.shape[1]
+    ordered = np.sort(windows, axis=1)
+    spread = ordered[:, -1] - ordered[:, 0]
+    mean = windows.mean(axis=1)
+    centred = np.where(spread[:, None] > 0, windows - mean[:, None], 0.0)  # a constant's mean is rounded
+    deviation = np.sqrt((centred**2).mean(axis=1))
+    above = centred > 0
+    num_steps = max(1, num_samples - 1)
+    crossings = (above[:, 1:] != above[:, :-1]).sum(axis=1) * (sample_rate_hz / num_steps)
+    slope = np.abs(np.diff(windows, axis=1)).sum(axis=1) * (sample_rate_hz / num_steps)
+    powers = band_powers(centred) ** (1 / ROOT)
+    standardised = centred / np.where(deviation > 0, deviation, 1.0)[:, None]
+    correlations = standardised.transpose(0, 2, 1) @ standardised / num_samples
+    pairs = np.triu_indices(windows.shape[2], 1)
+    per_channel = [mean, deviation, *_quantiles(ordered), spread, crossings, slope, *powers.transpose(1, 0, 2)]
+    return np.concatenate([*per_channel, correlations[:, pairs[0], pairs[1]]], axis=1)
+
+
+def _quantiles(ordered: Float64[np.ndarray, "n T C"]) -> list[Float64[np.ndarray, "n C"]]:
+    """Return the quantiles of sorted windows, interpolated linearly between samples."""
+    quantiles = []
+    for quantile in QUANTILES:
+        place = quantile * (ordered.shape[1] - 1)
+        below = int(place)
+        above = min(below + 1, ordered.shape[1] - 1)
+        quantiles.append(ordered[:, below] + (place - below) * (ordered[:, above] - ordered[:, below]))
+    return quantiles
+
+
+def _fill_missing(windows: Windows) -> Float64[np.ndarray, "n T C"]:
+    filled = np.array(windows, np.float64)
+    missing = np.isnan(filled)
+    if np.isinf(filled).any():
+        raise ValueError("windows have infinite values; NaN stands for a missing sample")
+    if missing.any():
+        sums = np.where(missing, 0.0, filled).sum(axis=1, keepdims=True)
+        means = sums / np.maximum(1, (~missing).sum(axis=1, keepdims=True))
+        filled = np.where(missing, means, filled)
+    return filled
+
+
+def _checked_shape(windows: Windows) -> tuple[int, int, int]:
+    if windows.ndim != 3 or 0 in windows.shape[1:]:
+        raise ValueError(
+            f"windows are {list(windows.shape)}, but must be [n, T, C]: windows, samples and channels, with at least "
+            "one sample and one channel"
+        )
+    num_windows, num_samples, num_channels = windows.shape
+    return num_windows, num_samples, num_channels

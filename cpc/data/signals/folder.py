@@ -19,14 +19,11 @@ from cpc.data.recordings.labels import (
     sort_names,
 )
 from cpc.data.signals.arrays import list_npy, open_npy, read_array, transposed
-from cpc.data.signals.comma_tables import CommaTable
-from cpc.data.signals.listing import GROUP_NAMES, Listing, Reader, ReadOptions, SignalFile
-from cpc.data.signals.parquet import ParquetTable
+from cpc.data.signals.channels import common_channels, common_rate, find_channel
+from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions, SignalFile
 from cpc.data.signals.physionet import WfdbRecord
-from cpc.data.signals.polysomnograms import EdfFile
-from cpc.data.signals.rates import common_channels, common_rate, find_channel
-from cpc.data.signals.sidecars import sidecar_segments, split_sidecars
-from cpc.data.signals.tables import SignalTable, leave_out_counters
+from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
+from cpc.data.signals.tables import CommaTable, ParquetTable, SignalTable, leave_out_counters
 from cpc.data.store.contents import say
 from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.parallel import map_in_order
@@ -44,10 +41,8 @@ class ArrayFile(SignalFile):
         super().__init__(path, options)
         listing = list_npy(path)
         if len(listing.names) > 1:
-            raise ValueError(
-                f"{path} holds {len(listing.names)} recordings; in a folder each file is one, [T, C]: name the file as "
-                "the source, or write one file per recording"
-            )
+            held = f"{path} holds {len(listing.names)} recordings"
+            raise ValueError(f"{held}; in a folder each file is one, [T, C]: name the file as the source")
         self.channels, self.num_samples = listing.channels, listing.num_samples[0]
 
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:  # noqa: D102
@@ -66,11 +61,7 @@ OPENERS: dict[str, Callable[[Path, ReadOptions], SignalFile]] = {
 
 
 def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listing:
-    """List files as recordings, by their paths relative to `root`. All have the chosen channels, perhaps among others.
-
-    Raises:
-        ValueError: if a file cannot be read, or two have different channels or rates; the message names them.
-    """
+    """List files as recordings, by paths relative to `root`. All have the chosen channels, perhaps among others."""
     files: list[SignalFile] = []
     for name in names:
         path = root / name
@@ -94,10 +85,7 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
     parts = [(part.name, part.stat()) for file in files for part in file.parts]
     rate = common_rate([file.rate_hz for file in files], names, root)
     columns = [
-        [
-            column if list(file.channels) == shared else find_channel(name, file.channels)
-            for column, name in enumerate(shared)
-        ]
+        [find_channel(name, file.channels) for name in shared] if list(file.channels) != shared else range(len(shared))
         for file in files
     ]
     units = [
@@ -108,11 +96,11 @@ def list_files(root: Path, names: Sequence[str], options: ReadOptions) -> Listin
         channels=shared,
         sample_rate_hz=rate,
         num_samples=[file.num_samples for file in files],
-        reader=Reader(partial(_read_file, files, columns)),
+        read_blocks=partial(_read_file, files, columns),
         version=[*names, *((name, status.st_size, status.st_mtime_ns) for name, status in parts)],
         labels={task: RecordingLabels(partial(_labels_of_columns, files, task)) for task in labelled},
         segments={task: [file.segments.get(task, []) for file in files] for task in tasks},
-        units=units,
+        file_units=units,
         own_rates_hz=[file.rate_hz for file in files],
         layout_problem=next(filter(None, problems), ""),
     )
@@ -125,9 +113,6 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
     further columns, each a task with one label per recording. Without it, `find_recordings` finds the recordings. Files
     beside a recording may hold labels too (see `sidecar_segments`). `labels.csv`, optional, has the columns path,
     start, end (seconds from the recording's first sample) and label, and perhaps task.
-
-    Raises:
-        ValueError: if a table or a file is not legal; the message names it.
     """
     table, columns = root / MANIFEST_NAME, {}
     if table.is_file():
@@ -156,16 +141,7 @@ def list_folder(root: Path, options: ReadOptions) -> Listing:
 
 
 def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Collection[Path] = ()) -> list[str]:
-    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out.
-
-    Args:
-        root: the folder.
-        more_suffixes: suffixes of other files to find.
-        tables: other tables, which are no recordings even if they lie below the folder.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """Return the recordings below a folder, relative to it, and print how many files about recordings were left out."""
     found = find_files(root, {*OPENERS, *more_suffixes}, "signal")
     below = [table.resolve() for table in tables if table.resolve().is_relative_to(root.resolve())]
     left_out = {MANIFEST_NAME, INTERVALS_NAME, *(table.relative_to(root.resolve()).as_posix() for table in below)}
@@ -181,11 +157,7 @@ def find_recordings(root: Path, more_suffixes: Collection[str] = (), tables: Col
 
 
 def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segment]]]:
-    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task.
-
-    Raises:
-        ValueError: if a path is unknown, names several recordings, or a time is not legal; the message names the row.
-    """
+    """Read a table of segments: path (or file name, or stem), start, end (seconds), label, and perhaps task."""
     columns = _read_columns(path, ("path", "start", "end", "label"))
     keys = list(map(composed, columns["path"]))
     names_there = names_in_table(names, keys)
@@ -219,17 +191,14 @@ def _read_columns(path: Path, required: Sequence[str]) -> dict[str, list[str]]:
 def _say_counters(root: Path, tables: Sequence[SignalTable]) -> None:
     """Print the columns of tables that are no channels, because they are times or counters."""
     times = sorted({file.time_column for file in tables if file.time_column})
-    counters = sorted({name for file in tables for name in file.counters})
-    if counters:
+    if counters := sorted({name for file in tables for name in file.counters}):
         rate = f"; the rate is that of {', '.join(times)}" if times else ""
-        say(
-            f"data: {root}: the columns {', '.join(counters)} are times or counters and no channels (to read one, name "
-            f"it in `channels`){rate}"
-        )
+        names = f"the columns {', '.join(counters)} are times or counters and no channels"
+        say(f"data: {root}: {names} (to read one, name it in `channels`){rate}")
 
 
 def _read_file(
-    files: Sequence[SignalFile], columns: Sequence[Sequence[int]], _: None, row: int, chosen: Sequence[int]
+    files: Sequence[SignalFile], columns: Sequence[Sequence[int]], row: int, chosen: Sequence[int]
 ) -> Iterator[np.ndarray]:
     file, places = files[row], [columns[row][column] for column in chosen]
     if -1 in places:

@@ -5,16 +5,14 @@ t samples of a block, C channels.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpc.data.recordings.labels import RecordingLabels, Segment
-from cpc.data.signals.rates import choose_model_channels
+from cpc.data.signals.channels import choose_model_channels
 
 GROUP_NAMES = ("group", "user", "subject")
 
@@ -23,8 +21,6 @@ class ReadOptions(NamedTuple):
     """The user's description of the files of a source.
 
     Attributes:
-        sample_rate_hz: rate of all files; None: theirs.
-        channels: the chosen channels; None: all.
         label_columns: names of columns of tables that hold labels per sample.
         model_channels: names of the channels that a model reads; None: it reads by position.
     """
@@ -43,9 +39,7 @@ class SignalFile(ABC):
     """A file that is one recording. The constructor of a format reads only the header, and sets the attributes.
 
     Attributes:
-        path: the file.
         parts: all files that the samples depend on; the file itself unless set.
-        channels: names of its channels.
         units: unit of each channel; "" if the file does not say, as for all unless set.
         rate_hz: rate of the samples; None if the file does not say.
         num_samples: upper bound.
@@ -70,87 +64,37 @@ class SignalFile(ABC):
 
     @abstractmethod
     def blocks(self, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers.
-
-        Raises:
-            ValueError: if the file cannot be decoded; the message names it.
-        """
+        """Yield the chosen channels, `[t, C]` in one or several blocks, as real numbers."""
 
     def texts(self, name: str) -> list[str]:
         """Return the label of each sample in a column of labels."""
         raise ValueError(f"{self.path} holds no labels {name!r}")
 
 
-class Reader:
-    """Decodes the recordings of a source. A pickled reader holds no samples.
-
-    Args:
-        read: yields the chosen columns of a recording; called with the content, the recording and the columns.
-        load: returns the content that recordings share; None: they share nothing.
-    """
-
-    def __init__(
-        self, read: Callable[[Any, int, Sequence[int]], Iterator[np.ndarray]], load: Callable[[], Any] | None = None
-    ) -> None:
-        self._read, self._load = read, load
-        self._content: Any = None
-        self._lock = Lock()
-
-    def blocks(self, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-        """Yield the chosen columns of a recording, as `SignalFile.blocks` does."""
-        return self._read(self.content(), row, columns)
-
-    def content(self) -> Any:
-        """Return the shared content; it stays in memory until the end of `loaded`."""
-        with self._lock:
-            if self._content is None and self._load is not None:
-                self._content = self._load()
-            return self._content
-
-    @contextmanager
-    def loaded(self) -> Iterator[None]:
-        """Release the content at the end of the block."""
-        yield
-        self._content = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_content": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_lock": Lock()}
-
-
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Listing:
     """The recordings of a source; lists have one entry per recording.
 
     Attributes:
-        names: path relative to the source, or `recording 3`.
-        channels: names of all channels.
-        sample_rate_hz: rate of all recordings; None if the source does not say.
         own_rates_hz: rate of each recording by its own clock, if there are segments; None: that of all.
         num_samples: upper bound of each recording's number of samples.
-        reader: decodes the recordings; None if they are decoded.
         version: numbers and strings that change if the content of the source does.
-        splits: "" where the source names none, as for all unless given.
-        groups: "" where unknown.
-        labels: task -> labels per recording or per sample.
-        segments: task -> segments of each recording.
-        units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
+        read_blocks: yields columns of a recording, as `SignalFile.blocks` does; None if samples are decoded.
+        file_units: unit of each channel in each recording, "" if unknown; empty: all are unknown.
         layout_problem: message if an array seems to be transposed; it is refused unless the user lists all channels.
     """
 
     names: list[str]
     channels: list[str]
-    num_samples: list[int]
-    reader: Reader | None = None
+    num_samples: list[int] = field(default_factory=list)
+    read_blocks: Callable[[int, Sequence[int]], Iterator[np.ndarray]] | None = None
     version: Sequence[Any] = ()
     sample_rate_hz: float | None = None
     splits: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     labels: dict[str, RecordingLabels] = field(default_factory=dict)
     segments: Mapping[str, list[list[Segment]]] = field(default_factory=dict)
-    units: Sequence[Sequence[str]] = ()
+    file_units: Sequence[Sequence[str]] = ()
     own_rates_hz: Sequence[float | None] = ()
     layout_problem: str = ""
 

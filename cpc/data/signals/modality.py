@@ -15,11 +15,10 @@ from cpc.data.modality import Training
 from cpc.data.recordings.corpus import RecordingCorpus, check_window
 from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
-from cpc.data.signals.pack import pack_signals
+from cpc.data.signals.channels import is_nameless
+from cpc.data.signals.pack import open_sharded_signals, pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
-from cpc.data.signals.rates import is_nameless
 from cpc.data.signals.recordings import Recordings, read_recordings
-from cpc.data.signals.sharded import open_sharded_signals
 from cpc.data.store.contents import say, say_contents
 from cpc.data.store.shards import Shards, is_sharded
 
@@ -41,18 +40,11 @@ class Signals(MapStyleModality):
         labels: labels that come with every window, for an online probe; null: none.
         sampler: `uniform` over all windows, or `same_speaker`, batches of `speakers_per_batch` subjects.
         speakers_per_batch: subjects in the batch of all devices together, for `same_speaker`.
-        batch_size: windows per batch and device.
-        train_split: split to train on.
-        eval_split: held-out split, on which the bound is measured.
         valid_share: share of the subjects that becomes split `valid` if the source has no splits.
         test_share: share of the subjects that becomes split `test` if the source has no splits.
-        eval_batches: batches of one held-out evaluation and device, the same in every evaluation; at most one pass.
-        num_workers: loader processes; 0 loads in the training process.
         cache_dir: folder for packed signals; null: beside the source, or ~/.cache/cpc/shards for the shards of a URL.
         cache_gb: largest size of the shards of a URL on disk, in 1e9 bytes. Batches draw from all shards, so all should
             fit.
-        skip_bad: leave out recordings that cannot be used, and print how many.
-        seed: seed of the batches.
     """
 
     name = "signals"
@@ -109,7 +101,7 @@ class Signals(MapStyleModality):
                 f"`missing`=mask needs an encoder that says which latents are known: {type(encoder).__name__} has "
                 "no method known_latents as cpc.encoders.SignalEncoder has; add it, or fill missing samples"
             )
-        if self.sample_rate_hz is not None and self.sample_rate_hz != encoder.sample_rate_hz:
+        if self.sample_rate_hz not in (None, encoder.sample_rate_hz):
             raise ValueError(
                 f"`sample_rate_hz`={self.sample_rate_hz:g}, but `encoder.sample_rate_hz`="
                 f"{encoder.sample_rate_hz:g}: set both to the rate of the recordings"
@@ -124,9 +116,6 @@ class Signals(MapStyleModality):
 
         Channels are read by the names that the encoder has, and converted to its units. With `is_training` an encoder
         without names or units gets those of the source. Without it, a source that says no rate has that of the encoder.
-
-        Raises:
-            ValueError: if they differ, or units cannot be converted; the message names both.
         """
         options: dict[str, Any] = {"missing": self.missing}
         packed = None
@@ -211,19 +200,11 @@ class Signals(MapStyleModality):
         return corpus.initialisation_windows(self.train_split, NUM_INITIALISATION_WINDOWS, self.seed)
 
     def training(self, corpus: Any, model: Any, rank: int = 0, world_size: int = 1) -> Training:
-        """Return the training batches, of windows in which a step is predicted.
-
-        Raises:
-            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
-        """
+        """Return the training batches, of windows in which a step is predicted; an error if there are none."""
         return super().training(self._predicting(corpus, self.train_split, model), model, rank, world_size)
 
     def held_out(self, corpus: Any, model: Any, **how: Any) -> HeldOut:
-        """Return the held-out batches, of windows in which a step is predicted.
-
-        Raises:
-            ValueError: if all recordings end before the furthest prediction, or no window has a prediction.
-        """
+        """Return the held-out batches, of windows in which a step is predicted; an error if there are none."""
         return super().held_out(self._predicting(corpus, self.eval_split, model), model, **how)
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SignalProbeData:
@@ -243,19 +224,17 @@ class Signals(MapStyleModality):
                 "steps ahead: lower `predictor.num_steps` (or the last of "
                 "`predictor.steps`), or the strides of the encoder"
             )
-        num_short = int((num_latents <= steps[0]).sum())
-        if num_short:
+        is_long = num_latents > steps[0]
+        if not is_long.all():
             say(
-                f"data: split {split!r}: {num_short} of {len(num_latents)} recordings have fewer than the "
+                f"data: split {split!r}: {(~is_long).sum()} of {len(num_latents)} recordings have fewer than the "
                 f"{steps[0] + 1} latents of the first prediction: no window is drawn from them"
             )
         corpus = corpus.predicting(steps)
         windows = corpus.windows(split)
-        is_long = num_latents > steps[0]
         num_starts, num_usable = windows.all_starts[is_long], windows.starts.num[is_long]
-        num_excluded = int((num_starts - num_usable).sum())
+        num_excluded, num_empty = int((num_starts - num_usable).sum()), int((num_usable == 0).sum())
         if num_excluded:
-            num_empty = int((num_usable == 0).sum())
             problem = (
                 f"split {split!r}: of {int(num_starts.sum())} windows {num_excluded} are left out, because missing "
                 f"samples leave no prediction; {num_empty} of {len(num_usable)} recordings gives none"

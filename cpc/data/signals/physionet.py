@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import Segment
+from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.signals.rates import channels_rate
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
@@ -27,10 +27,6 @@ class WfdbRecord(SignalFile):
     Annotation files have the record's name and, as suffix, the annotator's, which names the task. `(`, a symbol and `)`
     are a segment from `(` to `)`; every other symbol marks one sample; rhythms (`+` with an auxiliary text such as
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
-
-    Raises:
-        ValueError: if the header is damaged or has several segments, a file of signals is absent, or the chosen
-            channels have different rates; the message names the file.
     """
 
     units: Sequence[str] = ()
@@ -139,8 +135,4 @@ def annotation_segments(
 
 
 def _wfdb(path: Path) -> Any:
-    try:
-        import wfdb
-    except ImportError as error:
-        raise ValueError(f"{path}: WFDB records need the package `wfdb`: {install_hint('signals')}") from error
-    return wfdb
+    return import_extra("wfdb", "signals", f"{path}: WFDB records need the package `wfdb`")

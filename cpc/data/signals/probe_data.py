@@ -19,16 +19,8 @@ from cpc.data.signals.folder import find_recordings
 class SignalProbeData(RecordingProbeData):
     """Features of recordings, or of windows every `hop_seconds`, with the labels of the source.
 
-    A row is a recording without `hop_seconds`, else a window. The label of a window is its only label; a window with
-    several labels, or unlabelled samples, has none. Features `c` and `z` of windows are encoded alone, `c_stream` and
-    `z_stream` within the whole recording, so they also know its past.
-
-    Args:
-        corpus: the recordings, decoded; None if only files outside a corpus are read.
-        window_seconds: length of the windows; without `hop_seconds` only hand-made features have windows.
-        hop_seconds: distance of the windows; None: whole recordings.
-        channels: channels of files outside the corpus, by name or number; None: all.
-        where: other arguments of `ProbeData`.
+    The label of a window is its only label; a window with several labels, or unlabelled samples, has none. Features `c`
+    and `z` of windows are encoded alone, `c_stream` and `z_stream` within the recording, so they also know its past.
     """
 
     source_unit = "recording"

@@ -1,65 +1,39 @@
-"""The recordings of a source, with their splits, groups and labels.
-
-T samples, t samples of a block, C channels.
-"""
+"""The recordings of a source, with their splits, groups and labels. T samples, t samples of a block, C channels."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32, Float64
 
-from cpc.data.recordings.labels import RecordingLabels, labels_of_segments
+from cpc.data.recordings.labels import labels_of_segments
 from cpc.data.signals.arrays import list_npy, list_npz
+from cpc.data.signals.channels import RATE_TOLERANCE, convert_units
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
-from cpc.data.signals.listing import Listing, Reader, ReadOptions
-from cpc.data.signals.rates import RATE_TOLERANCE
-from cpc.data.signals.units import convert_units
+from cpc.data.signals.listing import Listing, ReadOptions
 from cpc.data.store.atomic import json_text
 from cpc.data.store.splits import draw_splits
 
 Missing = Literal["refuse", "mask"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Recordings:
-    """The recordings of a source; samples of files are decoded by `read`.
+@dataclass(eq=False, kw_only=True)
+class Recordings(Listing):
+    """The recordings of a source, of which channels and splits are chosen; samples of files are decoded by `read`.
 
     Attributes:
-        source: the file or folder, or a name for messages.
-        names: of each recording, its path relative to the source, or `recording 3`.
-        channels: the chosen channels, in order; "0", "1", ... if the source names none.
-        sample_rate_hz: rate of all recordings.
-        splits: split of each recording.
-        groups: subject of each recording; "" if unknown.
-        labels: task -> labels.
-        num_samples: upper bound of each recording's number of samples.
-        missing: `refuse` or `mask`, see `read_recordings`.
         units: unit of each channel, to which all recordings are converted; "" if unknown; empty: all are unknown.
-        columns: the channels in the files.
-        version: numbers and strings that change if the content of the files does.
-        reader: decodes the files; None if samples are decoded already.
         factors: `[n, C]` factors of this conversion; None: nothing is converted.
-        conversions: a line about them, for messages; "" if nothing is converted.
     """
 
     source: Any
-    names: Sequence[str]
-    channels: Sequence[str]
     sample_rate_hz: float
-    splits: Sequence[str]
-    groups: Sequence[str]
-    labels: Mapping[str, RecordingLabels] = field(default_factory=dict)
     missing: str = "refuse"
     units: Sequence[str] = ()
-    num_samples: Sequence[int] = ()
     columns: Sequence[int] = ()
-    version: Sequence[Any] = ()
-    reader: Reader | None = None
     factors: Float64[np.ndarray, "n C"] | None = None
     conversions: str = ""
 
@@ -77,15 +51,10 @@ class Recordings:
         return rows
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
-        """Yield a recording in blocks, in `units`; NaN where a sample is missing.
-
-        Raises:
-            ValueError: if the recording cannot be decoded or has no samples, or a sample is missing or infinite and
-                `missing` is `refuse`; the message names it, channel and time. Blocks may have been yielded before.
-        """
-        assert self.reader is not None
+        """Yield a recording in blocks, in `units`; NaN where a sample is missing."""
+        assert self.read_blocks is not None
         num_read, num_known = 0, 0
-        for block in self.reader.blocks(row, self.columns):
+        for block in self.read_blocks(row, self.columns):
             with np.errstate(over="ignore", invalid="ignore"):
                 block = block if self.factors is None else block * self.factors[row]
                 samples = np.array(block, np.float32, order="C")
@@ -107,16 +76,8 @@ class Recordings:
             return str(self.source / self.names[row])
         return str(self.source) if self.names[row] == self.source.name else f"{self.source}, {self.names[row]}"
 
-    def loaded(self) -> AbstractContextManager[None]:
-        """Return a context that holds in memory what several recordings share, while all are read."""
-        assert self.reader is not None
-        return self.reader.loaded()
-
     def key(self) -> str:
-        """Return a hash of all that the samples depend on: content, channels, rate, units, treatment of missing ones.
-
-        Paths, sizes and times stand for the content of files, checksums for that of an npz.
-        """
+        """Return a hash of all that the samples depend on; paths, sizes and times stand for the content of files."""
         parts = [self.channels, list(self.columns), self.sample_rate_hz, self.missing, list(self.version)]
         if self.factors is not None:
             parts.append(self.factors.tolist())
@@ -190,28 +151,16 @@ def read_recordings(
         raise ValueError(listing.layout_problem)
     names, columns = options.choose(listing.channels, path)
     units, factors, conversions = convert_units(
-        [[each[column] for column in columns] for each in listing.units], names, listing.names, model_units, path
+        [[each[column] for column in columns] for each in listing.file_units], names, listing.names, model_units, path
     )
     says_rate = given_rate is not None or listing.sample_rate_hz is not None
     rate = _agreed_rate(path, listing.sample_rate_hz, given_rate if says_rate else model_rate_hz)
     own_rates = [own or rate for own in listing.own_rates_hz]
-    return Recordings(
-        source=path,
-        names=listing.names,
-        channels=names,
-        sample_rate_hz=rate,
-        splits=_drawn_splits(listing, valid_share, test_share, seed),
-        groups=listing.groups,
-        labels=listing.labels | {task: labels_of_segments(rows, own_rates) for task, rows in listing.segments.items()},
-        num_samples=listing.num_samples,
-        missing=missing,
-        columns=columns,
-        version=listing.version,
-        reader=listing.reader,
-        units=units,
-        factors=factors,
-        conversions=conversions,
-    )
+    labels = listing.labels | {task: labels_of_segments(rows, own_rates) for task, rows in listing.segments.items()}
+    chosen = {"channels": names, "columns": columns, "sample_rate_hz": rate, "labels": labels, "missing": missing}
+    converted = {"units": units, "factors": factors, "conversions": conversions}
+    splits = _drawn_splits(listing, valid_share, test_share, seed)
+    return Recordings(**vars(listing) | chosen | converted | {"source": path, "splits": splits})
 
 
 def _list(path: Path, options: ReadOptions) -> Listing:

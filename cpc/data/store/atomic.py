@@ -3,8 +3,12 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +17,7 @@ from cpc.config.argument_rules import plain
 
 @contextmanager
 def write_atomically(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path; its file replaces `path` when the block ends, and is removed if the block fails.
-
-    The folder is created if it does not exist. After a kill -9 the temporary file `<path>.new` may remain; the next
-    write replaces it.
-
-    Example:
-        >>> with write_atomically("report.json") as new:
-        ...     new.write_text("{}")
-    """
+    """Yield a temporary path, whose file replaces `path` when the block ends; the folder is created if necessary."""
     path = Path(path)
     new = path.with_name(f"{path.name}.new")
     try:
@@ -37,9 +33,6 @@ def json_text(content: Any, **options: Any) -> str:
     """Return content as strict JSON, without NaN and infinity, which other languages cannot read.
 
     Numbers and arrays of numpy are written like those of Python.
-
-    Raises:
-        ValueError: if a number is not finite; pass the content through `finite` first.
     """
     return json.dumps(content, allow_nan=False, default=_written, **options)
 
@@ -62,11 +55,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def write_json(content: Mapping[str, Any], path: str | Path) -> None:
-    """Replace a JSON file, as `write_atomically` does.
-
-    Raises:
-        ValueError: if a number is not finite, which JSON does not allow; pass the content through `finite` first.
-    """
+    """Replace a JSON file, as `write_atomically` does."""
     with write_atomically(path) as new:
         new.write_text(json_text(content, indent=2) + "\n", encoding="utf-8")
 
@@ -78,3 +67,79 @@ def finite(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+_ABANDONED_AFTER_SECONDS = 3600
+
+
+def build_once(folder: Path, is_complete: Callable[[Path], bool], build: Callable[[], None]) -> None:
+    """Call `build`, which builds atomically, unless the folder is complete. Of several processes one builds."""
+    if not is_complete(folder):
+        with _locked(folder):
+            if not is_complete(folder):
+                build()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock of the system, which releases the lock when the process ends, even if it is killed."""
+    import fcntl  # only where folders are built, since Windows has none
+
+    path = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(path.open("w"))
+            held.callback(path.unlink, missing_ok=True)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"waiting for another process that makes {folder}", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:  # without a lock, several processes build; `build` reports a folder that cannot be written
+            pass
+        yield
+
+
+@contextmanager
+def build_atomically(folder: Path, is_complete: Callable[[Path], bool], option: str | None = None) -> Iterator[Path]:
+    """Yield a temporary folder, which is renamed to `folder` when the block ends, and removed if the block fails.
+
+    Several processes may build one folder at the same time. Then the folder of the process that ends first remains.
+    (With `build_once` only one process builds.) After a kill -9 a folder `<folder>.partial-*` remains; a later call
+    removes it if nothing was written to it for an hour.
+    """
+    unfinished = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
+    try:
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        reason = f"{error.strerror}: this folder cannot be written; name another place"
+        reason += f" with `{option}`" if option else ""
+        raise OSError(error.errno, reason, str(folder.parent)) from error
+    try:
+        _remove_abandoned(folder)
+        with named(folder):
+            yield unfinished
+        for path in filter(Path.is_file, unfinished.iterdir()):
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+        if folder.exists() and not is_complete(folder):
+            shutil.rmtree(folder)
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not is_complete(folder):  # another process was faster if the folder is complete
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders that killed processes left. A running process would still write to its folder."""
+    for leftover in folder.parent.glob(f"{folder.name}.partial-*"):
+        try:
+            last_written = max(path.stat().st_mtime for path in (leftover, *leftover.iterdir()))
+        except FileNotFoundError:  # another process has just renamed or removed it
+            continue
+        if last_written < time.time() - _ABANDONED_AFTER_SECONDS:
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -18,14 +18,7 @@ _SIZES = {"RANK": "WORLD_SIZE", "LOCAL_RANK": "WORLD_SIZE", "SLURM_PROCID": "SLU
 
 
 def say_contents(source: str | Path, unit: str, splits: Iterable[str], **groups: Collection[str]) -> None:
-    """Print the number of units in each split of a source, and its classes; only once per process, on the first rank.
-
-    Args:
-        source: the source as the user names it.
-        unit: noun for a unit, in the plural.
-        splits: split of every unit; "" for a unit without a split.
-        groups: names of classes or speakers, by the plural noun for them.
-    """
+    """Print the number of units in each split of a source, and its groups by their plural noun, as `say` does."""
     counts = Counter(splits)
     order = [*SPLITS, *sorted(counts.keys() - set(SPLITS))]
     split_counts = ", ".join(f"{split or '(none)'} {counts[split]}" for split in order if counts[split])
@@ -65,12 +58,7 @@ def _say_once(line: str) -> None:
 
 
 def later_ranks(*, is_launched: bool) -> list[str]:
-    """Return the environment variables that name another rank than the first, such as `RANK=1`.
-
-    Args:
-        is_launched: True for those of a launcher of several processes; False for those without several processes, which
-            an earlier launcher has left behind.
-    """
+    """Return the variables, such as `RANK=1`, of a later rank of a launcher, or those that it left behind."""
     return [
         f"{rank}={os.environ[rank]}"
         for rank, size in _SIZES.items()

@@ -1,9 +1,8 @@
 """Fingerprints of training observations, so that copies of them are found among held-out and test data.
 
 A fingerprint is a hash of an observation's length and of the exact sums of its values (`PackedRows.content`), or of its
-text. It does not depend on the name of a file. Of more than `MOST` observations a record keeps the smallest
-fingerprints. They are a random sample, because a hash is random, and two samples can be compared and merged ("bottom-k
-sketch", Cohen and Kaplan 2007). n observations.
+text. A record keeps the `MOST` smallest, a random sample that can be compared and merged ("bottom-k sketch", Cohen and
+Kaplan 2007). n observations.
 """
 
 import base64
@@ -20,10 +19,7 @@ Content = Int64[np.ndarray, "n columns"]
 
 
 def fingerprint_record(content: Content | None) -> dict[str, Any] | None:
-    """Return the record that is saved with a model: the number of observations, and their fingerprints as text.
-
-    The result is None if the content is not at hand.
-    """
+    """Return the record that is saved with a model, None without content: number and fingerprints of observations."""
     if content is None:
         return None
     content = content[content[:, 0] > 0]  # skipped files have no values, so they would all look alike
@@ -31,10 +27,7 @@ def fingerprint_record(content: Content | None) -> dict[str, Any] | None:
 
 
 def merged(*parts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the record of the observations of all records that are given; an observation of two is counted twice.
-
-    The result is {} if none is given.
-    """
+    """Return the record of the observations of all records, {} without any; an observation of two counts twice."""
     records = [record for record in parts if record]
     if not records:
         return {}
@@ -53,15 +46,7 @@ def text_content(texts: Iterable[bytes]) -> Content:
 
 
 def count_copies(content: Content | None, record: Mapping[str, Any] | None, unit: str) -> dict[str, Any] | None:
-    """Return how many observations are in a record, for reports (`pretrained_on` in docs/records.md).
-
-    The result is None if content or record is not at hand.
-
-    Args:
-        content: the content of held-out or test observations.
-        record: the record of the training observations.
-        unit: noun for an observation.
-    """
+    """Return how many observations are in a record (`pretrained_on` in docs/records.md); None if one is missing."""
     if content is None or not record:
         return None
     shared, compared = num_shared(content, record)
@@ -75,14 +60,7 @@ def describe_copies(counts: Mapping[str, Any]) -> str:
 
 
 def num_shared(content: Content, record: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many of these observations are in a record, and how many could be compared.
-
-    All can be compared if the record holds all fingerprints. Otherwise the observations whose fingerprints are not
-    above the largest of the record can be.
-
-    Raises:
-        ValueError: if the record is damaged.
-    """
+    """Return how many of these observations are in a record, and how many its sample of fingerprints can tell."""
     fingerprints = _fingerprints(content)
     compared = fingerprints[fingerprints <= _largest(record)]
     return int(np.isin(compared, _kept(record)).sum()), len(compared)

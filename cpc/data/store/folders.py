@@ -31,12 +31,7 @@ def composed(name: str) -> str:
 
 
 def names_in_table(paths: Sequence[str], keys: Collection[str]) -> list[str]:
-    """Return the name of each file in a table, which names files by path, file name or stem, composed.
-
-    Args:
-        paths: paths of the files; the way that matches most of them is used.
-        keys: composed names in the table.
-    """
+    """Return the name of each file in a table, which names files by path, file name or stem, composed."""
     names_by_way = [[way(composed(path)) for path in paths] for way in _WAYS]
     return max(names_by_way, key=lambda names: len(set(names) & set(keys)))
 
@@ -46,15 +41,6 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 
     The case of suffixes is ignored. Names that begin with a dot are left out; links to folders are followed once. The
     number of files in known formats that are not read is printed on stderr.
-
-    Args:
-        root: the folder.
-        suffixes: suffixes in lower case, with their dot.
-        kind: noun for such files, for the message.
-        hint: end of the message.
-
-    Raises:
-        ValueError: if there is no such file; the message lists the suffixes that were found.
     """
     files: list[str] = []
     others: Counter[str] = Counter()
@@ -88,17 +74,7 @@ def find_files(root: Path, suffixes: Collection[str], kind: str, hint: str = "")
 
 
 def refuse_doubles(root: Path, names: Iterable[str]) -> None:
-    """Raise an error if a file has two names (`a.wav`, `./a.wav`, a link), since it could be in two splits.
-
-    Names that differ only in Unicode's normal form count as one file: copying between file systems changes the form.
-
-    Args:
-        root: where relative names start.
-        names: names of files.
-
-    Raises:
-        ValueError: if there are such files. The message names the first few.
-    """
+    """Raise an error if a file has two names (links, forms of Unicode), since it could be in two splits."""
     real = cache(os.path.realpath)
     name_of: dict[str, str] = {}
     duplicates = []
@@ -114,8 +90,8 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             )
     if duplicates:
         raise ValueError(
-            f"{len(duplicates)} files of {root} have two names, so they could be both in training and held "
-            f"out:\n{name_a_few(duplicates)}\nkeep one name of each"
+            f"{len(duplicates)} files of {root} have two names, so they could be both trained on and held out:\n"
+            f"{name_a_few(duplicates)}\nkeep one name of each"
         )
 
 
@@ -146,29 +122,14 @@ def require_file(path: Path) -> None:
 
 
 def require_utf8(names: Iterable[str], where: str) -> None:
-    """Raise an error on names that are not UTF-8, because the format `where` cannot hold them.
-
-    Raises:
-        ValueError: if there are such names. The message lists the first few, with a question mark for each byte that is
-            not UTF-8.
-    """
+    """Raise an error on names that are not UTF-8, because the format `where` cannot hold them."""
     bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
     if bad:
         raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")
 
 
 def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:
-    """Raise an error about files that cannot be used; with `skip_bad`, warn instead, unless all are bad.
-
-    Args:
-        problems: a message for each bad file; if there are none, nothing happens.
-        num: number of all files.
-        nouns: noun for the files, in the plural.
-        skip_bad: whether the caller goes on without bad files.
-
-    Raises:
-        ValueError: naming the first few.
-    """
+    """Raise an error about files that cannot be used; with `skip_bad`, warn instead, unless all are bad."""
     if not problems:
         return
     words = f"{len(problems)} of {num} {nouns} cannot be used:\n{name_a_few(problems)}"

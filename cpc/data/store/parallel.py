@@ -13,14 +13,7 @@ Result = TypeVar("Result")
 
 @checked
 def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_workers: Count) -> Iterator[Result]:
-    """Yield `function(item)` for every item, in the order of `items`, computed by `num_workers` threads.
-
-    Unlike `ThreadPoolExecutor.map`, at most `4 * num_workers` items are pending, so a slow consumer does not fill the
-    memory, and Ctrl-C or an exception ends the work at once.
-
-    Raises:
-        ValueError: if `num_workers` is less than 1.
-    """
+    """Yield `function(item)` for every item in order, by `num_workers` threads, of which few results are pending."""
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_workers) as pool:
         try:

@@ -12,14 +12,7 @@ _MOST_BYTES = 2**32
 
 
 def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Append a record as one line in a single write; numbers that are not finite become null.
-
-    A kill can tear only the last line. This function cuts a torn line off first; otherwise the new record would
-    continue the torn line, and both would be lost.
-
-    Raises:
-        OSError: if the disk accepts only a part of the line; the line is then torn.
-    """
+    """Append a record as one line in a single write, after cutting off a torn line; not finite numbers become null."""
     line = json_text(finite(record)).encode() + b"\n"
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -32,12 +25,7 @@ def append_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a JSONL file, or [] if there is no file; a torn last line is left out.
-
-    Raises:
-        ValueError: if a complete line is not a JSON object, or the path is not a regular file. The message names file
-            and line.
-    """
+    """Return the records of a JSONL file, or [] if there is no file; a torn last line is left out."""
     if not path.exists():
         return []
     lines = read_bytes(path, _MOST_BYTES).split(b"\n")[:-1]  # the text after the last newline is empty or torn
@@ -46,13 +34,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {line_number}, is not JSON ({error}): repair or delete this line"
-            ) from error
+            raise ValueError(f"{path}, line {line_number}, is not JSON ({error}): repair or delete it") from error
         if not isinstance(record, dict):
-            raise ValueError(
-                f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete this line"
-            )
+            raise ValueError(f"{path}, line {line_number}, is {str(record)[:80]}, not a record: repair or delete it")
         records.append(record)
     return records
 

@@ -1,9 +1,7 @@
 """Packs in shards: the elements of a pack, cut into files of one size, in a folder or behind a URL.
 
-A sharded corpus is a folder. It holds `rows-00000.bin`, `rows-00001.bin` and so on: joined, these files are the
-`rows.bin` of a pack. It also holds the other files of the pack, the table of the corpus, and `shards.json` with the
-size and the SHA-256 of every file. Bytes are read by their offset in `rows.bin`, so the order of batches does not
-depend on the shards.
+The files `rows-00000.bin`, `rows-00001.bin` and so on are the `rows.bin` of a pack. `shards.json` has the size and the
+SHA-256 of every file, also of the other files of the pack and the table of the corpus.
 """
 
 import fcntl
@@ -13,18 +11,16 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
-from cpc.data.store.fetching import fetch, is_url
+from cpc.data.store.atomic import build_atomically, json_text
 from cpc.data.store.untrusted import open_regular, read_bytes, reading
 
 FORMAT = 1
@@ -32,7 +28,6 @@ INDEX_NAME = "shards.json"
 _PACK_FILES, _TABLES = ("index.json", "rows.npy"), ("manifest.csv", "alignments.csv", "images.json", "signals.json")
 _MOST_INDEX_BYTES, _MOST_SHARD_BYTES, _MOST_FILE_BYTES, _MOST_BYTES = 2**28, 2**30, 2**32, 2**50
 _MOST_CHECKED_BYTES = 2e11  # bytes that a process checks at most; this takes two and a half minutes
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Shards:
@@ -43,17 +38,8 @@ class Shards:
     the process has already checked 200 GB. Pickling does not copy the bytes of shards.
 
     Args:
-        source: a folder that `write_shards` wrote, or its URL.
         cache_dir: folder for fetched files; None: `$XDG_CACHE_HOME/cpc/shards`.
         cache_gb: largest size of the fetched shards of one corpus on disk, in 1e9 bytes.
-
-    Attributes:
-        folder: folder with the other files of the pack, already checked.
-        num_bytes: size of all shards.
-
-    Raises:
-        ValueError: if there is no sharded corpus, one of its files is damaged, or `cache_gb` is less than two shards.
-        ConnectionError: the errors of `fetch`.
     """
 
     def __init__(self, source: str | Path, cache_dir: str | Path | None = None, cache_gb: float = 50.0) -> None:
@@ -64,40 +50,34 @@ class Shards:
         else:
             content = read_bytes(Path(source) / INDEX_NAME, _MOST_INDEX_BYTES)
         try:
-            self._index = index = parse_index(content)
+            self._shard_bytes, self.num_bytes, files, self._seals = parse_index(content)
         except ValueError as error:
             raise ValueError(f"{self.source}/{error}") from error
-        self.num_bytes = index.num_bytes
         self.folder = Path(source)
         if self._is_remote:
             self._most_cached_bytes = cache_gb * 1e9
-            if not self._most_cached_bytes >= 2 * index.shard_bytes:
+            if not self._most_cached_bytes >= 2 * self._shard_bytes:
                 raise ValueError(
-                    f"`cache_gb`={cache_gb} is too small for two shards of {self.source}, of "
-                    f"{index.shard_bytes / 1e9:g} GB each: raise `cache_gb`"
+                    f"`cache_gb`={cache_gb} is too small for two shards of {self._shard_bytes / 1e9:g} GB: raise it"
                 )
-            self.folder = _cache(cache_dir) / hashlib.sha256(content).hexdigest()[:24]
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
+            self.folder = Path(cache_dir or cache) / hashlib.sha256(content).hexdigest()[:24]
             self.folder.mkdir(parents=True, exist_ok=True)
         self._checked: set[str] = set()
-        for name in index.files:
+        for name in files:
             with self._open(name) as stream:
                 is_sound = stream is not None
             if not is_sound:
                 self._fetch(name)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards.
-
-        Raises:
-            ValueError: if a local shard is missing or damaged.
-            ConnectionError: the errors of `fetch`.
-        """
+        """Return the bytes from `start` to `stop`, `[stop - start]` uint8; fetch missing shards."""
         if not 0 <= start <= stop <= self.num_bytes:
             raise ValueError(f"bytes {start} to {stop} lie outside of the {self.num_bytes} of {self.source}")
         content, done = np.empty(stop - start, np.uint8), 0
         while done < len(content):
-            shard, offset = divmod(start + done, self._index.shard_bytes)
-            part = content[done : done + self._index.shard_bytes - offset]
+            shard, offset = divmod(start + done, self._shard_bytes)
+            part = content[done : done + self._shard_bytes - offset]
             self._read_shard(shard_name(shard), offset, part)
             done += len(part)
         return content
@@ -126,11 +106,11 @@ class Shards:
 
     def _is_sound(self, stream: FileIO, name: str) -> bool:
         """Return whether a file has its size and, when this process first reads it, its checksum."""
-        seal = self._index.seals[name]
-        if os.fstat(stream.fileno()).st_size != seal.num_bytes:
+        num_bytes, sha256 = self._seals[name]
+        if os.fstat(stream.fileno()).st_size != num_bytes:
             return False
-        if name not in self._checked and len(self._checked) * self._index.shard_bytes < _MOST_CHECKED_BYTES:
-            if hashlib.file_digest(stream, "sha256").hexdigest() != seal.sha256:
+        if name not in self._checked and len(self._checked) * self._shard_bytes < _MOST_CHECKED_BYTES:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
                 return False
             self._checked.add(name)
         return True
@@ -139,12 +119,19 @@ class Shards:
         """Fetch a file, write it to the cache atomically, and return its content."""
         if not self._is_remote:
             raise ValueError(f"{self.folder / name} is missing or damaged: copy the corpus again")
-        seal = self._index.seals[name]
-        content = fetch(f"{self.source}/{name}", seal.num_bytes, seal.check)
+        seal = self._seals[name]
+
+        def check(content: bytes) -> None:
+            if len(content) != seal[0]:
+                raise ValueError(f"{len(content)} of {seal[0]} bytes came")
+            if hashlib.sha256(content).hexdigest() != seal[1]:
+                raise ValueError("its SHA-256 differs from the index")
+
+        content = fetch(f"{self.source}/{name}", seal[0], check)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared
             with _locked(self.folder):
-                self._make_room(seal.num_bytes)
+                self._make_room(len(content))
                 new = self.folder / f"{name}.{secrets.token_hex(4)}.new"
                 try:
                     with new.open("wb") as stream:
@@ -201,52 +188,10 @@ class ShardedElements:
         return self._shards.read(start, max(start, stop)).view(self._dtype).reshape(-1, *self._shape)
 
 
-@dataclass(frozen=True)
-class Seal:
-    """Size and SHA-256 of a file."""
+def parse_index(content: bytes) -> tuple[int, int, list[str], dict[str, tuple[int, str]]]:
+    """Return size of a shard, size of all, the other files, and size and SHA-256 of each file of a `shards.json`.
 
-    num_bytes: int
-    sha256: str
-
-    @staticmethod
-    def of(content: bytes) -> "Seal":
-        """Return the seal of a content."""
-        return Seal(len(content), hashlib.sha256(content).hexdigest())
-
-    def check(self, content: bytes) -> None:
-        """Raise an error on other content.
-
-        Raises:
-            ValueError: if the content differs; the message names the difference.
-        """
-        if len(content) != self.num_bytes:
-            raise ValueError(f"{len(content)} of {self.num_bytes} bytes came")
-        if Seal.of(content) != self:
-            raise ValueError("its SHA-256 differs from the index")
-
-
-@dataclass(frozen=True)
-class Index:
-    """The content of `shards.json`. It has no paths: file names are fixed, so no name can lead out of the folder.
-
-    Attributes:
-        shard_bytes: size of every shard except the last.
-        num_bytes: size of all shards.
-        files: names of the files that are not shards.
-        seals: the seal of every file, by name.
-    """
-
-    shard_bytes: int
-    num_bytes: int
-    files: list[str]
-    seals: dict[str, Seal]
-
-
-def parse_index(content: bytes) -> Index:
-    """Parse and check a `shards.json`.
-
-    Raises:
-        ValueError: if the file is damaged or of a later version, or its sizes and counts do not fit together.
+    File names are fixed, so no name can lead out of the folder. Sizes and counts must fit together.
     """
     try:
         entries = json.loads(content)
@@ -261,17 +206,14 @@ def parse_index(content: bytes) -> Index:
         raise ValueError(f"{INDEX_NAME}: {num_bytes} bytes in shards of {shard_bytes} need one checksum per shard")
     if not isinstance(files, dict) or not set(_PACK_FILES) < set(files) <= {*_PACK_FILES, *_TABLES}:
         raise ValueError(f"{INDEX_NAME}: files must be {', '.join(_PACK_FILES)}, and some of {', '.join(_TABLES)}")
-    seals = {
-        shard_name(i): Seal(min(shard_bytes, num_bytes - i * shard_bytes), sha256) for i, sha256 in enumerate(sums)
-    }
+    seals = {shard_name(i): (min(shard_bytes, num_bytes - i * shard_bytes), each) for i, each in enumerate(sums)}
     for name, entry in files.items():
         entry = entry if isinstance(entry, dict) else {}
-        size = _integer(entry, "num_bytes", 0, _MOST_FILE_BYTES, f" of {name}")
-        seals[name] = Seal(size, entry.get("sha256"))  # type: ignore[arg-type]  # checked below
-    for name, seal in seals.items():
-        if not isinstance(seal.sha256, str) or not _SHA256.fullmatch(seal.sha256):
+        seals[name] = (_integer(entry, "num_bytes", 0, _MOST_FILE_BYTES, f" of {name}"), entry.get("sha256"))
+    for name, (_, sha256) in seals.items():
+        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError(f"{INDEX_NAME}: {name} has no SHA-256")
-    return Index(shard_bytes, num_bytes, list(files), seals)
+    return shard_bytes, num_bytes, list(files), seals
 
 
 def shard_name(shard: int) -> str:
@@ -286,18 +228,10 @@ def is_sharded(source: str | Path) -> bool:
 
 @contextmanager
 def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, Any]]:
-    """Yield a JSON table of a sharded corpus; every error of the block becomes a ValueError that names the table.
-
-    Args:
-        shards: the shards.
-        name: file name of the table.
-        contents: noun for what the table lists, such as `images`.
-    """
+    """Yield the JSON table of a sharded corpus; an error of the block names the table."""
     path = shards.folder / name
     if not path.is_file():
-        raise ValueError(
-            f"{shards.source} holds no {contents}: name a folder that `cpc data shard` made from {contents}"
-        )
+        raise ValueError(f"{shards.source} holds no {contents}: name shards that `cpc data shard` made of {contents}")
     with reading(path, f"is not a table of {contents}; is it damaged?"):
         yield json.loads(path.read_bytes())
 
@@ -310,19 +244,7 @@ def list_of(kind: type, values: Any, num: int | None = None) -> list[Any]:
 
 
 def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_bytes: int, shard_bytes: int) -> int:
-    """Cut a pack into shards, one at a time in memory, and return their number.
-
-    Args:
-        pack: folder of the pack.
-        tables: tables of the rows by file name: `manifest.csv` and perhaps `alignments.csv`, `images.json`, or
-            `signals.json`.
-        out: a new folder, which is written atomically.
-        element_bytes: size of an element; elements are not divided between shards.
-        shard_bytes: largest size of a shard.
-
-    Raises:
-        ValueError: if `out` exists, or a shard is smaller than an element or larger than 2^30 bytes.
-    """
+    """Cut a pack into shards, one at a time in memory, and return their number."""
     if not element_bytes <= shard_bytes <= _MOST_SHARD_BYTES:
         raise ValueError(f"a shard of {shard_bytes} bytes must have from {element_bytes} to {_MOST_SHARD_BYTES} bytes")
     shard_bytes -= shard_bytes % element_bytes
@@ -332,20 +254,17 @@ def write_shards(pack: Path, tables: Mapping[str, bytes], out: Path, element_byt
         with (pack / "rows.bin").open("rb") as stream:
             while content := stream.read(shard_bytes):
                 (unfinished / shard_name(len(sums))).write_bytes(content)
-                sums.append(Seal.of(content).sha256)
+                sums.append(hashlib.sha256(content).hexdigest())
             num_bytes = stream.tell()
         for name, content in contents.items():
             (unfinished / name).write_bytes(content)
-        files = {name: asdict(Seal.of(content)) for name, content in contents.items()}
+        files = {
+            name: {"num_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in contents.items()
+        }
         index = {"format": FORMAT, "shard_bytes": shard_bytes, "num_bytes": num_bytes, "shards": sums, "files": files}
         (unfinished / INDEX_NAME).write_text(json_text(index), encoding="utf-8")
     return len(sums)
-
-
-def _cache(cache_dir: str | Path | None) -> Path:
-    if cache_dir is not None:
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cpc" / "shards"
 
 
 def _integer(entries: Mapping[str, Any], name: str, lowest: int, highest: int, owner: str = "") -> int:
@@ -353,3 +272,73 @@ def _integer(entries: Mapping[str, Any], name: str, lowest: int, highest: int, o
     if type(value) is not int or not lowest <= value <= highest:
         raise ValueError(f"{INDEX_NAME}: {name}{owner} is {str(value)[:40]}, but must be from {lowest} to {highest}")
     return value
+
+
+NUM_ATTEMPTS = 10  # waits of two minutes in total, enough for a server to restart
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 30.0
+TIMEOUT_SECONDS = 30.0  # limit of seconds without data from an HTTP server
+_BLOCK_BYTES = 2**20
+
+
+def is_url(source: object) -> bool:
+    """Return whether a source has a protocol, such as `https://HOST/corpus`; otherwise it is a path."""
+    return "://" in str(source)
+
+
+def fetch(url: str, most_bytes: int, check: Callable[[bytes], object]) -> bytes:
+    """Return the content of a file. A failed request is repeated, and the wait before it doubles every time.
+
+    Args:
+        url: URL of any protocol that fsspec knows.
+        most_bytes: largest legal size; a longer file is not read to its end.
+        check: raises a ValueError on truncated or damaged content, which is then requested again.
+    """
+    wait, started, reason = FIRST_WAIT_SECONDS, time.monotonic(), ""
+    for attempt in range(NUM_ATTEMPTS):
+        if attempt:
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+        file_system, path, options = _file_system(url)
+        try:
+            with file_system.open(path, "rb", **options) as stream:
+                content = _read(stream, most_bytes)
+            check(content)
+            return content
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"there is no {url}") from error
+        except Exception as error:  # every file system has its own error types
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+    raise ConnectionError(
+        f"{url} could not be read: {NUM_ATTEMPTS} attempts in {time.monotonic() - started:.0f} s failed, the last one "
+        f"with {reason}. Resume from the last checkpoint when the URL can be reached again"
+    )
+
+
+def _file_system(url: str) -> tuple[Any, str, dict[str, Any]]:
+    """Return the file system of a URL (fsspec keeps one per process), the file's path in it, and options of `open`."""
+    import fsspec
+
+    settings: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    if url.startswith(("http://", "https://")):
+        from aiohttp import ClientTimeout
+
+        # The file is read in one request: if any size is given, fsspec does not ask for the size first.
+        options = {"block_size": 0, "size": 1}
+        timeout = ClientTimeout(total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS)
+        settings = {"client_kwargs": {"timeout": timeout}}
+    try:
+        file_system, path = fsspec.core.url_to_fs(url, **settings)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"{url} cannot be opened: {error}") from error
+    return file_system, path, options
+
+
+def _read(stream: Any, most_bytes: int) -> bytes:
+    blocks, left = [], most_bytes + 1
+    while left and (block := stream.read(min(left, _BLOCK_BYTES))):
+        blocks.append(block)
+        left -= len(block)
+    if not left:
+        raise ValueError(f"more than the {most_bytes} bytes that it should have")
+    return b"".join(blocks)

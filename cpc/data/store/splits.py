@@ -1,8 +1,6 @@
 """Splits named by files and folders, and random splits by a hash of each file or speaker.
 
-The random split of a file depends neither on the order of files nor on other files, so adding files does not move a
-file to another split. If a corpus is so small that a split would have fewer than two files, its splits depend on all
-files.
+Adding files does not move a file to another split, unless a split would have fewer than two files.
 """
 
 import hashlib
@@ -27,11 +25,7 @@ def split_called(name: str) -> str | None:
 
 
 def split_named(path: str) -> str | None:
-    """Return the split that a word in a path stands for. The search goes from the file name to the outermost folder.
-
-    Raises:
-        ValueError: if a part of the path names several splits.
-    """
+    """Return the split that a word in a path stands for. The search goes from the file name to the outermost folder."""
     for part in reversed(PurePath(path).parts):
         if found := _splits_in(part):
             if len(found) > 1:
@@ -43,11 +37,7 @@ def split_named(path: str) -> str | None:
 
 
 def splits_of_folders(folders: Iterable[str]) -> dict[str, str]:
-    """Return the split of each folder if every folder stands for one; otherwise {}.
-
-    Either every name is a split (`Validation`), or every name contains one (`train2017`, `dev-clean`). In the
-    second case there must be several splits, since a class may be called `train station`.
-    """
+    """Return the split of each folder if all names are splits, or all contain one and there are several; else {}."""
     names = sorted(set(folders))
     called = {name: split for name in names if (split := split_called(name))}
     if len(called) == len(names):
@@ -65,23 +55,13 @@ def draw_splits(
 ) -> list[str]:
     """Draw the split of every unit: `train`, `valid` or `test`; equal units are in the same split.
 
-    A held-out split has two files or more, unless fewer than half of the units would be left for `train`.
-
-    Args:
-        units: the unit of each file: its path, or its speaker. A unit is not divided between splits.
-        valid_share: expected share of the units in `valid`; if above 0, `valid` has at least one unit.
-        test_share: expected share of the units in `test`, with the same minimum.
-        seed: seed of the hash.
-        least_files: smallest number of files of a split: two, since negatives come from other files than the positive,
-            or one if a file has many sequences.
-
-    Raises:
-        ValueError: if the shares leave no units for `train`, or there are fewer units than splits.
+    A unit is a path or a speaker. A held-out split with a share above 0 has at least one unit; it has `least_files`
+    files or more (one suffices if a file has many sequences), unless fewer than half of the units would be left for
+    `train`.
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise ValueError(
-            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below "
-            "1, since the rest is for training"
+            f"valid_share={valid_share} and test_share={test_share} must not be negative, and their sum must be below 1"
         )
     held_out = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share}
     hashes = {unit: _uniform_hash(unit, seed) for unit in units}

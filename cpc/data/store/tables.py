@@ -60,11 +60,7 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
 
 
 def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
-    """Return the content of a CSV that `read_table` reads.
-
-    Raises:
-        ValueError: if a cell holds a line break; the first few are named.
-    """
+    """Return the content of a CSV that `read_table` reads."""
     broken = [
         f"{name}: {cell[:80]!r}" for name, cells in columns.items() for cell in (name, *cells) if has_line_break(cell)
     ]
@@ -110,10 +106,7 @@ def _rows(path: Path, delimiter: str, errors: str) -> Iterator[tuple[int, list[s
                 if not any(map(str.strip, cells)):
                     continue
                 if width not in (None, len(cells)):
-                    raise ValueError(
-                        f"{path}, line {line_number}: {len(cells)} cells for {width} columns; write one row per line, "
-                        f"with {_SEPARATORS[delimiter]} between its cells"
-                    )
+                    raise ValueError(f"{path}, line {line_number}: {len(cells)} cells for {width} columns")
                 if any("\0" in cell for cell in cells):
                     raise ValueError(
                         f"{path}, line {line_number}: holds a NUL, which text does not contain; is the file damaged?"

@@ -36,11 +36,7 @@ def read_text(path: Path, encoding: Encoding | None = None) -> str:
 def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, offset: int = 0) -> str:
     """Decode bytes by the encoding of their byte-order mark, or without a mark by the declared encoding.
 
-    Args:
-        data: the bytes.
-        source: file of the bytes, for messages.
-        encoding: the declared encoding; None: UTF-8, for callers without an option `encoding`.
-        offset: offset of the bytes in the file. Only the start of a file can have a mark.
+    `offset` is that of the bytes in the file `source`, whose start may have a mark. Without `encoding` it is UTF-8.
 
     Raises:
         ValueError: if bytes are not in the encoding, a byte is NUL, or `latin-1` or `windows-1252` is declared for

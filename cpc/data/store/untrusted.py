@@ -6,10 +6,12 @@ Reading a FIFO or a device may never end, and a few hundred bytes of YAML can ex
 import json
 import os
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import yaml
@@ -21,11 +23,7 @@ _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def require_regular(path: str | Path) -> None:
-    """Raise an error on a FIFO, device or socket, on which a library could wait for ever. Other paths pass.
-
-    Raises:
-        ValueError: naming the path.
-    """
+    """Raise an error on a FIFO, device or socket, on which a library could wait for ever. Other paths pass."""
     try:
         _check_kind(path, os.stat(path))
     except OSError:  # a missing file, for which the reader raises a better error
@@ -33,12 +31,7 @@ def require_regular(path: str | Path) -> None:
 
 
 def open_regular(path: str | Path) -> FileIO:
-    """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO.
-
-    Raises:
-        ValueError: the errors of `require_regular`.
-        OSError: if there is no such file, or it cannot be opened.
-    """
+    """Open a file to read its bytes, unbuffered, without waiting for the writer of a FIFO."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _check_kind(path, os.fstat(file))
@@ -49,12 +42,7 @@ def open_regular(path: str | Path) -> FileIO:
 
 
 def read_bytes(path: str | Path, most_bytes: int) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        ValueError: if the path is not a regular file or has more than `most_bytes`. The message names the path.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a file."""
     with BufferedReader(open_regular(path)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
@@ -63,13 +51,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        ValueError: if the path is not a regular file, is too large, or is not JSON in UTF-8. The message names the
-            path.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a JSON file."""
     content = read_bytes(path, MOST_JSON_BYTES)
     if sum(map(content.count, (b",", b"[", b"{"))) > MOST_JSON_NODES:
         raise ValueError(f"{path} has more than {MOST_JSON_NODES} values: it was not written by cpc")
@@ -80,13 +62,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file, with aliases expanded.
-
-    Raises:
-        ValueError: if the path is not a regular file, is too large, is not UTF-8, or breaks a rule of `check_yaml`. The
-            message names the path, and the line if possible.
-        OSError: the errors of `open_regular`.
-    """
+    """Return the content of a YAML file, with aliases expanded."""
     content = read_bytes(path, MOST_YAML_BYTES)
     try:
         text = content.decode("utf-8")
@@ -113,17 +89,7 @@ def why_unreadable(path: Path) -> str:
 
 @contextmanager
 def reading(path: str | Path, damage: str = "cannot be read: it is damaged or of another kind") -> Iterator[None]:
-    """Convert every error of a file's reader to a ValueError that begins with the file's name.
-
-    A ValueError that already has the name, and a MemoryError, pass unchanged.
-
-    Args:
-        path: the file, which must be a regular file.
-        damage: message if the reader raises an error on the content; the reader's message follows.
-
-    Raises:
-        ValueError: naming the path.
-    """
+    """Convert every error of a file's reader, except MemoryError, to a ValueError that begins with the file's name."""
     require_regular(path)
     try:
         yield
@@ -141,3 +107,31 @@ def _check_kind(path: str | Path, state: os.stat_result) -> None:
     kind = _KINDS.get(stat.S_IFMT(state.st_mode))
     if kind is not None:
         raise ValueError(f"{path} is {kind}, not a regular file")
+
+
+def read_torch_archive(path: str | Path, written_by: str) -> Any:
+    """Read a file of `torch.save`, checked and mapped into memory, without running code from it; or a ValueError."""
+    import torch  # the monitor reads files without torch
+
+    require_regular(path)
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if any(member.compress_type for member in archive.infolist()):  # torch.save never compresses
+                raise zipfile.BadZipFile("a member is compressed")
+            if archive.testzip() is not None:  # torch.load does not check checksums
+                raise zipfile.BadZipFile("a checksum differs")
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        content = None if names else torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
+    except UnpicklingError:
+        names = names or ["objects"]
+    except Exception as error:  # reading a damaged file may raise any exception
+        raise ValueError(f"{path} cannot be read: cut off, damaged, or no checkpoint at all") from error
+    if names:
+        raise ValueError(
+            f"{path} holds {', '.join(names)}, which could run code when the file is read. A checkpoint of "
+            f"{written_by} holds only tensors, numbers and text"
+        )
+    return content

@@ -17,21 +17,14 @@ from cpc.data.batch import UNLABELLED, Batch
 class TrainingLanes:
     """Training batches for truncated back-propagation through time: B parallel lanes through one cyclic stream.
 
-    There are L lanes on all processes, and lane b starts at token b N / L. The text is cyclic: its first token follows
-    its last. After N / L tokens, lane b continues with the tokens of lane b + 1. So no state is discarded and no token
-    left out. An epoch has N / (L T) batches. `world_size` processes with B lanes each read the same tokens as one
-    process with `world_size` x B lanes.
+    Of L lanes on all processes, lane b starts at token b N / L. After N / L tokens it continues with the tokens of lane
+    b + 1; the first token of the text follows its last. So no state is discarded and no token left out.
 
     Args:
         stream: tokens of the training split, without the leading `<eos>`.
         num_lanes: B.
         chunk_tokens: T.
         num_ahead: K.
-        rank: index of this process.
-        world_size: processes that share the stream.
-
-    Raises:
-        ValueError: if a lane would be shorter than a batch.
     """
 
     def __init__(
@@ -86,10 +79,8 @@ def held_out_lanes(
 ) -> Iterator[Batch]:
     """Yield a whole split in continuous batches; every token except the first is predicted.
 
-    The stream is cut into as many parts as there are lanes on all processes. After the end of its part a lane holds
-    padding (`num_valid`) and labels -100. Every lane except the first starts in the middle of the text, without
-    context, so fewer lanes lose less context. The arguments are those of `TrainingLanes`, except that `stream` begins
-    with the `<eos>` from which the first token of the text is predicted.
+    The stream begins with `<eos>` and is cut into as many parts as there are lanes on all processes; after its end a
+    lane holds padding (`num_valid`) and labels -100. Every lane except the first starts without context.
     """
     num_inputs = len(stream) - 1
     total = num_lanes * world_size

@@ -1,8 +1,7 @@
 """The endless, resumable stream of batches. Batch i of a rank depends only on (seed, i, rank, world_size).
 
-An item is an audio file or an image. A draw is a pair (item, start), where `start` is the first sample of a window in a
-file, or a key for the augmentation of an image. The stream consists of endless passes over the items. Ranks take turns:
-batch i of rank r is batch i * world_size + r of the stream.
+An item is an audio file or an image. A draw is a pair (item, start): the first sample of a window in a file, or a key
+for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items.
 """
 
 import hashlib
@@ -14,7 +13,57 @@ from typing import Any
 import numpy as np
 
 from cpc.config.argument_rules import Count, Natural, checked
-from cpc.data.streams.resumable_index import ResumableIndex
+
+ENDLESS = 2**62  # number of batches
+
+
+def check_same_batches(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    """Raise an error if the fingerprint of a state differs from that of this stream."""
+    changes = [
+        f"other {name}" if is_of_files(name) else f"{name} {saved.get(name)!r} -> {here.get(name)!r}"
+        for name in here | saved
+        if saved.get(name) != here.get(name) and (name in saved or not is_of_files(name))
+    ]
+    if changes:
+        raise ValueError(
+            f"the run cannot be resumed, because its batches would change: {', '.join(changes)}; restore these "
+            "options and files, or start a new run"
+        )
+
+
+def is_of_files(name: str) -> bool:
+    """Return whether an entry is about files. Older checkpoints lack such entries, which are then not compared."""
+    return "paths of " in name or "content of " in name
+
+
+class ResumableIndex:
+    """The indices of batches 0, 1, 2, ... without end; a state resumes exactly if its `fingerprint` is the same."""
+
+    def __init__(self, fingerprint: dict[str, Any]) -> None:
+        self.fingerprint = fingerprint
+        self.position = 0
+
+    def batch(self, index: int) -> Any:
+        """Return the argument of the data set's `__getitems__` for batch `index`."""
+        return [index]
+
+    def __len__(self) -> int:
+        return ENDLESS  # without a length the loader reads a batch ahead, and its state is off by a batch
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.position += 1
+            yield self.batch(self.position - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the next batch, and the fingerprint."""
+        return {"position": self.position, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        check_same_batches(state["fingerprint"], self.fingerprint)
+        self.position = state.get("round_start", 0) + state["position"]  # older checkpoints count in rounds
+
 
 # (item, start)
 Draw = tuple[int, int]
@@ -31,10 +80,7 @@ def naming(split: str | None) -> Iterator[None]:
 
 
 def digest(content: np.ndarray | bytes | Iterable[str]) -> str:
-    """Return a short hash of integers, bytes or names, for the fingerprint of a stream.
-
-    Names are hashed in Unicode's normal form C, since copying to another file system may change the form.
-    """
+    """Return a short hash of integers, bytes, or names, which are compared in Unicode's normal form C."""
     if isinstance(content, np.ndarray):
         content = np.ascontiguousarray(content, "<i8").tobytes()
     elif not isinstance(content, bytes):
@@ -48,19 +94,8 @@ class BatchStream(ResumableIndex):
     Args:
         num_slots: `[num_items]` number of draws of each item in a pass; an item with 0 is never drawn.
         num_starts: `[num_items]`, or one number for all: a draw starts at 0..num_starts - 1, uniformly at random.
-        batch_size: draws per batch, on each rank.
-        seed: seed of the whole stream, not negative.
-        rank: index of this process, 0..world_size - 1.
-        world_size: processes that share the stream.
         made_from: properties of the items, by option. A state with other properties raises an error that names these
             options. None: a hash of `num_slots` and `num_starts`.
-
-    Attributes:
-        num_slots: draws of all items in a pass.
-        draws_per_pass: draws of all ranks together in a pass; more than `num_slots` if a subclass repeats some items.
-
-    Raises:
-        ValueError: if an argument is out of range, or no item has a slot.
     """
 
     @checked

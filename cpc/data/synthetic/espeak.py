@@ -1,13 +1,11 @@
 """The espeak-ng library of the `espeakng-loader` wheel, through ctypes: speech with the position of every phoneme.
 
-The library keeps its state in global variables. No call resets some of them (the phase of the pitch flutter, the gain
-control). Every `Espeak` therefore loads its own copy of the library, so that its speech does not depend on other
-instances, which may run in other threads. Constants and structures follow espeak-ng's `speak_lib.h`.
+The library keeps its state in global variables, some of which no call resets. Every `Espeak` therefore loads its own
+copy, which may run in another thread. Constants and structures follow espeak-ng's `speak_lib.h`.
 """
 
 import _ctypes
 import ctypes
-import importlib
 import shutil
 import sys
 import tempfile
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 
 SAMPLE_RATE_HZ = 22_050
 
@@ -35,10 +33,6 @@ _VOLUME_PERCENT = 50
 _FAINTEST_ECHO = "\x011H"
 
 
-class _Id(ctypes.Union):
-    _fields_ = [("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8)]
-
-
 class _Event(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_int),
@@ -48,7 +42,7 @@ class _Event(ctypes.Structure):
         ("audio_position", ctypes.c_int),  # in rounded milliseconds; not used
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
-        ("id", _Id),
+        ("id", ctypes.c_char * 8),  # a union with a number and a pointer
     ]
 
 
@@ -59,11 +53,9 @@ class Voice(NamedTuple):
     """A voice of the library.
 
     Attributes:
-        accent: name of a base voice, such as "en-us".
         variant: name of a file in the library's `voices/!v`, such as "f3": it sets formants, timbre and basic pitch.
         pitch: 0 to 99; 50 is the pitch of the variant.
         pitch_range: 0 (monotone) to 99; 50 is the range of the variant.
-        words_per_minute: 80 to 450.
     """
 
     accent: str
@@ -74,13 +66,7 @@ class Voice(NamedTuple):
 
 
 class Speech(NamedTuple):
-    """Synthesised speech with its phonemes.
-
-    Attributes:
-        samples: `[num_samples]` int16 at `SAMPLE_RATE_HZ`.
-        phonemes: first sample and mnemonic of each phoneme, with stress marks; mnemonics of pauses between clauses
-            begin with an underscore.
-    """
+    """Synthesised speech with its phonemes."""
 
     samples: np.ndarray
     phonemes: list[tuple[int, str]]
@@ -92,15 +78,10 @@ class Speech(NamedTuple):
 
 
 class Espeak:
-    """A private instance of the library, and a context manager that unloads it.
-
-    Raises:
-        ValueError: if the `espeakng_loader` wheel is not installed.
-        RuntimeError: if the library does not start.
-    """
+    """A private instance of the library, and a context manager that unloads it; a ValueError without the wheel."""
 
     def __init__(self) -> None:
-        loader = _loader()
+        loader = import_extra("espeakng_loader", "speech", "speech synthesis needs the espeak-ng library")
         self._data = Path(loader.get_data_path())
         self._folder = tempfile.TemporaryDirectory(prefix="espeak-ng-")
         self._library = ctypes.CDLL(shutil.copy(loader.get_library_path(), self._folder.name))
@@ -110,8 +91,7 @@ class Espeak:
         if rate_hz != SAMPLE_RATE_HZ:
             self._folder.cleanup()
             raise RuntimeError(
-                f"espeak-ng does not start with its data in {self._data} (it returned {rate_hz}); a path of more than "
-                "about 150 characters is too long"
+                f"espeak-ng does not start with its data in {self._data} (too long a path?): it returned {rate_hz}"
             )
         self._library.espeak_ng_SetRandSeed(1)  # otherwise the time of day seeds the noise of breathy voices
         self._chunks: list[bytes] = []
@@ -137,11 +117,7 @@ class Espeak:
         return str(self._library.espeak_Info(None).decode())
 
     def speak(self, text: str, voice: Voice) -> Speech:
-        """Synthesise a text.
-
-        Raises:
-            ValueError: if the library has no such accent or variant.
-        """
+        """Synthesise a text."""
         # The library accepts any variant, and replaces an unknown variant by the plain voice of the accent.
         variants = sorted(file.name for file in (self._data / "voices" / "!v").iterdir())
         if voice.variant not in variants:
@@ -164,13 +140,66 @@ class Espeak:
         position = 0
         while events[position].type != _EVENT_LIST_TERMINATED:
             if events[position].type == _EVENT_PHONEME:
-                self._phonemes.append((events[position].sample, events[position].id.string.decode()))
+                self._phonemes.append((events[position].sample, events[position].id.decode()))
             position += 1
         return 0
 
 
-def _loader() -> Any:
-    try:
-        return importlib.import_module("espeakng_loader")
-    except ImportError as error:
-        raise ValueError(f"speech synthesis needs the espeak-ng library: {install_hint('speech')}") from error
+SILENCE = "sil"
+
+# The names are those of ARPAbet, with the British "oh" (lot), "ia" (near), "ea" (square). A class is a phoneme of
+# English, not a sound: "oh" sounds like "aa" in American accents. In the same way the labels of LibriSpeech come from
+# one dictionary for all accents. Allophones are merged, and rare phonemes are merged with similar phonemes: "zh" with
+# "sh" (as in TIMIT's 39 phones), the vowel of "cure" with "ao", the triphthong of "fire" with "ay".
+CLASS_OF_MNEMONIC = {phone: phone for phone in "bdfgklmnprsvwz"} | {
+    mnemonic: phone
+    for phone, *mnemonics in map(
+        str.split,
+        "t t t2 ?|dx t#|ch tS|jh dZ|th T|dh D|sh S Z|hh h|ng N|el @L|y j ;|iy i: i|ih I I2 I#|eh E|ae a aa|aa A: A@|"
+        "oh 0|ao O: O@ o@ O2 U@|ah V|uh U|uw u: u|ax @ @2 @5 @- a#|axr 3|er 3: VR IR|ey eI|ay aI aI2 aI@ aI3|"
+        "aw aU|oy OI|ow oU|ia i@ i@3|ea e@".split("|"),
+    )
+    for mnemonic in mnemonics
+}
+
+_STRESS_MARKS = "',%="
+_MODIFIERS = "0123456789#-[]:;!?|"
+
+
+def phone_class(mnemonic: str) -> str:
+    """Return the class of an espeak-ng phoneme; a phoneme that is not in the table is its own class.
+
+    >>> phone_class("'3:"), phone_class("t["), phone_class("_!")
+    ('er', 't', 'sil')
+    """
+    mnemonic = mnemonic.lstrip(_STRESS_MARKS)
+    if mnemonic.startswith("_"):
+        return SILENCE
+    stem = mnemonic
+    while stem not in CLASS_OF_MNEMONIC and stem[-1:] and stem[-1] in _MODIFIERS:
+        stem = stem[:-1]  # "t[", "n-", "w#": variants of a phoneme in one accent
+    return CLASS_OF_MNEMONIC.get(stem, mnemonic)
+
+
+def phone_segments(speech: Speech) -> list[tuple[int, int, str]]:
+    """Return the phones from the first to the last sample as (start, end, class), without gaps.
+
+    The library reports a stop at its release, and a word after the preceding pause. Such a pause is added to the
+    phone that follows, as phonetic transcriptions do with the closure of a stop. Phonemes without samples (an l that
+    only changes its vowel) are left out.
+    """
+    num_samples = len(speech.samples)
+    audible = np.flatnonzero(np.abs(speech.samples.astype(np.int32)) > speech.silence_ceiling)
+    starts, labels = [0], [SILENCE]
+    for sample, mnemonic in speech.phonemes:
+        label = phone_class(mnemonic)
+        if SILENCE not in (label, labels[-1]):
+            last_sound = np.searchsorted(audible, sample) - 1
+            pause = int(audible[last_sound]) + 1 if last_sound >= 0 else 0
+            sample = max(pause, starts[-1])
+        if label == labels[-1] == SILENCE:
+            continue
+        starts.append(sample)
+        labels.append(label)
+    ends = [*starts[1:], num_samples]
+    return [(start, end, label) for start, end, label in zip(starts, ends, labels, strict=True) if end > start]

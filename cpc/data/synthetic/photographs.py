@@ -1,15 +1,9 @@
 """The embedded images: real photographs and digits from installed packages, which need no download.
 
-The folder holds `photographs.npz` and `digits.npz`, which `read_image_source` reads, and `images.json`, which records
-how the images were made.
-
-- photographs: grey crops of the photographs in scikit-image's wheel; the class of a crop is its photograph. Each
-  photograph is cut into blocks, each block belongs to one of the splits, and a crop lies in one block. So no pixel of a
-  held-out crop is used in training. Crops of a block overlap and are not independent: the array `sequence` holds the
-  index of the block. Every class has equally many test crops, and at most `MOST_CROPS` training crops; small
-  photographs have fewer.
-- digits: scikit-learn's 1797 handwritten digits, enlarged. They are ordered by writer, and each split is a contiguous
-part, so training and test have hardly a writer in common.
+- photographs: grey crops of the photographs in scikit-image's wheel, which are the classes. Blocks of a photograph
+  belong to one split each, so no pixel of a held-out crop is used in training. Crops of a block overlap: the array
+  `sequence` holds the index of the block.
+- digits: scikit-learn's 1797 handwritten digits, enlarged; splits are contiguous parts, which are ordered by writer.
 
 h w sides of a photograph, n crops, S crop side.
 """
@@ -61,9 +55,6 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
             folder.
         seed: seed of the choice of blocks and crops.
 
-    Returns:
-        The npz file of each corpus by name.
-
     Raises:
         ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything
             except the corpora of this seed and these photographs.
@@ -92,31 +83,21 @@ def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def photograph_files() -> dict[str, Path]:
-    """Return the files of the photographs by class, without importing scikit-image and its downloader.
-
-    Raises:
-        ValueError: if scikit-image is not installed, or lacks one of the photographs.
-    """
+    """Return the files of the photographs by class, without importing scikit-image and its downloader."""
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
         raise ValueError(f"the photographs come from scikit-image: {install_hint('image')}")
     folder = Path(package.origin).parent / "data"
     missing = [name for name in PHOTOGRAPHS if not (folder / name).is_file()]
     if missing:
-        raise ValueError(
-            f"{folder} has no {', '.join(missing)}: this version of scikit-image has other pictures than 0.25 and "
-            "0.26; install one of these versions"
-        )
+        raise ValueError(f"{folder} has no {', '.join(missing)}: install scikit-image 0.25 or 0.26")
     return {re.split("[_.]", name)[0]: folder / name for name in PHOTOGRAPHS}
 
 
 def cut_crops(
     photograph: Shaped[np.ndarray, "h w"], rng: np.random.Generator
 ) -> dict[str, list[Shaped[np.ndarray, "n S S"]]]:
-    """Assign the blocks of a photograph to splits at random, and return all crops of each block by split.
-
-    Each split has at least one block.
-    """
+    """Assign blocks of a photograph to splits at random, at least one each; return all crops of each block by split."""
     blocks = _blocks(photograph)
     order = rng.permutation(len(blocks)).tolist()
     split_blocks: dict[str, list[int]] = {}

@@ -1,8 +1,7 @@
 """English sentences from the language reference in `pydoc_data.topics`, a part of every Python installation.
 
-`cpc.data.synthetic.speech` synthesises the sentences, so only prose is kept. Markup, grammar, tables, code and version
-notes are removed. Sentences with anything except words (an expression, a number, an abbreviation) are removed too. Long
-sentences are divided at their clauses. A name that is made of words becomes these words: `IndexError` is "index error".
+Speech is synthesised from them, so only sentences of words are kept. Long sentences are divided at their clauses. A
+name that is made of words becomes these words: `IndexError` is "index error".
 """
 
 import hashlib
@@ -38,11 +37,7 @@ WORD = re.compile(r"(?=.*[aeiouy])[A-Za-z][a-z]+(?:['-][a-z]+)*|[aAI]")
 
 @cache
 def sentences() -> tuple[str, ...]:
-    """Return the sentences of the reference of this Python version, in a fixed order, without duplicates.
-
-    Returns:
-        Sentences of `MIN_WORDS` to `MAX_WORDS` words. They depend only on the Python version; `digest` is their hash.
-    """
+    """Return the sentences of the reference of this Python version, in a fixed order, without duplicates."""
     from pydoc_data.topics import topics
 
     return extract(topics)
@@ -54,11 +49,7 @@ def digest(lines: Iterable[str]) -> str:
 
 
 def extract(texts: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the prose sentences of reference texts, in the order of the titles, without duplicates.
-
-    Args:
-        texts: texts by title, in the format of Sphinx: blank lines separate paragraphs, code is in double quotes.
-    """
+    """Return the prose sentences of texts in Sphinx's format by title, in the order of titles, without duplicates."""
     unique: dict[str, str] = {}
     for title in sorted(texts):
         for paragraph in re.split(r"\n\s*\n", texts[title]):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from cpc import __version__
-from cpc.data.store.atomic import json_text
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, json_text
 from cpc.data.store.untrusted import read_json
 
 REMEDY = "remove the folder, or name another one"
@@ -17,18 +16,7 @@ REMEDY = "remove the folder, or name another one"
 def make_once(
     out: Path, record_name: str, parameters: Mapping[str, Any], make: Callable[[Path], Mapping[str, Any]]
 ) -> bool:
-    """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False.
-
-    Args:
-        out: the folder. It appears when the corpus is complete, so an interrupted run does not leave a partial corpus.
-        record_name: name of the JSON file with the record.
-        parameters: parameters that determine the corpus.
-        make: function that writes the corpus to a folder, and returns further entries of the record: `corpus`, a
-            description, and `versions` of packages other than cpc and numpy.
-
-    Raises:
-        ValueError: if `out` holds anything except this corpus.
-    """
+    """Make a corpus and return True. If `out` already holds the corpus of these parameters, return False."""
     record = out / record_name
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         _check(out, record, parameters)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from cpc.data.store.atomic import json_text, write_json
-from cpc.data.store.atomic_folder import build_atomically, build_once
+from cpc.data.store.atomic import build_atomically, build_once, json_text, write_json
 from cpc.data.store.untrusted import read_json
 from cpc.data.text.lines import EMBEDDED, Text
 from cpc.data.text.vocabulary import Tokens, Vocabulary, build_vocabulary

@@ -13,8 +13,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.fingerprints import Content
 from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
-from cpc.data.streams.resumable_index import ResumableIndex
-from cpc.data.streams.stream import naming
+from cpc.data.streams.stream import ResumableIndex, naming
 from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import ALL, DEFAULT_SHARE, EMBEDDED
 from cpc.data.text.lines import Text as Lines

@@ -1,7 +1,7 @@
 """The definition of the loss, computed fast: in tiles, with gradients from the forward pass.
 
 `info_nce_rows` has the signature of `cpc.losses.definition.info_nce_rows` and the same results. `tiled_loss` is the
-same arithmetic for class tables, and `partition_sums` for banks of any size. Code outside this folder imports only the
+same arithmetic for class tables, and `partition_loss` for banks of any size. Code outside this folder imports only the
 names in `__all__`.
 
 | file | content |
@@ -10,33 +10,23 @@ names in `__all__`.
 | `tiled_loss.py` | a loop over tiles of rows: losses and gradients in one pass |
 | `tiles.py` | the matrix products of a tile |
 | `score_gradients.py`, `kernel.py` | losses, accuracies and derivatives by the scores of a tile: in torch, in Triton |
-| `partition.py` | the same sums over a bank, tiled over candidates too |
+| `partition.py` | the loss against a bank, tiled over candidates too |
 """
 
-from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.partition import partition_sums
-from cpc.losses.engine.score_gradients import ScoreCorrections, accuracy_of, loss_and_factor, softplus, tie_width
-from cpc.losses.engine.tiled_loss import (
-    COMPUTE,
-    attach_gradients,
-    divide_by_temperature,
-    info_nce_rows,
-    mask_unused,
-    tiled_loss,
-)
+from cpc.losses.engine.blocks import Block, on_device
+from cpc.losses.engine.partition import partition_loss
+from cpc.losses.engine.score_gradients import ScoreCorrections, softplus, tie_width
+from cpc.losses.engine.tiled_loss import divide_by_temperature, info_nce_rows, mask_unused, tiled_loss
 from cpc.losses.engine.tiles import rounding_of, score_dtype
 
 __all__ = [
-    "COMPUTE",
     "Block",
     "ScoreCorrections",
-    "accuracy_of",
-    "attach_gradients",
     "divide_by_temperature",
     "info_nce_rows",
-    "loss_and_factor",
     "mask_unused",
-    "partition_sums",
+    "on_device",
+    "partition_loss",
     "rounding_of",
     "score_dtype",
     "softplus",

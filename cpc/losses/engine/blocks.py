@@ -1,7 +1,7 @@
 """The score matrix in blocks: rows, and the candidates that they are scored against.
 
 In some batches a strategy excludes most scores. Blocks are the parts of the matrix that are computed. The host makes
-the blocks of a candidate set once.
+the blocks of a candidate set once, before the set is copied to a device.
 
 M rows, N candidates, B sequences that are predicted, T targets; m and n count the rows and candidates of a block.
 """
@@ -29,13 +29,11 @@ class Block(NamedTuple):
     Attributes:
         rows: `[m]` indices of rows; None: all rows, in order.
         columns: `[n]` indices of candidates; None: all candidates, in order.
-        positives: `[m, 1]` index of each row's positive among the columns (`[m, T]` with T targets); None: the block
-            holds no positives.
-        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence. A row's positive is
-            scored whatever the mask says. None: all columns are candidates of all rows.
+        positives: `[m, 1]` column of each row's positive (`[m, T]` with T targets); None: there are none.
+        candidate_mask: `[B, n]`, True where a column is a candidate of the rows of a sequence, beside their positives;
+            None: everywhere.
         sequence: `[m]` index in `candidate_mask` of the sequence of each row.
-        column_index: `[N]` column of each candidate, with arbitrary values for candidates outside the block. None: the
-            columns are all candidates, in order.
+        column_index: `[N]` column of each candidate, arbitrary for candidates outside the block; None as `columns`.
     """
 
     rows: Tensor | None = None
@@ -45,24 +43,23 @@ class Block(NamedTuple):
     sequence: Tensor | None = None
     column_index: Tensor | None = None
 
-    def columns_of(self, negatives: Int[Tensor, "M R"]) -> Int[Tensor, "m R"]:
+    def columns_of(self, negatives: Int[Tensor, "M R"] | None) -> Int[Tensor, "m R"] | None:
         """Return the columns of the negatives of this block's rows; `negatives` has candidate indices of all rows."""
+        if negatives is None:
+            return None
         negatives = negatives if self.rows is None else negatives[self.rows]
         return negatives if self.column_index is None else self.column_index[negatives]
 
 
 class Layout(NamedTuple):
-    """The parts of a candidate set that the engine derives, on the device of the set.
+    """What the engine derives from a candidate set, on the device of the set.
 
-    Attributes:
-        blocks: blocks that hold every positive and every candidate of their rows.
-        num_negatives: `[M]`, number of negatives of each row.
-        is_used: `[N]`, whether the candidate can be scored in any row; None: all can be.
+    `num_negatives` is that of each row. `is_used` says whether a candidate can be scored in any row; None: all can be.
     """
 
     blocks: tuple[Block, ...]
-    num_negatives: Tensor
-    is_used: Tensor | None
+    num_negatives: Int[Tensor, " M"]
+    is_used: Bool[Tensor, " N"] | None
 
 
 _LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
@@ -70,10 +67,16 @@ _LAYOUTS: WeakKeyDictionary[CandidateSet, Layout] = WeakKeyDictionary()
 
 @torch.compiler.disable
 @torch.inference_mode(False)
+def on_device(rows: CandidateSet, device: torch.device) -> CandidateSet:
+    """Return a candidate set of the host on a device, with its layout; the host does not wait for the copies."""
+    copy = CandidateSet(**{name: moved(value, device) for name, value in vars(rows).items()})
+    _LAYOUTS[copy] = moved(_layout(rows), device)  # kept as long as the copy
+    return copy
+
+
+@torch.compiler.disable
 def layout_of(rows: CandidateSet) -> Layout:
-    """Return the layout of a candidate set. It is kept as long as the set."""
-    if rows not in _LAYOUTS:
-        _LAYOUTS[rows] = moved(_layout(rows.host or rows), rows.positive_index.device)
+    """Return the layout of a candidate set that `on_device` returned."""
     return _LAYOUTS[rows]
 
 
@@ -92,9 +95,8 @@ def split_scores(
     """Split the score matrix into blocks that hold every positive and every candidate of their rows.
 
     Candidates that are allowed to the same sequences form a class, such as the latents of a speaker. Two sequences
-    share a block if their candidates and positives are of the same classes. Scores outside the blocks, which the
-    strategy excludes, are not computed. If blocks would save less than a tenth of the scores, one block holds the whole
-    matrix.
+    share a block if their candidates and positives are of the same classes. If blocks would save less than a tenth of
+    the scores, one block holds the whole matrix.
     """
     if len(sequence) == 0:  # all sequences of this rank are too short; sequences of other ranks may be long enough
         return ()

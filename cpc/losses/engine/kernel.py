@@ -25,57 +25,32 @@ def loss_and_gradients(
     form: str,
     scores: Float[Tensor, "m N"],
     corrections: ScoreCorrections,
-    own: Int[Tensor, "m T"] | None = None,
     targets: Float[Tensor, "m T"] | None = None,
+    own: Int[Tensor, "m T"] | None = None,
     num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
     sequence: Int[Tensor, " m"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, " m"], LossAndGradients]:
-    """Return accuracies, losses and score gradients of a tile. The gradients are written over the scores.
+    """Return what `score_gradients.loss_and_gradients` returns. The gradients are written over the scores.
 
-    Args:
-        form: a name in `cpc.losses.engine.score_gradients.FORMS`.
-        scores: scores of the candidates; their rows may be strided.
-        corrections: corrections of these rows.
-        own: indices of the row's targets among the candidates. Their gradients are among the score gradients.
-        targets: scores of the targets if they are not among the candidates.
-        num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or counts of draws. None:
-            all are candidates once.
-        sequence: the row of `num_times` of each row; None: row m has row m.
-        bias: added to the scores.
+    Rows of the scores may be strided; targets that are among the candidates (`own`) are not given as scores.
     """
     num_rows, num_candidates = scores.shape
-    assert corrections.tie_width is not None
-    assert (own is None) != (targets is None)
+    log_count, log_count_targets, weight, hits, width = corrections
     given = own if targets is None else targets
     assert given is not None
     num_targets = given.shape[1]
     loss, accuracy = (scores.new_empty(num_rows, dtype=torch.float32) for _ in range(2))
     target_grads = torch.empty_like(given, dtype=torch.float32, memory_format=torch.contiguous_format)
-    log_count, hits = corrections.log_count, corrections.hits
     if num_rows == 0:
         return accuracy, LossAndGradients(loss[:, None], loss[:, None], scores, target_grads)
+    log_count_stride = 0 if log_count is None or len(log_count) == 1 else num_candidates  # 0: all rows share it
     with torch.cuda.device_of(scores):  # Triton launches on the current device
+        inputs = (own, targets, log_count_targets, width, num_times, sequence, bias, log_count, weight, hits)
         _row[(num_rows,)](
-            scores,
-            loss,
-            accuracy,
-            target_grads,
-            _rows(own),
-            _rows(targets),
-            _rows(corrections.log_count_targets),
-            _rows(corrections.tie_width),
-            _rows(num_times),
-            _rows(sequence),
-            _rows(bias),
-            _rows(log_count),
-            _rows(corrections.term_weight),
-            _rows(hits),
-            num_candidates,
-            num_targets,
-            scores.stride(0),
-            _stride(log_count),
-            _stride(corrections.term_weight),
+            *(scores, loss, accuracy, target_grads),
+            *map(_rows, inputs),
+            *(num_candidates, num_targets, scores.stride(0), log_count_stride),
             form=form,
             NUM_TARGETS=triton.next_power_of_2(num_targets),
             BLOCK=min(BLOCK, max(16, triton.next_power_of_2(num_candidates))),
@@ -91,11 +66,6 @@ def _rows(tensor: Tensor | None) -> Tensor | None:
         return None
     tensor = tensor.contiguous()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def _stride(tensor: Tensor | None) -> int:
-    """Return the distance of the rows of a correction; 0 if all rows share it."""
-    return 0 if tensor is None or len(tensor) == 1 else tensor.shape[1]
 
 
 def _jit(function: Callable[..., Any]) -> Any:
@@ -122,11 +92,11 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 @_jit
 def _candidates(  # type: ignore[no-untyped-def]
-    row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS: tl.constexpr
+    columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS: tl.constexpr
 ):
-    """Return the scores of the other candidates (-inf for targets and what is no candidate), and how often each counts.
+    """Return scores F and G of the other candidates, -inf for targets and what is no candidate; counts; weights.
 
-    `log_count` is that of the row.
+    All pointers are those of the row.
     """
     there = columns < num
     x = tl.load(scores + columns, mask=there, other=-float("inf")).to(tl.float32)
@@ -134,16 +104,21 @@ def _candidates(  # type: ignore[no-untyped-def]
     if bias is not None:
         x += tl.load(bias + columns, mask=there, other=0.0)
     if num_times is not None:
-        times = tl.load(num_times + times_row * num + columns, mask=there, other=0).to(tl.float32)
+        times = tl.load(num_times + columns, mask=there, other=0).to(tl.float32)
         x = tl.where(times > 0, x, -float("inf"))
     if own is not None:
         for i in tl.static_range(NUM_TARGETS):
-            target = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
+            target = tl.load(own + i, mask=i < num_targets, other=-1)
             x = tl.where(columns == target, -float("inf"), x)
+    g = x
     if log_count is not None:
         count = tl.load(log_count + columns, mask=there, other=float("inf"))
         x = tl.where(count == float("inf"), -float("inf"), x)
-    return x, times
+        g = x - count
+    weight = times
+    if term_weight is not None:
+        weight *= tl.load(term_weight + columns, mask=there, other=0.0)
+    return x, g, times, weight
 
 
 @_jit
@@ -166,7 +141,6 @@ def _row(  # type: ignore[no-untyped-def]
     num_targets,
     scores_stride,
     log_count_stride,
-    weight_stride,
     form: tl.constexpr,
     NUM_TARGETS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -178,23 +152,29 @@ def _row(  # type: ignore[no-untyped-def]
     times_row = row
     if sequence is not None:
         times_row = tl.load(sequence + row).to(tl.int64)
+    if num_times is not None:
+        num_times += times_row * num
+    if hits is not None:
+        hits += row * num
     if log_count is not None:
         log_count += row * log_count_stride
     if term_weight is not None:
-        term_weight += row * weight_stride
+        term_weight += row * log_count_stride  # of the same shape
 
     # The targets, as a vector of a power of two.
-    t = row * num_targets + tl.arange(0, NUM_TARGETS)
-    has_target = tl.arange(0, NUM_TARGETS) < num_targets
+    t = tl.arange(0, NUM_TARGETS)
+    has_target = t < num_targets
+    target_grads += row * num_targets
     if own is not None:
+        own += row * num_targets
         place = tl.load(own + t, mask=has_target, other=0)
         target = tl.load(scores + place, mask=has_target, other=-inf).to(tl.float32)
         if bias is not None:
             target += tl.load(bias + place, mask=has_target, other=0.0)
     else:
-        target = tl.load(targets + t, mask=has_target, other=-inf).to(tl.float32)
+        target = tl.load(targets + row * num_targets + t, mask=has_target, other=-inf).to(tl.float32)
     if log_count_targets is not None:
-        target_count = tl.load(log_count_targets + t, mask=has_target, other=inf)
+        target_count = tl.load(log_count_targets + row * num_targets + t, mask=has_target, other=inf)
         target = tl.where(target_count == inf, -inf, target)
     best_target = tl.max(target, 0)
     width = tl.load(tie_width + row).to(tl.float32)
@@ -208,29 +188,23 @@ def _row(  # type: ignore[no-untyped-def]
     total = 0.0
     for start in range(0, num, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        x, times = _candidates(
-            row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS
+        x, g, times, weight = _candidates(
+            columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS
         )
-        others = x
         if hits is not None:
-            is_hit = tl.load(hits + row * num + columns, mask=columns < num, other=0)
-            others = tl.where(is_hit > 0, -inf, x)
-        highest = tl.maximum(highest, tl.max(others, 0))
-        num_ties += tl.sum(tl.where(others >= best_target - width, times, 0.0), 0)
-        if log_count is not None:
-            x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
+            is_hit = tl.load(hits + columns, mask=columns < num, other=0)
+            x = tl.where(is_hit > 0, -inf, x)
+        highest = tl.maximum(highest, tl.max(x, 0))
+        num_ties += tl.sum(tl.where(x >= best_target - width, times, 0.0), 0)
         if form == "logistic":
-            term = times * _softplus(x)
-            if term_weight is not None:
-                term *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
-            total += tl.sum(term, 0)
+            total += tl.sum(weight * _softplus(g), 0)
         else:
             if form == "softmax_of_odds":
-                x = -_softplus(-x)
+                g = -_softplus(-g)
             before = best
-            best = tl.maximum(best, tl.max(x, 0))
+            best = tl.maximum(best, tl.max(g, 0))
             finite = tl.where(best == -inf, 0.0, best)
-            total = total * tl.exp(before - finite) + tl.sum(times * tl.exp(x - finite), 0)
+            total = total * tl.exp(before - finite) + tl.sum(times * tl.exp(g - finite), 0)
     is_right = highest <= best_target + width
 
     # The loss, and the gradients of the targets. See `softmax` and `logistic` in score_gradients.py.
@@ -272,22 +246,18 @@ def _row(  # type: ignore[no-untyped-def]
     tl.debug_barrier()  # all warps have read the targets' scores
     for start in range(0, num, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        x, times = _candidates(
-            row, columns, scores, own, num_times, times_row, bias, log_count, num, num_targets, NUM_TARGETS
+        x, g, times, weight = _candidates(
+            columns, scores, own, num_times, bias, log_count, term_weight, num, num_targets, NUM_TARGETS
         )
-        if log_count is not None:
-            x -= tl.load(log_count + columns, mask=columns < num, other=0.0)
         if form == "logistic":
-            gradient = times * _sigmoid(x)
-            if term_weight is not None:
-                gradient *= tl.load(term_weight + columns, mask=columns < num, other=0.0)
+            gradient = weight * _sigmoid(g)
         elif form == "softmax_of_odds":
-            gradient = times * tl.exp(-_softplus(-x) - finite) * scale * _sigmoid(-x)
+            gradient = times * tl.exp(-_softplus(-g) - finite) * scale * _sigmoid(-g)
         else:
-            gradient = times * tl.exp(x - finite) * scale
+            gradient = times * tl.exp(g - finite) * scale
         if own is not None:
             for i in tl.static_range(NUM_TARGETS):
-                column = tl.load(own + row * num_targets + i, mask=i < num_targets, other=-1)
-                own_grad = tl.sum(tl.where(tl.arange(0, NUM_TARGETS) == i, target_grad, 0.0), 0)
+                column = tl.load(own + i, mask=i < num_targets, other=-1)
+                own_grad = tl.sum(tl.where(t == i, target_grad, 0.0), 0)
                 gradient += tl.where(columns == column, own_grad, 0.0)  # that of another candidate is 0 here
         tl.store(scores + columns, gradient.to(scores.dtype.element_ty), mask=columns < num)

@@ -3,9 +3,8 @@
 Let p be the softmax probability of the target. The log odds against the target, log((1 - p) / p), are the log-sum-exp
 of the other scores minus the target's score. The loss is the softplus of these log odds. Its derivative by the score of
 another candidate is (1 - p) times the share of this candidate in the sum; its derivative by the target's score is -(1 -
-p). In this form large scores cancel before anything is added, and tiny losses keep their digits.
-
-No function here makes the host wait for a GPU: shapes are known beforehand, and values are read only on a CPU.
+p). In this form large scores cancel before anything is added, and tiny losses keep their digits. Values are read only
+on a CPU: no function here makes the host wait for a GPU.
 
 M rows, N candidates, T targets. A score of minus infinity marks a candidate or target that does not exist.
 """
@@ -26,9 +25,8 @@ class ScoreCorrections(NamedTuple):
         log_count: `[N]` or `[M, N]`, log expected count of each candidate; +inf excludes a candidate from the row.
         log_count_targets: `[M, T]`, log expected count of each target; +inf marks padding.
         term_weight: weights of the candidates' terms in a logistic loss, in the shape of `log_count`; None: all are 1.
-        hits: `[M, N]`, candidates that are targets of the row (accidental hits) and were kept. Accuracy ignores them.
-        tie_width: `[M, 1]`, largest difference of scores that tie (`tie_width`). None: computed from the targets, which
-            must be among the candidates.
+        hits: `[M, N]`, candidates that are targets of the row and were kept. Accuracy ignores them.
+        tie_width: `[M, 1]`, see `tie_width`. None: computed from the targets, which must be among the candidates.
     """
 
     log_count: Tensor | None = None
@@ -45,27 +43,20 @@ class ScoreCorrections(NamedTuple):
 
 
 class LossAndGradients(NamedTuple):
-    """The losses of a tile and their derivatives by the scores.
+    """The losses of a tile and their derivatives by the scores of candidates and targets, up to a factor per row."""
 
-    Attributes:
-        loss: `[M, 1]`.
-        factor: `[M, 1]`; multiply the derivatives of the row by it.
-        score_grads: `[M, N]` derivatives by the scores of candidates.
-        target_grads: `[M, T]` derivatives by the scores of targets.
-    """
-
-    loss: Tensor
-    factor: Tensor
-    score_grads: Tensor
-    target_grads: Tensor
+    loss: Float[Tensor, "M 1"]
+    factor: Float[Tensor, "M 1"]
+    score_grads: Float[Tensor, "M N"]
+    target_grads: Float[Tensor, "M T"]
 
 
 def loss_and_gradients(
     form: str,
     scores: Float[Tensor, "M N"],
     corrections: ScoreCorrections,
-    own: Int[Tensor, "M T"] | None = None,
     targets: Float[Tensor, "M T"] | None = None,
+    own: Int[Tensor, "M T"] | None = None,
     num_times: Bool[Tensor, "B N"] | Integer[Tensor, "B N"] | None = None,
     sequence: Int[Tensor, " M"] | None = None,
     bias: Float[Tensor, " N"] | None = None,
@@ -76,21 +67,21 @@ def loss_and_gradients(
         form: a name in `FORMS`.
         scores: scores of the candidates.
         corrections: corrections of these rows.
+        targets: scores of the targets if they are not among the candidates.
         own: indices of the row's targets among the candidates. Targets do not count as candidates. The gradients of the
             targets are in `score_grads`.
-        targets: scores of the targets if they are not among the candidates.
-        num_times: how often each candidate is a candidate of the rows of a sequence: a mask, or, in a softmax, counts
-            of draws. None: all are candidates once.
+        num_times: how often each candidate counts for the rows of a sequence: a mask, or, in a softmax, the number of
+            its draws. None: all count once.
         sequence: the row of `num_times` of each row; None: row m has row m.
         bias: added to the scores.
     """
     log_count, log_count_targets, weight, hits, width = corrections
-    assert width is not None
     if bias is not None:
         scores += bias
     if own is not None:
         targets = scores.gather(1, own)
     assert targets is not None
+    assert width is not None
     if num_times is not None:
         num_times = num_times if sequence is None else num_times[sequence]
         scores.masked_fill_(~num_times if num_times.dtype == torch.bool else num_times == 0, -torch.inf)
@@ -102,7 +93,15 @@ def loss_and_gradients(
         targets = targets.masked_fill(log_count_targets == torch.inf, -torch.inf)
     counts = None if num_times is None or num_times.dtype == torch.bool else num_times
     others = scores if hits is None else scores.masked_fill(hits, -torch.inf)
-    accuracy, best = accuracy_and_best(targets.amax(1, keepdim=True), others, width, counts)
+    best, target = others.amax(1, keepdim=True), targets.amax(1, keepdim=True)
+    num_ties = torch.zeros_like(best)
+    # On a GPU, finding the rows with ties would make the host wait.
+    is_tied = (best >= target - width) & (best <= target + width)
+    tied: Any = is_tied.nonzero()[:, 0] if scores.device.type == "cpu" else slice(None)
+    is_tie = others[tied] >= (target - width)[tied]
+    ties = is_tie if counts is None else is_tie * counts[tied]
+    num_ties[tied] = ties.sum(1, keepdim=True).to(num_ties)
+    accuracy = accuracy_of(target, best, num_ties, width)[:, 0]
     if log_count is not None:
         scores -= log_count
     if counts is not None:
@@ -121,10 +120,15 @@ def loss_and_gradients(
 def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
     """Return -log softmax over targets and candidates, averaged over the row's targets; the scores are overwritten.
 
-    With several targets the target distribution is uniform over them, as in TensorFlow's `sampled_softmax_loss`.
+    The target distribution is uniform over several targets, as in TensorFlow's `sampled_softmax_loss`.
     """
     assert weight is None, "in a softmax, a weight is a correction of the score"
-    shares, log_total = softmax_in_place(scores, best)
+    is_empty = best == -torch.inf  # without another candidate, shares and the log of their total are 0
+    scores[:, :1].masked_fill_(is_empty, 0)
+    shares = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
+    log_total = -shares.amax(1, keepdim=True).log()  # of exp(score - best): the largest share is 1 / total
+    shares[:, :1].masked_fill_(is_empty, 0)
+    flush_denormals(shares, TWO_FACTORS)
     if targets.shape[1] == 1:
         loss, factor = loss_and_factor(log_odds_against(targets, best, log_total))
         return LossAndGradients(loss, factor, shares, -torch.ones_like(targets))
@@ -137,9 +141,8 @@ def softmax(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None
     loss, factor = loss_and_factor(log_odds_against(best_target, best, log_total - log_targets))
     target_shares = torch.softmax(targets, 1)
     target_grads = (target_shares - wanted) - target_shares * factor
-    return LossAndGradients(
-        loss + (log_targets - mean_target), torch.ones_like(factor), shares.mul_(factor), target_grads
-    )
+    loss = loss + (log_targets - mean_target)
+    return LossAndGradients(loss, torch.ones_like(factor), shares.mul_(factor), target_grads)
 
 
 def softmax_of_odds(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | None) -> LossAndGradients:
@@ -156,15 +159,13 @@ def logistic(scores: Tensor, targets: Tensor, best: Tensor, weight: Tensor | Non
     Every target counts as a whole positive, as in the literature; TensorFlow's `nce_loss` divides one positive among
     the targets.
     """
-    candidate_terms = softplus(scores)
+    candidate_terms, score_grads = softplus(scores), scores.sigmoid_()
     if weight is not None:
         candidate_terms *= weight
+        score_grads *= weight
     is_target = targets != -torch.inf
     loss = candidate_terms.sum(1, keepdim=True)
     loss = loss + torch.where(is_target, softplus(-targets), 0).sum(1, keepdim=True)
-    score_grads = scores.sigmoid_()
-    if weight is not None:
-        score_grads *= weight
     target_grads = torch.where(is_target, -torch.sigmoid(-targets), 0)
     return LossAndGradients(loss, torch.ones_like(loss), flush_denormals(score_grads), target_grads)
 
@@ -176,10 +177,9 @@ FORMS: dict[str, Form] = {"softmax": softmax, "softmax_of_odds": softmax_of_odds
 def log_odds_against(
     positive_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], log_total: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return log(sum of exp s over the negatives) minus the positive's score.
+    """Return log(sum of exp s over the negatives) minus the positive's score; nan if the positive's score overflowed.
 
     `log_total` is the log of the sum of exp(s - best) over the negatives; `best` is the highest score of a negative.
-    The result is nan if the positive's score overflowed, because the loss must not become 0.
     """
     return ((best - positive_score) + log_total).masked_fill(positive_score == torch.inf, torch.nan)
 
@@ -194,34 +194,10 @@ def softplus(x: Float[Tensor, "*M"]) -> Float[Tensor, "*M"]:
     return F.softplus(x, threshold=40 if x.dtype == torch.float64 else 20)
 
 
-def accuracy_and_best(
-    target_score: Float[Tensor, "M 1"],
-    scores: Float[Tensor, "M N"],
-    width: Float[Tensor, "M 1"],
-    counts: Integer[Tensor, "M N"] | None = None,
-) -> tuple[Float[Tensor, " M"], Float[Tensor, "M 1"]]:
-    """Return the accuracy of each row and the highest of the other scores, given the width of ties.
-
-    `counts` says how often a score counts as a tie; None: once.
-    """
-    best, lowest = scores.amax(1, keepdim=True), target_score - width
-    num_ties = torch.zeros_like(best)
-    # On a GPU, finding the rows with ties would make the host wait.
-    is_tied = (best >= lowest) & (best <= target_score + width)
-    tied: Any = is_tied.nonzero()[:, 0] if scores.device.type == "cpu" else slice(None)
-    is_tie = scores[tied] >= lowest[tied]
-    ties = is_tie if counts is None else is_tie * counts[tied]
-    num_ties[tied] = ties.sum(1, keepdim=True).to(num_ties)
-    return accuracy_of(target_score, best, num_ties, width)[:, 0], best
-
-
 def accuracy_of(
     target_score: Float[Tensor, "*M"], best: Float[Tensor, "*M"], num_ties: Tensor, width: Float[Tensor, "*M"]
 ) -> Float[Tensor, "*M"]:
-    """Return [no other score is higher] / (1 + ties) of each row, given the highest other score and the width of ties.
-
-    `num_ties` counts the other scores that are no lower than the target's score minus the width.
-    """
+    """Return [no other score is higher] / (1 + ties). Ties are the other scores no lower than the target's - width."""
     return torch.where(best <= target_score + width, 1 / (1 + num_ties.float()), 0.0)
 
 
@@ -234,12 +210,8 @@ def tie_width(
     The error of a product of D terms is at most D eps / 2 times |q| |z|, in any order of summation (Higham 2002,
     Accuracy and Stability of Numerical Algorithms, eq. 3.5), so the scores of two equal vectors differ by at most
     D eps |q| |z|. Columns of the same product are summed in different orders. The width is at least 16 eps |q| |z|,
-    since an encoder rounds equal latents differently.
-
-    Args:
-        queries: queries in the dtype in which products are summed.
-        lengths: norms of the targets.
-        bias: biases of the targets.
+    since an encoder rounds equal latents differently. `lengths` and `bias` are norms and biases of the targets; the
+    queries have the dtype in which products are summed.
     """
     dtype = torch.finfo(queries.dtype)
     least = dtype.tiny**0.5  # squares of lower values underflow
@@ -249,54 +221,13 @@ def tie_width(
     return max(16, queries.shape[1]) * dtype.eps * largest
 
 
-def softmax_in_place(
-    scores: Float[Tensor, "M N"], best: Float[Tensor, "M 1"]
-) -> tuple[Float[Tensor, "M N"], Float[Tensor, "M 1"]]:
-    """Return the probabilities, in the memory of the scores, and log of the sum of exp(score - highest score).
-
-    The largest probability is 1 / sum, which is at least 1/N, so that its log is finite. A row without a candidate,
-    where `best` is minus infinity, has probabilities of 0 and a log of 0.
-    """
-    is_empty = best == -torch.inf
-    scores[:, :1].masked_fill_(is_empty, 0)
-    probabilities = torch.softmax(scores, 1, out=scores if scores.device.type == "cpu" else None)
-    log_total = -probabilities.amax(1, keepdim=True).log()
-    probabilities[:, :1].masked_fill_(is_empty, 0)
-    return flush_denormals(probabilities, TWO_FACTORS), log_total
-
-
 ONE_FACTOR, TWO_FACTORS = 0.7, 0.35  # powers of the smallest normal number: in float32 e^-61 and e^-30
-
-
-def add_to_softmax(
-    scores: Float[Tensor, "M N"],
-    tile_best: Float[Tensor, "M 1"],
-    best: Float[Tensor, "M 1"],
-    total: Float[Tensor, "M 1"],
-) -> tuple[Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M 1"], Float[Tensor, "M N"]]:
-    """Add a tile of scores to running sums of exponentials, as in online softmax (arXiv:1805.02867).
-
-    Args:
-        scores: -inf where a candidate does not belong to the row; overwritten.
-        tile_best: highest score of the tile.
-        best: highest score so far, -inf before the first candidate.
-        total: sum of exp(score - best) so far.
-
-    Returns:
-        The new `best` and `total`, the factor by which older sums shrink, and exp(score - new best) of the tile.
-    """
-    before, best = best, torch.maximum(best, tile_best)
-    finite = best.clamp(min=torch.finfo(scores.dtype).min)  # avoids inf - inf while a row has no candidate
-    weights = flush_denormals(scores.sub_(finite).exp_())
-    shrink = (before - finite).exp()
-    return best, total * shrink + weights.sum(1, keepdim=True), shrink, weights
 
 
 def flush_denormals(score_grads: Float[Tensor, "*M"], power: float = ONE_FACTOR) -> Float[Tensor, "*M"]:
     """Set gradients to zero, in place, if they are so small that products with them would be denormal.
 
-    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. These
-    gradients are below e^-30 of the sum of their row, far below the precision of float32. The power is `TWO_FACTORS` if
-    a derivative is the product of two such numbers.
+    Denormal operands slow a CPU's matrix products down up to a hundredfold, and a trained critic makes many. The power
+    is `TWO_FACTORS` if a derivative is the product of two such numbers; both are far below the precision of float32.
     """
     return F.threshold(score_grads, torch.finfo(score_grads.dtype).tiny ** power, 0.0, inplace=True)

@@ -16,14 +16,23 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cpc.config.argument_rules import Choices
 from cpc.losses.definition import CandidateSet
 from cpc.losses.definition import info_nce_rows as info_nce_definition
 from cpc.losses.engine.blocks import Block, layout_of
 from cpc.losses.engine.score_gradients import ScoreCorrections, tie_width
-from cpc.losses.engine.tiles import ROUNDINGS, choose_tiles, has_kernel, products, rounding_of, score_dtype
+from cpc.losses.engine.tiles import (
+    ROUNDINGS,
+    choose_tiles,
+    has_kernel,
+    loss_and_gradients,
+    products,
+    rounding_of,
+    score_dtype,
+)
 from cpc.losses.output import RowLosses
 
-COMPUTE = ("auto", *ROUNDINGS, "reference")
+_COMPUTE = Choices(("auto", *ROUNDINGS, "reference"))
 
 
 def info_nce_rows(
@@ -34,15 +43,12 @@ def info_nce_rows(
     bias: Float[Tensor, " N"] | None = None,
     compute: str = "auto",
 ) -> RowLosses:
-    """Return the losses of all rows, as `cpc.losses.definition.info_nce_rows` defines them.
-
-    No step depends on values of tensors or waits for a GPU.
+    """Return what `cpc.losses.definition.info_nce_rows` defines; no step waits for a GPU.
 
     Raises:
         ValueError: if `compute` is unknown, or would round float64 queries.
     """
-    if compute not in COMPUTE:
-        raise ValueError(f"compute={compute!r} is not one of {', '.join(COMPUTE)}")
+    _COMPUTE.check("compute", compute)
     if compute == "reference":
         return info_nce_definition(queries, candidates, rows, drawn, bias)
     dtype = score_dtype(queries)
@@ -81,18 +87,17 @@ def tiled_loss(
     """Return the weighted mean, the row losses and the accuracies; only the mean carries gradients.
 
     Args:
-        queries: `[Q, D]`; their dtype may be shorter than that of the candidates. Scores and sums have the candidates'
-            dtype.
-        candidates: `[N, D]` shared by all rows, or separate for each row, `[M, N, D]`.
+        queries: `[Q, D]`; their dtype may be shorter than that of the candidates.
+        candidates: `[N, D]`, or separate for each row, `[M, N, D]`. Scores and sums have their dtype.
         blocks: which rows are scored against which candidates.
         weight: weight of each row in the mean.
         form: a name in `cpc.losses.engine.score_gradients.FORMS`.
         query_index: `[M]`, index of each row's query; None: row m has query m.
         drawn: `[M, R]`, indices of drawn negatives among the candidates; None: all candidates.
-        bias: biases that are added to the scores, `[N]` or `[M, N]`.
+        bias: added to the scores, `[N]` or `[M, N]`.
         target_scores: scores of targets that are not among the candidates.
         corrections: corrections of scores, with a width of ties if targets are not among the candidates.
-        compute: how products are rounded, see `cpc.losses.info_nce`.
+        compute: see `cpc.losses.info_nce`.
     """
     inputs, dtype = (queries, candidates, bias, target_scores), candidates.dtype
     rounding = rounding_of(compute, queries.device.type, queries.dtype)
@@ -118,11 +123,7 @@ def tiled_loss(
             own = block.positives
             lengths = None if own is None else torch.linalg.vector_norm(block_candidates, dim=-1, dtype=dtype)
             num_rows = len(weight) if block.rows is None else len(block.rows)
-            tiles = choose_tiles(
-                *(block, num_rows, block_candidates, block_bias),
-                None if drawn is None else block.columns_of(drawn),
-                rounding,
-            )
+            tiles = choose_tiles(*(block, num_rows, block_candidates, block_bias, block.columns_of(drawn), rounding))
             for start in range(0, num_rows, tiles.tile_rows):
                 tile = slice(start, min(start + tiles.tile_rows, num_rows))
                 rows = tile if block.rows is None else block.rows[tile]
@@ -137,7 +138,8 @@ def tiled_loss(
                     tile_corrections = tile_corrections._replace(tie_width=width)
                 targets = None if target_scores is None else target_scores[rows]
                 scores = tiles.scores(tile_queries, tile)
-                accuracy[rows], found = tiles.losses(form, scores, tile, tile_corrections, targets)
+                row_inputs = tiles.row_inputs(tile)
+                accuracy[rows], found = loss_and_gradients(form, scores, tile_corrections, targets, *row_inputs)
                 loss_nats[rows] = found.loss[:, 0]
                 row_weight = rearrange(weight[rows], "m -> m 1") * found.factor
                 if queries_grad is not None:
@@ -160,12 +162,8 @@ def mask_unused(
     """Set vectors that no row is scored against to zero if any vector is not finite; the others stay as they are.
 
     Padding may hold nan, and its score gradient of 0 times nan is nan. On a CPU values are checked first. On a GPU a
-    check would make the host wait, so vectors are masked unless all are used.
-
-    Args:
-        vectors: candidates or targets.
-        is_used: the mask of the vectors that some row is scored against, or a function that returns the mask and is
-            called only if needed; None: all are used.
+    check would make the host wait, so vectors are masked unless all are used (`is_used` is None). A function that
+    returns the mask is called only if needed.
     """
     # If the sum overflows, only the pass below is wasted.
     if is_used is None or (vectors.device.type == "cpu" and bool(vectors.detach().sum().isfinite())):
@@ -180,10 +178,8 @@ def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tenso
     Raises:
         ValueError: if the temperature is not one positive, finite number.
     """
-    if isinstance(temperature, Tensor) and temperature.numel() != 1:
-        raise ValueError(f"temperature {tuple(temperature.shape)} must be a number or a tensor of one element")
-    if not isinstance(temperature, int | float | Tensor):
-        raise ValueError(f"temperature is a {type(temperature).__name__}; it must be a number or a tensor of one")
+    if not isinstance(temperature, int | float | Tensor) or torch.as_tensor(temperature).numel() != 1:
+        raise ValueError(f"temperature={temperature!r} must be a number or a tensor of one element")
     if not 0 < temperature < torch.inf:
         raise ValueError(f"temperature={float(temperature)} must be positive and finite")
     if not isinstance(temperature, Tensor):
@@ -192,7 +188,7 @@ def divide_by_temperature(queries: Tensor, temperature: float | Tensor) -> Tenso
 
 
 def attach_gradients(loss: Tensor, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> Tensor:
-    """Return the scalar `loss` with known gradients by the inputs. A gradient is None if the input needs none."""
+    """Return the scalar `loss` with known gradients by the inputs, None for an input that needs none."""
     return _WithGradients.apply(loss, gradients, *inputs)
 
 
@@ -209,8 +205,8 @@ class _WithGradients(torch.autograd.Function):
     def backward(ctx: Any, *factors: Tensor) -> tuple[Tensor | None, ...]:
         (factor,), saved = factors, iter(ctx.saved_tensors)
         # In most cases the mean itself is differentiated, once. The factor is then 1, and gradients are neither
-        # multiplied nor copied. On a GPU gradients are always multiplied, since the host would have to wait to read the
-        # factor. A retained graph uses its gradients again, so callers get copies.
+        # multiplied nor copied. On a GPU the host would have to wait to read the factor. A retained graph uses its
+        # gradients again, so callers get copies.
         is_kept = torch._C._autograd._get_current_graph_task_keep_graph()
         is_last = not is_kept and factor.device.type == "cpu" and factor == 1
         grads = [(next(saved) if is_last else next(saved) * factor) if has else None for has in ctx.has_gradient]

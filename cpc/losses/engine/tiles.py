@@ -5,13 +5,9 @@ On a GPU with Triton one kernel computes the losses of a tile (`kernel.py`), els
 M rows of the block, N of its candidates, R drawn negatives, D latent dim; m counts the rows of a tile.
 """
 
-import functools
-import importlib.util
-import logging
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,19 +16,18 @@ from torch import Tensor
 
 from cpc.losses.engine import score_gradients
 from cpc.losses.engine.blocks import Block
-from cpc.losses.engine.score_gradients import LossAndGradients, ScoreCorrections
-from cpc.native.compiled import REAL, CFunction, compiled, source
+from cpc.losses.engine.score_gradients import LossAndGradients
+from cpc.native.compiled import REAL, CFunction, compiled, has_triton, source
 
 ROUNDINGS = ("float32", "tf32", "bf16")
 _PRODUCTS: dict[str, Any] = {"cpu": torch.backends.mkldnn.matmul, "cuda": torch.backends.cuda.matmul}  # type: ignore[attr-defined]
 TILE_ROWS = 1024
 TILE_SCORES = 2**24  # 64 MiB of float32
 GPU_SHARE = 256  # of a GPU's memory, for the scores of a tile: 300 MB of 80 GB. Products of smaller tiles are slower.
-# On a CPU, if there are more candidates per drawn negative than this number, it is faster to multiply only with the
-# drawn candidates, in C, than to compute all scores. `python -m benchmarks.loss --rule` measures it.
+# With more candidates per drawn negative, a CPU multiplies faster with the drawn ones only, in C, than with all.
+# `python -m benchmarks.loss --rule` measures it.
 DRAWN_BEYOND = 2
 SOURCE = source("drawn.c")
-_log = logging.getLogger(__name__)
 
 
 def score_dtype(queries: Tensor) -> torch.dtype:
@@ -53,45 +48,29 @@ def rounding_of(compute: str, device: str, dtype: torch.dtype) -> str:
 def products(rounding: str, device: str) -> Iterator[None]:
     """Compute products on a device in this rounding, whatever autocast and torch's own switches say.
 
-    On a CPU `bf16` products use its bfloat16 units, if it has any, and float32 otherwise. On a GPU, operands that were
-    rounded to bfloat16 lose nothing in TF32.
+    On a CPU `bf16` products use its bfloat16 units, if any. On a GPU, operands of 8 bits lose nothing in TF32.
     """
     precision = {"float32": "ieee", "tf32": "tf32", "bf16": "tf32"}[rounding] if device == "cuda" else "bf16"
-    switches = _PRODUCTS[device] if device == "cuda" or rounding == "bf16" else None
-    before = None if switches is None else switches.fp32_precision
+    is_switched = device == "cuda" or rounding == "bf16"
+    switches = _PRODUCTS[device] if is_switched else SimpleNamespace(fp32_precision=None)
+    before = switches.fp32_precision
     with torch.no_grad(), torch.autocast(device, enabled=False):
         try:
-            if switches is not None:
-                switches.fp32_precision = precision
+            switches.fp32_precision = precision
             yield
         finally:
-            if switches is not None:
-                switches.fp32_precision = before
+            switches.fp32_precision = before
 
 
 def has_kernel(scores: Tensor) -> bool:
     """Return whether the Triton kernel computes losses from scores of this device and dtype."""
-    return scores.is_cuda and scores.dtype != torch.float64 and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), "")
-    missing = [] if importlib.util.find_spec("triton") else ["the package triton"]
-    missing += [] if shutil.which(compiler.split(" ")[0]) else ["a C compiler, which Triton needs"]
-    if missing:
-        _log.warning("losses run in torch instead of a kernel, which is slower: %s is missing", " and ".join(missing))
-    return not missing
+    return scores.is_cuda and scores.dtype != torch.float64 and has_triton()
 
 
 def choose_tiles(
     block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, rounding: str
 ) -> "SharedTiles | PerRowTiles | DrawnTiles":
-    """Return the fastest tiles of a block.
-
-    Candidates are `[N, D]`, shared by all rows, or `[M, N, D]`; a bias is `[N]` or `[M, N]`; `drawn` are `[M, R]`
-    columns of the block.
-    """
+    """Return the fastest tiles of a block; `drawn` are columns of the block, `[M, R]`."""
     if candidates.ndim == 3:
         return PerRowTiles(candidates, bias)
     is_few = drawn is not None and len(candidates) > DRAWN_BEYOND * drawn.shape[1]
@@ -105,22 +84,12 @@ def choose_tiles(
 class SharedTiles:
     """All candidates are scored in one product; those that a row does not have, or has several times, are counted.
 
-    Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, which halves the
-    memory that is read and written; sums are float32. The gradients of a tile must be computed before the scores of the
-    next tile, which overwrite its memory.
-
-    Attributes:
-        tile_rows: number of rows of a tile.
+    Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, and sums are float32.
+    The scores of the next tile overwrite the memory of a tile, which has `tile_rows` rows.
     """
 
     def __init__(
-        self,
-        block: Block,
-        num_rows: int,
-        candidates: Tensor,
-        bias: Tensor | None,
-        drawn: Tensor | None = None,
-        rounding: str = "float32",
+        self, block: Block, num_rows: int, candidates: Tensor, bias: Tensor | None, drawn: Tensor | None, rounding: str
     ) -> None:
         self.block, self.candidates, self.bias, self.drawn = block, candidates, bias, drawn
         self.tile_rows = max(1, min(num_rows, num_tile_rows(candidates)))
@@ -131,19 +100,17 @@ class SharedTiles:
         """Return the scores `[m, N]`, which callers may overwrite."""
         return torch.mm(queries.to(self.candidates.dtype), self.candidates.T, out=self.scratch[: len(queries)])
 
-    def losses(
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        """Return accuracies, losses and score gradients; the scores are overwritten."""
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:
+        """Return `own`, `num_times`, `sequence` and `bias` of `loss_and_gradients`."""
         block = self.block
         own = None if block.positives is None else block.positives[tile]
         num_times, sequence = block.candidate_mask, None if block.sequence is None else block.sequence[tile]
         if self.drawn is not None:
             drawn, sequence = self.drawn[tile], None
             counts = torch.uint8 if drawn.shape[1] < 2**8 else torch.int16 if drawn.shape[1] < 2**15 else torch.int32
-            num_times = torch.zeros(scores.shape, dtype=counts, device=scores.device)
+            num_times = drawn.new_zeros(len(drawn), len(self.candidates), dtype=counts)
             num_times.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=counts))
-        return loss_and_gradients(form, scores, corrections, own, targets, num_times, sequence, self.bias)
+        return own, num_times, sequence, self.bias
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:
         """Return score gradients times candidates, of the shape `[m, D]`."""
@@ -194,10 +161,8 @@ class DrawnTiles:
         self._multiply(SCORES, queries, self.candidates, scores)
         return scores if self.bias is None else scores.add_(self.bias[self.index])
 
-    def losses(  # noqa: D102
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        return loss_and_gradients(form, scores, corrections, torch.zeros_like(self.index[:, :1]), targets)
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return (torch.zeros_like(self.index[:, :1]),)
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         gradient = score_grads.new_empty(len(score_grads), self.candidates.shape[1])
@@ -217,10 +182,7 @@ class DrawnTiles:
 
 
 class PerRowTiles:
-    """The methods of `SharedTiles`, for separate candidates of each row, `[M, N, D]`.
-
-    There is one tile, since the candidates take more memory than their scores.
-    """
+    """The methods of `SharedTiles`, for separate candidates of each row, `[M, N, D]`, in one tile."""
 
     def __init__(self, candidates: Tensor, bias: Tensor | None) -> None:
         self.candidates, self.bias, self.tile_rows = candidates, bias, max(1, len(candidates))
@@ -229,10 +191,8 @@ class PerRowTiles:
         scores = torch.einsum("md,mnd->mn", queries, self.candidates)
         return scores if self.bias is None else scores.add_(self.bias)
 
-    def losses(  # noqa: D102
-        self, form: str, scores: Tensor, tile: slice, corrections: ScoreCorrections, targets: Tensor | None
-    ) -> tuple[Tensor, LossAndGradients]:
-        return loss_and_gradients(form, scores, corrections, None, targets)
+    def row_inputs(self, tile: slice) -> tuple[Tensor | None, ...]:  # noqa: D102
+        return ()
 
     def query_gradient(self, score_grads: Tensor) -> Tensor:  # noqa: D102
         return torch.einsum("mn,mnd->md", score_grads, self.candidates)
@@ -245,7 +205,7 @@ class PerRowTiles:
 
 
 def loss_and_gradients(form: str, scores: Tensor, *arguments: Any) -> tuple[Tensor, LossAndGradients]:
-    """Return accuracies, losses and score gradients, from the kernel if it takes these scores."""
+    """Call `score_gradients.loss_and_gradients`, or the kernel if it takes these scores."""
     if not has_kernel(scores):
         return score_gradients.loss_and_gradients(form, scores, *arguments)
     from cpc.losses.engine import kernel  # Triton is not installed everywhere
@@ -254,7 +214,7 @@ def loss_and_gradients(form: str, scores: Tensor, *arguments: Any) -> tuple[Tens
 
 
 def num_tile_rows(candidates: Tensor) -> int:
-    """Return the number of rows whose scores against all candidates fill a tile of this device."""
+    """Return the number of rows whose scores fill a tile of this device."""
     if not candidates.is_cuda:
         return min(TILE_ROWS, max(64, TILE_SCORES // len(candidates)))
     memory = torch.cuda.get_device_properties(candidates.device).total_memory

@@ -11,7 +11,7 @@ import numpy as np
 
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import OutFile, checked
-from cpc.data.audio.item_files import Items, read_items
+from cpc.data.audio.items import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
 from cpc.data.audio.probe_data import AudioProbeData

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from cpc.config.argument_rules import Count, Range, Seed, check_fields
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.items import Spans
 from cpc.probes.results import interval, resample

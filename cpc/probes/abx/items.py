@@ -7,16 +7,15 @@ import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.audio.alignments import FrameTimes
-from cpc.data.audio.file_names import bare_path, is_end_of
-from cpc.data.audio.item_files import Items
+from cpc.data.audio.items import Items
+from cpc.data.audio.manifest import bare_path, is_end_of
 from cpc.data.audio.probe_data import AudioProbeData
+from cpc.data.recordings.labels import MOST_SECONDS_AFTER_END
 from cpc.data.store.folders import name_a_few
-from cpc.data.store.label_times import MOST_SECONDS_AFTER_END
 from cpc.probes.store import FeatureStore
 
 # Times are rounded. An item that ends after its recording by less than this time is not counted as cut.
@@ -90,7 +89,7 @@ def frames_of_items(items: Items, rows: np.ndarray, store: FeatureStore) -> Span
     return Spans(starts + first, np.maximum(end - starts - first, 0))
 
 
-def _frames_before(seconds: np.ndarray, times: FrameTimes) -> np.ndarray:
+def _frames_before(seconds: np.ndarray, times: Any) -> np.ndarray:
     """Return, for each time, the number of frames of a file whose centre is before this time."""
     hops = (seconds * times.sample_rate_hz - times.first_centre_samples) / times.hop_samples
     # Decimal times may differ from a centre by a rounding error of 1e-9.

@@ -241,11 +241,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.phn", "-5 100 x\n", r"line 1.*before 0"),
         ("a.phn", "-5 -5 x\n", r"line 1.*before 0"),
         ("a.phn", "inf inf x\n", r"line 1.*not finite"),
-        (
-            "a.phn",
-            "0 100 x\n200 300 y\n100 200 z\n",
-            r"a\.phn, line 3: the segment begins at 0\.00625 s, before the segment above",
-        ),
+        ("a.phn", "0 100 x\n200 300 y\n100 200 z\n", r"a\.phn, line 3: begins at 0\.00625 s, before the line above"),
         ("a.ctm", "u 1 0.0 0.5 a\nu 1 0.489 0.5 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.01 a\nu 1 0.0 0.01 b\n", r"line 2.*'b'.*overlaps"),
         ("a.ctm", "u 1 0.0 0.5 New York\n", r"line 1: 'York' is not a number"),
@@ -253,7 +249,7 @@ def test_aligned_phones_merges_runs_of_10_ms(tmp_path):
         ("a.csv", "path,start,end,label\nu,0,0.5,a\nu,0.49,1,b\n", r"line 3.*'b'.*overlaps"),
         ("a.txt", "u1 1 2\0\n", r"a\.txt holds NUL bytes"),
         ("a.phn", "0 100 x\0\n", r"a\.phn, byte 7: a NUL"),
-        ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has the channels 1 and 2"),
+        ("a.ctm", "u 1 0.0 0.5 a\nu 2 0.5 0.5 b\n", r"line 2: u has channels 1 and 2"),
         ("a.ctm", "u 1 0.0 a\n", r"line 1.*is not 'file channel"),
         ("a.ctm", "u 1 zero 0.5 a\n", r"line 1: 'zero'"),
         ("a.ctm", "u 1 0.5 -0.1 a\n", r"line 1.*ends before"),
@@ -324,7 +320,7 @@ def test_paths_match_exactly_then_without_suffix_then_by_stem(tmp_path):
         alignments.segments("d/u.ogg")
     with pytest.raises(ValueError, match="3 alignments"):
         alignments.segments("f/u.wav")
-    with pytest.raises(ValueError, match=r"nowhere\.wav: .* holds no alignment"):
+    with pytest.raises(ValueError, match=r"nowhere\.wav: .* has no alignment"):
         alignments.segments("nowhere.wav")
 
 

@@ -15,10 +15,17 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import cpc
 from cpc.config.description import build
 from cpc.data import Audio
-from cpc.data.audio.augmentation import Augmenter, WaveformAugmentation
+from cpc.data.audio.augmentation import (
+    Augmenter,
+    WaveformAugmentation,
+    coloured_noise,
+    drop_band,
+    reverberate,
+    room_response,
+    shift_pitch,
+)
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.pack import pack
-from cpc.data.audio.waveform_changes import coloured_noise, drop_band, reverberate, room_response, shift_pitch
 from cpc.data.batch import Batch
 from cpc.data.recordings.windows import NUM_CHANGES, WindowDataset
 

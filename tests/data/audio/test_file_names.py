@@ -8,9 +8,8 @@ import pytest
 import soundfile
 
 from cpc.data.audio.alignments import read_alignments
-from cpc.data.audio.file_names import is_end_of, shortest_names
 from cpc.data.audio.index import index_folder
-from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.manifest import is_end_of, read_manifest, shortest_names
 from cpc.probes.abx.items import rows_of_names
 
 

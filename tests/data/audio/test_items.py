@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from cpc.cli import main
-from cpc.data.audio.item_files import HEADER, Items, read_items
-from cpc.data.audio.items import write_items
+from cpc.data.audio.items import HEADER, Items, read_items, write_items
 
 LINE = "ann-1 0.1 0.25 ae b p ann"
 

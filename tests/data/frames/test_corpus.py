@@ -9,7 +9,7 @@ import torch
 
 from cpc.data.frames.corpus import FrameCorpus, Recording
 from cpc.data.frames.modality import Frames
-from cpc.data.streams.resumable_index import check_same_batches
+from cpc.data.streams.stream import check_same_batches
 from cpc.encoders import FrameEncoder
 
 

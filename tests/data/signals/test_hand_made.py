@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cpc.data import Signals
-from cpc.data.signals.hand_features import hand_features
+from cpc.data.signals.features import hand_features
 from cpc.data.signals.probe_data import SignalProbeData
 from cpc.encoders import SignalEncoder
 from cpc.probes.comparison import Comparison

@@ -99,9 +99,9 @@ def test_without_groups_there_is_no_column(folder: Path) -> None:
 
 def test_refusals(folder: Path, tmp_path: Path) -> None:
     (folder / "p0" / "3_sit.csv").write_text("")
-    with pytest.raises(ValueError, match="1 of the 22 signal files below"):
+    with pytest.raises(ValueError, match="1 of 22 signal files below"):
         index_folder(folder, progress=False)
-    with pytest.warns(UserWarning, match="left out 1 of 22 files"):
+    with pytest.warns(UserWarning, match="went on without 1 of 22 signal files"):
         assert len(index_folder(folder, skip_bad=True, progress=False)) == 21
     with pytest.raises(ValueError, match="`num_ray_workers`=2 is for audio"):
         index_folder(folder, num_ray_workers=2, overwrite=True, progress=False)

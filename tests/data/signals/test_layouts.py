@@ -2,7 +2,7 @@
 
 import dataclasses
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 
 from cpc.data.recordings.pack import PackedRecordings
 from cpc.data.recordings.statistics import signal_statistics
-from cpc.data.signals.listing import Reader
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 
@@ -306,7 +305,7 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         np.save(tmp_path / name / "a.npy", values)
         recordings = read_recordings(tmp_path / name, sample_rate_hz=1)
-        recordings = dataclasses.replace(recordings, reader=InBlocks(recordings.reader, block))
+        recordings = dataclasses.replace(recordings, read_blocks=in_blocks(recordings.read_blocks, block))
         return pack_signals(recordings, progress=False)
 
     values = RNG.normal(size=(1000, 2)).astype(np.float32)
@@ -322,15 +321,14 @@ def test_a_pack_depends_on_the_content_alone(tmp_path: Path) -> None:
         first.statistics_over(1)
 
 
-class InBlocks(Reader):
-    """A reader whose blocks have another size."""
+def in_blocks(read: Callable[..., Iterator[np.ndarray]], size: int) -> Callable[..., Iterator[np.ndarray]]:
+    """Return a reader whose blocks have another size."""
 
-    def __init__(self, reader: Reader, size: int) -> None:
-        def read(_: None, row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
-            whole = np.concatenate(list(reader.blocks(row, columns)))
-            return (whole[start : start + size] for start in range(0, len(whole), size))
+    def read_blocks(row: int, columns: Sequence[int]) -> Iterator[np.ndarray]:
+        whole = np.concatenate(list(read(row, columns)))
+        return (whole[start : start + size] for start in range(0, len(whole), size))
 
-        super().__init__(read)
+    return read_blocks
 
 
 def test_a_pack_is_reused_until_source_or_options_change(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from opened import opened
 import cpc
 from cpc.data import Signals
 from cpc.data.sharding import shard_corpus
+from cpc.data.signals.channels import conversion
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.signals.units import conversion
 from cpc.encoders import SignalEncoder
 from cpc.pretraining.transfer import start_from
 from cpc.probes.embed import embed
@@ -152,7 +152,7 @@ def test_a_model_reads_columns_by_name_in_its_order(tmp_path: Path) -> None:
     embed(tmp_path / "model", [tmp_path / "nameless.npy"], tmp_path / "out", progress=False)
     np.testing.assert_allclose(np.load(tmp_path / "out/nameless.npy"), expected.detach(), atol=1e-5)
     np.save(tmp_path / "nameless.npy", np.stack([values[name] for name in "xyzw"], 1))
-    for names, reads in ((("x", "y", "z"), "x, y, z, by these names"), (None, "3: choose")):
+    for names, reads in ((("x", "y", "z"), "x, y, z, by these names"), (None, "3: set")):
         encoder = SignalEncoder(3, 4, RATE_HZ, channel_names=names, units=["uV"] * 3)
         with pytest.raises(ValueError, match=f"nameless.npy has the channels 0, 1, 2, 3, but the model reads {reads}"):
             Signals(source=str(tmp_path / "nameless.npy"), **options).open(encoder)

@@ -10,8 +10,8 @@ from opened import opened
 
 import cpc
 from cpc.data import Signals
-from cpc.data.recordings.starts import Starts, ranges_of, usable_starts
 from cpc.data.recordings.statistics import FLOOR_QUANTILE, signal_statistics
+from cpc.data.recordings.windows import Starts, ranges_of, usable_starts
 from cpc.encoders import SignalEncoder
 
 RATE_HZ = 20.0

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import cpc
-from cpc.data.store.atomic import finite, json_text, write_atomically
-from cpc.data.store.atomic_folder import build_atomically
+from cpc.data.store.atomic import build_atomically, finite, json_text, write_atomically
 from cpc.data.store.records import append_record
 
 

@@ -10,7 +10,7 @@ from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.index import join_labels
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.store.tables import format_table, read_table
-from cpc.interop.tars import write_labels
+from cpc.interop.hub_datasets import write_labels
 
 
 def write(path: Path, text: str | bytes, encoding: str = "utf-8") -> Path:

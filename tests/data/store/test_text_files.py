@@ -6,7 +6,7 @@ import pytest
 
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.corpora import read_list
-from cpc.data.audio.item_files import read_items
+from cpc.data.audio.items import read_items
 from cpc.data.sentences.books import Books
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.store.text_files import Encoding, decode, read_text

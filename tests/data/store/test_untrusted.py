@@ -20,7 +20,6 @@ from cpc.data.audio.headers import read_header
 from cpc.data.images.table import FolderImages
 from cpc.data.sentences.books import read_text
 from cpc.data.store.records import drop_records_after, read_records
-from cpc.data.store.tars import read_samples
 from cpc.data.store.untrusted import MOST_YAML_BYTES, open_regular, read_json, read_yaml, reading
 from cpc.data.text.lines import read_lines
 from cpc.interop.cpc_audio import import_checkpoint
@@ -67,7 +66,6 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "image": ("a.jpg", read_image),
     "text": ("a.txt", lambda path: list(read_lines(path))),
     "book": ("b.txt", lambda path: read_text(path, "latin-1")),
-    "tar": ("0.tar", lambda path: list(read_samples(path))),
 }
 
 

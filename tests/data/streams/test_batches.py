@@ -11,9 +11,7 @@ from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.recordings.windows import WindowDataset
-from cpc.data.streams.same_group import SameGroupBatches
-from cpc.data.streams.spread import SpreadBatches
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.uniform import SameGroupBatches, SpreadBatches, UniformBatches
 
 WINDOW = 100
 

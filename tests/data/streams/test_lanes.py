@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
-from cpc.data.streams.resumable_index import ResumableIndex
+from cpc.data.streams.stream import ResumableIndex
 
 STREAM = np.arange(1000, 1000 + 101, dtype=np.int32)  # 101 tokens, all different
 

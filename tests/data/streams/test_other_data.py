@@ -16,7 +16,7 @@ from PIL import Image
 from cpc.data import Images
 from cpc.data.audio.index import index_folder
 from cpc.data.sentences.corpus import Passages, SentenceWindows
-from cpc.data.streams.resumable_index import check_same_batches
+from cpc.data.streams.stream import check_same_batches
 from cpc.encoders import AudioEncoder
 from cpc.encoders.patch_grid import PatchGrid
 

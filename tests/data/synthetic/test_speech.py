@@ -12,11 +12,9 @@ import soundfile
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.manifest import read_manifest
 from cpc.data.synthetic import speech as synthesis
+from cpc.data.synthetic.espeak import CLASS_OF_MNEMONIC, Espeak, Speech, Voice, phone_class, phone_segments
 from cpc.data.synthetic.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
-from cpc.data.synthetic.espeak import Espeak, Speech, Voice
-from cpc.data.synthetic.phones import CLASS_OF_MNEMONIC, phone_class, phone_segments
-from cpc.data.synthetic.speakers import ACCENTS, FEMALE_VARIANTS, MALE_VARIANTS, draw_speakers
-from cpc.data.synthetic.speech import resample, synthesize
+from cpc.data.synthetic.speech import ACCENTS, FEMALE_VARIANTS, MALE_VARIANTS, draw_speakers, resample, synthesize
 
 SMALL = {"num_speakers": 8, "num_heldout_speakers": 2, "minutes": 2.0, "progress": False}
 TEXT = "A copper kettle kept talking to the old fisher."

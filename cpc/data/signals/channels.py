@@ -1,7 +1,13 @@
 """Rates and channels that the files of one source must share."""
 
 import math
+import unicodedata
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float64
 
 RATE_TOLERANCE = 0.01  # largest relative difference of equal rates; clocks of two devices differ by less
 
@@ -19,11 +25,7 @@ def common_rate(rates: Sequence[float | None], names: Sequence[str], source: obj
 
 
 def channels_rate(rates: Sequence[float], chosen: Sequence[int], channels: Sequence[str], source: object) -> float:
-    """Return the rate of the chosen columns of a file, from the rates and names of all its channels.
-
-    Raises:
-        ValueError: if two chosen channels have different rates, which the message lists, or the rate is not positive.
-    """
+    """Return the rate of the chosen columns of a file, from the rates and names of all its channels."""
     if len({rates[column] for column in chosen}) > 1:
         listed = ", ".join(f"{channels[column]} {rates[column]:g} Hz" for column in chosen)
         raise ValueError(f"{source}: channels have different rates: {listed}; choose those of one rate by `channels`")
@@ -50,10 +52,6 @@ def choose_channels(
 
     A string is the name of one channel or, if there is not exactly one channel of this name, a channel number as text.
     An integer is a channel number. Numbers start at 0.
-
-    Raises:
-        ValueError: if `chosen` is empty, or names an unknown channel or one channel twice; if it is None and several
-            channels have one name. The message lists the channels.
     """
     if chosen is None:
         twice = sorted({name for name in available if list(available).count(name) > 1})
@@ -78,10 +76,6 @@ def choose_model_channels(
 
     Channels without names ("0", "1", ...), and those of a model without names (`wanted` is None), are read by position,
     as `choose_channels` returns them.
-
-    Raises:
-        ValueError: if a wanted channel is missing or not chosen, or channels without names are of another number; the
-            message lists both. Also the errors of `choose_channels`.
     """
     if wanted is None:
         return choose_channels(chosen, available, source)
@@ -123,3 +117,81 @@ def _column(channel: str | int, available: Sequence[str], source: object) -> int
         f"{source} has no channel {channel!r}, only {', '.join(available)}: name one of these, or its number from 0 to "
         f"{len(available) - 1}"
     )
+
+
+_EXPONENTS = {"": 0, "p": -12, "n": -9, "u": -6, "m": -3, "c": -2, "k": 3, "M": 6, "G": 9}  # of SI prefixes
+_SPELLINGS = {"\N{GREEK SMALL LETTER MU}": "u", "\N{GREEK CAPITAL LETTER OMEGA}": "Ohm", "°": "deg", "^": "", " ": ""}
+_PER_DEGREE = math.pi / 180
+# Kind and size of units that take a prefix. `g` is the acceleration of free fall, so `mg` is a thousandth of it.
+_UNITS = {name: (name, 1.0) for name in ("V", "A", "Ohm", "S", "T", "Pa", "N", "W", "Hz", "K", "m", "m/s", "m/s2", "s")}
+_UNITS |= {"v": ("V", 1.0), "ohm": ("Ohm", 1.0), "g": ("m/s2", 9.80665), "rad": ("rad", 1.0), "rad/s": ("rad/s", 1.0)}
+_UNITS |= {"deg": ("rad", _PER_DEGREE), "deg/s": ("rad/s", _PER_DEGREE), "dps": ("rad/s", _PER_DEGREE)}
+
+
+@cache
+def conversion(from_unit: str, to_unit: str) -> float:
+    """Return the factor that multiplies a value in one unit to give the value in another.
+
+    Volts, amperes, ohms, siemens, teslas, pascals, newtons, watts, hertz, kelvins, metres, seconds, m/s, accelerations
+    (`g`, `m/s2`), angles and angular velocities (`rad/s`, `deg/s`, `dps`) convert within their kind, with SI prefixes
+    from p to G. Any other unit, such as degrees Celsius, converts only to itself; an unknown unit, "", equals all.
+    """
+    old, new = _spelt(from_unit), _spelt(to_unit)
+    if old == new or not old or not new:
+        return 1.0
+    found = [_parsed(unit) for unit in (old, new)]
+    if found[0] is None or found[1] is None or found[0][0] != found[1][0]:
+        raise ValueError(f"{from_unit} cannot be converted to {to_unit}")
+    (_, size, exponent), (_, other_size, other_exponent) = found[0], found[1]
+    return size / other_size * 10.0 ** (exponent - other_exponent)
+
+
+def _spelt(unit: str) -> str:
+    unit = unicodedata.normalize("NFKC", unit)  # one code point for micro, 2 for its superscript
+    for given, written in _SPELLINGS.items():
+        unit = unit.replace(given, written)
+    return unit
+
+
+def _parsed(unit: str) -> tuple[str, float, int] | None:
+    """Return kind, size and exponent of the prefix; None if the unit is unknown."""
+    for prefix, exponent in _EXPONENTS.items():
+        if unit.startswith(prefix) and unit[len(prefix) :] in _UNITS:
+            return *_UNITS[unit[len(prefix) :]], exponent
+    return None
+
+
+def convert_units(
+    units: Sequence[Sequence[str]],
+    channels: Sequence[str],
+    names: Sequence[str],
+    wanted: Sequence[str] | None,
+    source: object,
+) -> tuple[list[str], Float64[np.ndarray, "n C"] | None, str]:
+    """Return the unit of each channel, the factors that convert every recording to it, and a line about them."""
+    if wanted is not None and len(wanted) != len(channels):
+        raise ValueError(
+            f"{source} has the channels {', '.join(channels)}, but the model reads {len(wanted)}: set `channels`"
+        )
+    firsts = [next((row for row, each in enumerate(units) if each[column]), None) for column in range(len(channels))]
+    own = ["" if row is None else units[row][column] for column, row in enumerate(firsts)]
+    targets = own if wanted is None else [given or unit for given, unit in zip(wanted, own, strict=True)]
+    factors, converted = np.ones((len(units), len(channels))), Counter[str]()
+    for row, each in enumerate(units):
+        for column, (unit, target) in enumerate(zip(each, targets, strict=True)):
+            try:
+                factors[row, column] = conversion(unit, target)
+            except ValueError as error:
+                first = firsts[column]
+                other = "the model reads" if target != own[column] or first is None else f"{names[first]} has"
+                raise ValueError(
+                    f"{source}: {names[row]} has the channel {channels[column]} in {unit}, but {other} it in {target}, "
+                    f"and {error}: correct the header, or leave the file or the channel out"
+                ) from None
+            if factors[row, column] != 1:
+                converted[f"{channels[column]} from {unit} to {target}"] += 1
+    if not converted:
+        return targets, None, ""
+    parts = [f"{what} ({num} of {len(units)} recordings)" for what, num in converted.most_common(4)]
+    more = ", ..." if len(converted) > len(parts) else ""
+    return targets, factors, f"converted {', '.join(parts)}{more}"
