@@ -224,19 +224,3 @@ def steps_of(record: Mapping[str, Any]) -> list[Step]:
     steps = record.get("steps") or range(1, num_columns + 1)
     directions = record.get("directions") or [""] * num_columns
     return [Step(direction, k) for direction, k in zip(directions, steps, strict=True)]
-
-
-def record_table(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the first held-out line of `bound.jsonl` as lines of a table, with its interpretation."""
-    if not records:
-        return ["held-out log N - L: not recorded with this model; measure it with cpc evaluate"]
-    record = records[0]
-    rows = {"k": [step.name for step in steps_of(record)]}
-    for title, key in (("log N - L", "mi_bound_nats"), ("+-", "standard_error_nats"), ("ceiling", "mi_ceiling_nats")):
-        rows[title] = ["-" if value is None else f"{value:.2f}" for value in record[key]]
-    width = 1 + max(5, *map(len, rows["k"]))
-    return [
-        f"held-out log N - L of the same weights in nats, {record['strategy']} on {record['split']!r} "
-        f"({record['reading']})",
-        *(f"  {title:9}" + "".join(f"{cell:>{width}}" for cell in cells) for title, cells in rows.items()),
-    ]

@@ -27,22 +27,21 @@ def bound_table(record: dict[str, Any]) -> Table:
         ("accuracy", "accuracy", 3),
         *([("perplexity", "perplexity", 2)] if is_of_classes else []),
     ]
-    keys, header, digits = zip(*columns, strict=True)
+    keys, header, digits = zip(*(column for column in columns if column[0] in record), strict=True)  # of older releases
     names = [step.name for step in steps_of(record)]
     cells = [[number(value, places) for value in record[key]] for key, places in zip(keys, digits, strict=True)]
     rows = [list(row) for row in zip(names, *cells, strict=True)]
     if len(rows) > 1:
         rows.append(["mean", *(_mean(record[key]) if key.startswith("mi_") else "" for key in keys)])
-    advice = record.get("advice") or [""] * len(names)
+    advice, saturated, biased = (record.get(key) or [""] * len(names) for key in ("advice", "saturated", "biased"))
     return Table(
         ["k", *header],
         rows,
-        f"{header[0]} in nats, {record['strategy']} on {record['split']!r}, {record['num_batches']} batches "
-        f"({record['reading']})",
+        f"{header[0]} in nats, {record['strategy']} on {record['split']!r} ({record['reading']})",
         [
-            f"k = {name} is {'saturated' if saturated else 'biased'}: {text}".rstrip(": ")
-            for name, saturated, biased, text in zip(names, record["saturated"], record["biased"], advice, strict=True)
-            if saturated or biased
+            f"k = {name} is {'saturated' if is_saturated else 'biased'}: {text}".rstrip(": ")
+            for name, is_saturated, is_biased, text in zip(names, saturated, biased, advice, strict=True)
+            if is_saturated or is_biased
         ],
     )
 

@@ -11,17 +11,18 @@ from typing import Any
 import yaml
 
 from cpc import __version__
-from cpc.bounds.bound import record_table
 from cpc.checkpoint import load_pretrained, model_folder_of, read_config, weights_of
 from cpc.config.argument_rules import NewFolder, checked
 from cpc.config.description import describe
 from cpc.config.extras import pip_install
 from cpc.data.store.atomic import build_atomically, json_text, write_json
 from cpc.data.store.text_files import read_text
-from cpc.evaluation import data_class
+from cpc.evaluation import bound_table, data_class
+from cpc.evaluation.tables import NOT_RECORDED
 from cpc.interop.hub import MODEL_FILES, hub
-from cpc.probes.abx.command import format_abx
-from cpc.probes.record import REPORT_NAME, format_report, read_report
+from cpc.probes.abx.command import abx_table
+from cpc.probes.record import REPORT_NAME, read_report
+from cpc.probes.tables import probe_tables
 
 CARD_NAME = "README.md"
 _PATH_OPTIONS = ("source", "init_from")  # options that hold a path, absolute or not
@@ -178,7 +179,8 @@ def _recipe(architecture: Mapping[str, Any], provenance: Mapping[str, Any]) -> s
 
 def _bound(model_folder: str | Path, config: Mapping[str, Any]) -> str:
     """Return the section with the held-out bounds that training recorded."""
-    return "## Bound\n\n" + _block("\n".join(record_table(config["provenance"].get("held_out", []))))
+    records = config["provenance"].get("held_out", [])
+    return "## Bound\n\n" + _block(str(bound_table(records[0]) if records else NOT_RECORDED))
 
 
 def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
@@ -190,8 +192,8 @@ def _probes(model_folder: str | Path, config: Mapping[str, Any]) -> str:
     tables = []
     for report in reports:
         source = report.get("data", {}).get("source")
-        texts = [format_report(report)] if report.get("tasks") else []
-        texts += [format_abx(record) for record in report.get("abx", {}).values()]
+        texts = ["\n\n".join(map(str, probe_tables(report)))] if report.get("tasks") else []
+        texts += [str(abx_table(record)) for record in report.get("abx", {}).values()]
         tables += [f"On `{_last_part(source)}`:" if source else "", *map(_block, texts)]
     return "## Probes\n\n" + ("\n\n".join(filter(None, tables)) or "None were measured with these weights.")
 

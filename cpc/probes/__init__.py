@@ -19,9 +19,9 @@ _HOME_OF = {
     "Task": "task",
     "Tracker": "tracker",
     "fit_probe": "fit",
-    "format_report": "record",
     "open_probe_data": "store",
     "probe": "report",
+    "probe_tables": "tables",
     "train_supervised": "supervised",
 }
 

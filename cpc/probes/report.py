@@ -15,10 +15,12 @@ from cpc.config.argument_rules import Count, OutFile, Positive, Range, checked
 from cpc.data.probe_data import ProbeData
 from cpc.data.store.atomic import finite, write_atomically, write_json
 from cpc.data.store.fingerprints import count_copies, fingerprint_record
+from cpc.pages.report import Report, drawn
 from cpc.probes.comparison import NETWORKS, Comparison
-from cpc.probes.record import REPORT_NAME, format_report, heading, plot_label_efficiency, read_report
+from cpc.probes.record import REPORT_NAME, heading, read_report
 from cpc.probes.store import Extraction, build_untrained, open_probe_data
 from cpc.probes.supervised import DEFAULT_SECONDS, SupervisedProtocol
+from cpc.probes.tables import draw_label_efficiency, draw_probes, probe_tables
 from cpc.probes.task import SHARE, Task
 
 CURVE_NAME = "label_efficiency.png"
@@ -48,8 +50,8 @@ def probe(
     out: OutFile | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
     **data_options: Any,
-) -> dict[str, Any]:
-    """Probe a model for one or several tasks, next to its baselines and its held-out bound; print and write the report.
+) -> Report:
+    """Probe a model for one or several tasks, next to its baselines and its held-out bound; write the report.
 
     Features are extracted once per network and shared by all tasks.
 
@@ -157,11 +159,10 @@ def probe(
             "seconds": comparison.seconds,
         }
     )
-    table = format_report(report)
+    tables = probe_tables(report)
     _draw_curves(report, out)
     write_json(report, out)  # written last, so that the previous report survives an earlier failure
-    print(f"{table}\nwritten to {out}")
-    return report
+    return Report(report, tables, partial(draw_probes, report), out)
 
 
 def _task_names(probe_data: ProbeData, names: Sequence[str]) -> tuple[list[str], dict[str, Sequence[str]]]:
@@ -208,8 +209,8 @@ def _draw_curves(report: Mapping[str, Any], out: Path) -> None:
     for name, task in report["tasks"].items():
         if task["label_efficiency"] is not None:
             protocol = task["protocol"]
-            num = f"{len(protocol['classes'])} classes, {protocol['num_test']} test {protocol['unit']}s"
-            title = f"label efficiency: {num}"
+            title = f"{len(protocol['classes'])} classes, {protocol['num_test']} test {protocol['unit']}s"
+            figure = drawn(partial(draw_label_efficiency, task["label_efficiency"], f"label efficiency: {title}"))
             file = CURVE_NAME if len(report["tasks"]) == 1 else f"label_efficiency_{name.replace('/', '_')}.png"
             with write_atomically(out.with_name(file)) as new:
-                plot_label_efficiency(task["label_efficiency"], title).savefig(new, format="png")
+                figure.savefig(new, format="png")

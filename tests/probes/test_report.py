@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.modality import Modality
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, format_report, train_supervised
-from cpc.probes.record import plot_label_efficiency
+from cpc.pages.report import drawn
+from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, probe_tables, train_supervised
 from cpc.probes.report import _draw_curves, probe
+from cpc.probes.tables import draw_label_efficiency
 
 BOUND = {
     "schema": 1,
@@ -96,19 +98,14 @@ def test_every_result_stands_beside_the_bound(
         steps = {name: result["num_network_steps"] for name, result in report["tasks"][task]["results"].items()}
         assert steps == dict.fromkeys(names) | {"supervised": 2}
 
-    table = format_report(report)
+    table = "\n".join(map(str, probe_tables(report)))
     assert "phones: 3 classes, split train (12 files) -> test (12), every frame" in table
     assert "first: 3 classes, split train (12 files) -> test (12), mean over the file" in table
-    assert [line for line in table.splitlines() if line.endswith("after 2 training steps")] == [
-        line for line in table.splitlines() if line.startswith("  supervised ")
-    ]
-    told, *rows = table.splitlines()[-5:]
-    assert told == (
-        "held-out log N - L of the same weights in nats, mixed on 'valid' "
-        "(in-sequence candidates, not a bound on I(z; c))"
-    )
-    cells = [["k", "3", "4"], ["log N - L", "1.50", "-"], ["+-", "0.25", "-"], ["ceiling", "2.00", "2.00"]]
-    assert [re.split(r"\s{2,}", row.strip()) for row in rows] == cells
+    assert table.count("  supervised: after 2 training steps") == 3
+    assert "log N - L in nats, mixed on 'valid' (in-sequence candidates, not a bound on I(z; c))" in table
+    rows = [re.split(r"\s{2,}", line.strip())[:4] for line in table.splitlines()[-4:]]
+    assert rows[:2] == [["k", "log N - L", "+-", "ceiling"], ["3", "1.500", "0.250", "2.000"]]
+    assert rows[2:] == [["4", "n/a", "n/a", "2.000"], ["mean", "1.500", "2.000"]]
     for name in names:
         assert table.count(f"  {name} ") == 3
 
@@ -192,7 +189,7 @@ def test_the_random_baseline_is_of_the_features_probed(
     )
     assert list(report["tasks"]["speaker"]["results"]) == ["cpc_z", "random_z"]
     assert report["bound"] == []
-    assert "measure it with cpc evaluate" in format_report(report)
+    assert "measure it with cpc evaluate" in "\n".join(map(str, probe_tables(report)))
 
 
 def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
@@ -233,7 +230,7 @@ def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
 
     measure()
     before = (tmp_path / "reports" / "report.json").read_bytes()
-    monkeypatch.setattr("cpc.probes.record.results_table", lambda _: 1 / 0)
+    monkeypatch.setattr("cpc.probes.tables.result_row", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         measure()
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("report.json", before)]
@@ -385,7 +382,7 @@ CURVE = {
 
 
 def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) -> None:
-    figure = plot_label_efficiency(CURVE, "title")
+    figure = drawn(partial(draw_label_efficiency, CURVE, "title"))
     (axes,) = figure.axes
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines) == ["supervised", "cpc"]  # the best with all labels first
@@ -403,7 +400,7 @@ def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) 
 
 def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
     curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0], "random": [60.0]}}
-    figure = plot_label_efficiency(curve, "title")
+    figure = drawn(partial(draw_label_efficiency, curve, "title"))
     assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
     figure.savefig(tmp_path / "curve.png")
 
@@ -422,6 +419,6 @@ def test_names_of_users_are_no_mathematics(tmp_path: Path) -> None:
         "num_labels": [50],
         "accuracy_percent": {r"$\frac$": [60.0], "_z": [1.0], "\udcff": [2.0]},
     }
-    figure = plot_label_efficiency(curve, r"of $\nothing$")
+    figure = drawn(partial(draw_label_efficiency, curve, r"of $\nothing$"))
     figure.savefig(tmp_path / "curve.png")
     assert len(figure.legends[0].get_texts()) == 3

@@ -4,6 +4,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from cpc.data.audio.items import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
 from cpc.data.audio.probe_data import AudioProbeData
+from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import finite, write_json
 from cpc.data.store.shards import is_sharded
 from cpc.evaluation import data_class
 from cpc.model import CPC
+from cpc.pages.report import Report, Table
 from cpc.probes.abx.errors import ABXProtocol, abx_errors
 from cpc.probes.abx.items import frames_of_items, locate
 from cpc.probes.record import REPORT_NAME, add_seconds, heading, read_report
@@ -41,8 +44,8 @@ def abx(
     extraction: Extraction | None = None,
     out: OutFile | None = None,
     trusted_packages: Sequence[str] = ("cpc",),
-) -> dict[str, Any]:
-    """`cpc abx`: print how often features confuse two phones, and add the errors to probe.json.
+) -> Report:
+    """`cpc abx`: measure how often features confuse two phones, and add the errors to probe.json.
 
     A, B and X are items of one context. A and X are the same phone, and B is another phone. X is confused if it is
     closer to B than to A. Within speakers, A, B and X have the same speaker; across speakers, X has another speaker
@@ -144,43 +147,49 @@ def abx(
     if name_of_test in earlier:
         print(f"{out} had {name_of_test!r} before: replaced", file=sys.stderr)
     report = finite({**report, "abx": {**earlier, name_of_test: record}})
-    table = format_abx(record)
     write_json(report, out)
-    print(f"{table}\nwritten to {out}")
-    return report
+    return Report(report, [abx_table(record)], partial(_draw, record), out)
 
 
-def format_abx(record: Mapping[str, Any]) -> str:
-    """Return the record of an item file as a readable table."""
+def abx_table(record: Mapping[str, Any]) -> Table:
+    """Return the table of the record of an item file."""
     settings = ", ".join(f"{option} {record['protocol'][option]}" for option in asdict(ABXProtocol()))
-    lines = [
-        f"{record['items']['file']}: {record['items']['num_items']} items, {settings}",
-        f"  {'ABX error':14}" + "".join(f" {mode:>9}  {'95 % interval':>15}" for mode in MODES),
-    ]
-    for name, result in record["results"].items():
-        line = f"  {name:14}"
+    counts, results = record["items"], record["results"]
+    rows, notes = [], []
+    for name, result in results.items():
+        row = [name]
         for error in (result[mode] for mode in MODES):
             interval = None if error is None else error["interval_percent"]
-            percent = "none" if error is None else f"{error['error_percent']:.2f} %"
-            line += f" {percent:>9}  {'' if interval is None else f'{interval[0]:.2f} to {interval[1]:.2f}':>15}"
-        lines.append(line)
-    first = next(iter(record["results"].values()))
-    for mode in MODES:
-        if (error := first[mode]) is not None:
-            lines.append(
-                f"  {mode} speakers: {error['num_triplets']} triplets of {error['num_phone_pairs']} pairs of phones; "
+            row.append("none" if error is None else f"{error['error_percent']:.2f}")
+            row.append("" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}")
+        rows.append(row)
+    for mode, error in ((mode, next(iter(results.values()))[mode]) for mode in MODES):
+        if error is not None:
+            notes.append(
+                f"{mode} speakers: {error['num_triplets']} triplets of {error['num_phone_pairs']} pairs of phones; "
                 f"interval over {error['num_speakers']} speakers"
             )
-    too_short = {name: result["num_without_frames"] for name, result in record["results"].items()}
+    too_short = {name: result["num_without_frames"] for name, result in results.items()}
     if any(too_short.values()):
         found = ", ".join(f"{name} {count}" for name, count in too_short.items())
-        lines.append(f"  items left out, because they are too short for a frame: {found}")
-    counts = record["items"]  # older records lack both numbers
-    if num := counts.get("num_left_out"):
-        lines.append(f"  items left out, because the data lack their recording: {num}")
+        notes.append(f"items left out, because they are too short for a frame: {found}")
+    if num := counts.get("num_left_out"):  # older records lack both numbers
+        notes.append(f"items left out, because the data lack their recording: {num}")
     if num := counts.get("num_cut"):
-        lines.append(f"  items that end after their recording, and are cut at its end: {num}")
-    return "\n".join(lines)
+        notes.append(f"items that end after their recording, and are cut at its end: {num}")
+    header = ["ABX error, %", *(cell for mode in MODES for cell in (mode, "95 % interval"))]
+    return Table(header, rows, f"{counts['file']}: {counts['num_items']} items, {settings}", notes)
+
+
+def _draw(record: Mapping[str, Any], figure: Any) -> None:
+    axes = figure.subplots()
+    for shift, mode in zip((-0.2, 0.2), MODES, strict=True):
+        errors = [(result[mode] or {}).get("error_percent", np.nan) for result in record["results"].values()]
+        axes.barh(np.arange(len(errors)) + shift, errors, 0.4, label=f"{mode} speakers")
+    axes.set_yticks(range(len(record["results"])), map(figure_text, record["results"]))
+    axes.invert_yaxis()
+    axes.set_xlabel("ABX error, %")
+    axes.legend()
 
 
 def _name(items: Mapping[str, Any], protocol: Mapping[str, Any]) -> str:
