@@ -3,12 +3,13 @@
 python -m benchmarks.monitor [--runs R] [--records n] [--steps K]
 
 The runs are made up, in a temporary folder: n training records, n lines of health and n/5 held-out records each. Each
-stage is a process of its own: first reading and drawing, then a second start from the cache (a temporary one), then the
-page in Chromium: from a record's append to its point in the browser, the median of several, with all runs shown and
-with one. Without Chromium and Playwright that stage is left out.
+stage is a process of its own: first reading and drawing, then the page in Chromium: from a record's append to its point
+in the browser, the median of several, with all runs shown and with one. Without Chromium and Playwright that stage is
+left out.
 """
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import json
@@ -19,13 +20,17 @@ import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.synthetic_runs import add_step, write_run
+
+if TYPE_CHECKING:
+    from werkzeug.serving import BaseWSGIServer
 
 NUM_APPENDED = 5
 PATIENCE_SECONDS = 120
@@ -47,11 +52,6 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     library = Library([folder])
     library.read_all()
     read, read_cpu = time.perf_counter(), time.process_time()
-    library.close()  # writes the cache
-    closed = time.perf_counter()
-    for reader in multiprocessing.active_children():
-        reader.join()
-    readers_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     build_app(library)
     runs = list(library.runs.values())
     begun = time.perf_counter()
@@ -65,8 +65,7 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     figures.put(
         {
             "read_seconds": read - start,
-            "read_cpu_seconds": read_cpu - start_cpu + readers_usage.ru_utime + readers_usage.ru_stime,
-            "close_seconds": closed - read,
+            "read_cpu_seconds": read_cpu - start_cpu,
             "draw_seconds": drawn - begun,
             "look_microseconds_a_run": 1e6 * seconds(lambda: [run.refresh() for run in runs]) / len(runs),
             "metrics_milliseconds": 1e3 * seconds(lambda: prometheus_text(library)),
@@ -78,17 +77,6 @@ def overview(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -
     )
 
 
-def second_start(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
-    """Open the runs that the first stage has cached."""
-    from cpc.monitor.library import Library
-
-    start = time.perf_counter()
-    library = Library([folder])
-    library.read_all()
-    figures.put({"second_start_seconds": time.perf_counter() - start})
-    library.close()
-
-
 def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") -> None:
     """Serve the page, append records, and wait until each record appears in the browser."""
     from playwright.sync_api import sync_playwright
@@ -96,29 +84,28 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
     from cpc.monitor import record_types
     from cpc.monitor.app import build_app
     from cpc.monitor.library import Library
-    from cpc.monitor.server import Server
+    from cpc.monitor.server import bind
 
     library = Library([folder])
     library.read_all()
-    server = Server(build_app(library).server, port=0)
+    server = bind(build_app(library).server, port=0)
     library.start()
-    server.start()
     name, run = next(iter(library.runs.items()))
     step = int(library.runs[name].tables(record_types.BOUND)[0].last_mean("step"))
     num_steps = len(library.runs[name].tables(record_types.BOUND)[0].key.steps)
     chart = """document.getElementById('{"name":"bound","type":"chart"}')?.querySelector('.js-plotly-plot')"""
     last = f"() => Number({chart}?._fullData?.find(trace => trace.name === '{name}')?.x.at(-1))"
     found = {}
-    with sync_playwright() as driver:
+    with running(server), sync_playwright() as driver:
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]  # the sandbox needs privileges that a container lacks
         browser = driver.chromium.launch(executable_path=_chromium(), args=arguments)
         for words in ("all_runs", "one_run"):
             page = browser.new_page()
-            page.goto(server.url)
+            page.goto(f"http://127.0.0.1:{server.port}/")
             _until(page, last, step)
             if words == "one_run":
                 page.get_by_role("button", name="hide all found").click()
-                page.get_by_role("checkbox", name=f"show {name}", exact=True).click()
+                page.locator(f'[row-id="{name}"] input').click()
                 page.wait_for_timeout(5000)
             seconds = []
             for _ in range(NUM_APPENDED):
@@ -132,8 +119,17 @@ def latency(folder: Path, figures: "multiprocessing.Queue[dict[str, float]]") ->
             page.close()
         browser.close()
     figures.put(found)
-    server.close()
     library.close()
+
+
+@contextlib.contextmanager
+def running(server: "BaseWSGIServer") -> Iterator[None]:
+    """Serve in a background thread."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield
+    server.shutdown()
+    thread.join()  # the thread closes the socket a moment after the shutdown
 
 
 def _until(page: Any, javascript: str, step: int) -> None:
@@ -157,7 +153,7 @@ def measured(folder: Path) -> dict[str, float]:
     """Run all stages, and return their figures."""
     context = multiprocessing.get_context("spawn")
     figures: dict[str, float] = {}
-    stages = [overview, second_start]
+    stages = [overview]
     if _chromium() is None or importlib.util.find_spec("playwright") is None:
         print("no Chromium or no Playwright: the time from append to drawn is not measured")
     else:

@@ -46,8 +46,12 @@ from cpc.data.text.segmentation import VERSION, WORD, normal_form
 from cpc.data.text.vocabulary import END, UNKNOWN, Vocabulary
 from cpc.encoders import AudioEncoder
 from cpc.model import CPC
+from cpc.monitor.badges import badges
+from cpc.monitor.charts import charts
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, HEALTH, PROBE
+from cpc.monitor.run import Run
+from cpc.monitor.view import View
 from cpc.predictors import Bilinear
 
 pytestmark = [
@@ -474,9 +478,13 @@ def test_records(content: bytes, tmp_path: Path) -> None:
 @fuzz
 @given(content=damaged(RECORDS), kind=st.sampled_from([BOUND, HEALTH, PROBE]))
 def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
-    """What it cannot use is told among the problems, by file and line."""
+    """What it cannot use is told among the problems, by file and line, and what it can use is shown."""
     parsed = parse_lines(content.split(b"\n"), kind)
     assert all(problem.startswith(f"{kind.file}, line ") for problem in parsed.problems)
+    run = Run(Path("run"), "run")
+    run.files[kind.file].tables = parsed.tables
+    badges(run, 0.0)
+    charts([run], View(split="held-out", unit="bits"))
 
 
 PACKS = {

@@ -21,7 +21,7 @@ _MODULES = {
     "PackedAudio": "recordings.pack",
     "PackedImages": "images.pack",
     "PatchAugmentation": "images.patch_augmentation",
-    "SameGroupBatches": "streams.same_group",
+    "SameGroupBatches": "streams.uniform",
     "Segment": "recordings.labels",
     "Sentences": "sentences.modality",
     "Signals": "signals.modality",

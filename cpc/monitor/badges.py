@@ -28,18 +28,15 @@ NAMES = ("saturated", "biased", "stalled", "stale", "NaN", "collapsed", "failed"
 
 
 def badges(run: Run, now_seconds: float) -> list[Badge]:
-    """Return the badges of a run, the worst first.
+    """Return the badges of a run, the worst first; `now_seconds` is a time of `time.monotonic`.
 
-    - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped because of
-    NaN.
+    - NaN: a value in the last record of a curve is not finite although there were rows, or training stopped for this.
     - collapsed: the last record of health.jsonl flags z or c.
     - failed, interrupted, finished, deleted: how the run ended.
     - stale: the run has not ended, and nothing was written for two minutes and for five times its usual interval. If
-    health.jsonl has fewer than two records, the interval is not known, and the limit is ten minutes.
+    health.jsonl has fewer than two records, the limit is ten minutes.
     - stalled: see `why_stalled`.
     - saturated, biased: the last record flags some steps k.
-
-    `now_seconds` is a time of `time.monotonic`.
     """
     last_event = next((table.last for table in run.tables(EVENT)), {})
     event, message = last_event.get("event", ""), last_event.get("message", "")
@@ -77,24 +74,20 @@ def badges(run: Run, now_seconds: float) -> list[Badge]:
 def why_stalled(table: Table) -> str:
     """Return why log N - L of training is stalled; empty if it is not, or if there are fewer than 40 records.
 
-    Take the mean over k, and compare the last quarter of the records with the third quarter. A run is stalled if the
-    mean rose by less than 0.01 nats, or by less than two standard errors of the difference, and it is more than 0.3
-    nats below the ceiling. A converged run is also stalled: more training of the same kind will not change much.
+    The last quarter of the means over k is compared with the third quarter. A run is stalled if they rose by less than
+    0.01 nats, or by less than two standard errors of the difference, and are more than 0.3 nats below the ceiling. A
+    converged run is also stalled.
     """
-    bound = table.means["mi_bound_nats"]
-    if len(bound) < STALLED_RECORDS:
-        return ""
+    bound, steps = table.means["mi_bound_nats"], table.means["step"]
     quarter = len(bound) // 4
-    before, after = bound[-2 * quarter : -quarter], bound[-quarter:]
-    before, after = before[np.isfinite(before)], after[np.isfinite(after)]
-    if min(len(before), len(after)) < 2:
+    before, after = (part[np.isfinite(part)] for part in (bound[-2 * quarter : -quarter], bound[-quarter:]))
+    if len(bound) < STALLED_RECORDS or min(len(before), len(after)) < 2:
         return ""
     rise = float(after.mean() - before.mean())
     noise = math.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
     is_below = float(table.last_mean("mi_ceiling_nats") - bound[-1]) > SATURATION_NATS
     if rise >= max(STALLED_NATS, 2 * noise) or not is_below:
         return ""
-    steps = table.means["step"]
     return (
         f"log N - L of training changed by {rise:+.3f} nats over the last {steps[-1] - steps[-2 * quarter]:.0f} steps"
     )
@@ -109,10 +102,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def seconds_since_write(run: Run, now_seconds: float) -> float:
-    """Return the time since the last write to the run's files, or 0 if it has no files.
-
-    `now_seconds` is a time of `time.monotonic`.
-    """
+    """Return the time since the last write to the run's files, or 0 if it has no files."""
     return 0.0 if run.changed_at is None else max(0.0, now_seconds - run.changed_at)
 
 
@@ -131,12 +121,10 @@ def _non_finite_values(run: Run) -> list[str]:
 
 
 def _flagged(table: Table, name: str) -> list[str]:
-    """Return the labels of the steps k that the last record flags."""
     return [label for label, flag in zip(table.key.step_labels, table.last.get(name, []), strict=False) if flag]
 
 
 def _usual_interval_seconds(run: Run) -> float | None:
-    """Return the usual time between two records of health.jsonl; None if there are fewer than two."""
     times = np.array([time for table in run.tables(HEALTH) for time in table.means["time_unix_seconds"][-20:]])
     times = times[np.isfinite(times)]
     return float(np.median(np.diff(times))) if len(times) > 1 else None

@@ -24,11 +24,10 @@ _CEILING = ("mi_ceiling_nats", "ceiling log N = {}")
 class ChartSpec(NamedTuple):
     """A chart of all runs: numbers of one record type over training."""
 
-    name: str  # the chart's section on the page
+    record_type: RecordType
     title: str
     axis: str  # `{unit}` is the unit of information
     caption: str  # how to read the chart; `{how_to_read}` stands for the meaning of the curves
-    record_type: RecordType
     fields: dict[str, str]  # fields to plot, each with a text that follows the run's name
     reference: tuple[str, str] | None = None  # a field that is plotted in grey, and its label; `{}` is its last value
     error: str = ""  # a field that is plotted as a band
@@ -36,121 +35,99 @@ class ChartSpec(NamedTuple):
     from_zero: bool = True  # True if a linear axis begins at zero
 
 
-def _health_spec(name: str, title: str, axis: str, caption: str, **fields: str) -> ChartSpec:
-    return ChartSpec(name, title, axis, caption, HEALTH, fields, may_be_log=True)
+def _health(title: str, caption: str, **fields: str) -> ChartSpec:
+    return ChartSpec(HEALTH, title, title.lower(), caption, fields, may_be_log=True)
 
 
-CHART_SPECS = (
-    ChartSpec(
-        "bound",
+CHART_SPECS = {
+    "bound": ChartSpec(
+        BOUND,
         "log N - L, mean over the steps k",
         "log N - L ({unit})",
         "{how_to_read} Dashed: the ceiling log N, which no critic exceeds. Bands (with few curves and without "
         "smoothing): one standard error, computed as if the errors of all k were equal.",
-        BOUND,
         {"mi_bound_nats": ""},
         _CEILING,
         error="standard_error_nats",
     ),
-    ChartSpec(
-        "loss",
+    "loss": ChartSpec(
+        BOUND,
         "Loss",
         "L ({unit})",
-        "InfoNCE loss L, mean over the steps k. It grows with N, up to log N for an untrained model, so losses of "
-        "different N are not comparable.",
-        BOUND,
+        "InfoNCE loss L, mean over the steps k. It grows with N, so losses of different N are not comparable.",
         {"loss_nats": ""},
         may_be_log=True,
         from_zero=False,
     ),
-    ChartSpec(
-        "accuracy",
+    "accuracy": ChartSpec(
+        BOUND,
         "Accuracy",
         "accuracy (%)",
         "Share of rows in which no negative scores higher than the positive; ties count in part. Mean over the steps "
-        "k. "
-        "Dashed: chance, 1/N, the accuracy of a collapsed encoder.",
-        BOUND,
+        "k. Dashed: chance, 1/N, the accuracy of a collapsed encoder.",
         {"accuracy": ""},
         ("chance_accuracy", "chance 1/N = {} %"),
     ),
-    ChartSpec(
-        "probe",
+    "probe": ChartSpec(
+        PROBE,
         "Accuracy of the online probe",
         "accuracy (%)",
         "A linear probe that is trained during pretraining, tested on held-out batches. Dashed: always predicting the "
         "most frequent class.",
-        PROBE,
         {"accuracy": ""},
         ("majority_accuracy", "majority = {} %"),
     ),
-    ChartSpec(
-        "information",
+    "information": ChartSpec(
+        PROBE,
         "Label information H(Y) - CE",
         "H(Y) - CE ({unit})",
         "A lower bound on the information between features and labels, from the probe at the same checkpoints as the "
         "held-out log N - L. Dashed: H(Y), the largest possible value.",
-        PROBE,
         {"label_information_nats": ""},
         ("label_entropy_nats", "H(Y) = {}"),
     ),
-    _health_spec(
-        "rank",
+    "rank": _health(
         "Effective rank of z and c",
-        "effective rank",
         "Number of dimensions that latents and contexts fill: exp of the entropy of their normalised singular values, "
         "on one batch. Near 1 the encoder has collapsed.",
         z_effective_rank=": z",
         c_effective_rank=": c",
     ),
-    _health_spec(
-        "variance",
-        "Variance of z and c",
-        "variance",
-        "Variance over one batch, mean over the dimensions.",
-        z_variance=": z",
-        c_variance=": c",
+    "variance": _health(
+        "Variance of z and c", "Over one batch, mean over the dimensions.", z_variance=": z", c_variance=": c"
     ),
-    _health_spec(
-        "gradient",
-        "Norm of the gradient",
-        "gradient norm",
-        "Norm before clipping: mean and largest value since the previous record.",
+    "gradient": _health(
+        "Gradient norm",
+        "Before clipping: mean and largest value since the previous record.",
         gradient_norm=": mean",
         gradient_norm_max=": largest",
     ),
-    _health_spec(
-        "speed",
-        "Throughput",
-        "examples per second",
-        "Training examples per second, on all ranks, without evaluation and saving.",
-        windows_per_second="",
-    ),
-    _health_spec("rate", "Learning rate", "learning rate", "At the optimiser's last step.", learning_rate=""),
-    ChartSpec(
-        "return",
+    "speed": _health("Examples per second", "On all ranks, without evaluation and saving.", windows_per_second=""),
+    "rate": _health("Learning rate", "At the optimiser's last step.", learning_rate=""),
+    "return": ChartSpec(
+        RETURNS,
         "Return",
         "mean return",
         "Mean sum of rewards of an agent's episodes that ended since the previous record, by steps of all its "
         "environments together.",
-        RETURNS,
         {"mean_return": ""},
         from_zero=False,
     ),
-)
-NAMES = ("bound", *BY_RUN, *(spec.name for spec in CHART_SPECS[1:]))
+}
+NAMES = ("bound", *BY_RUN, *list(CHART_SPECS)[1:])
 
 
+@np.errstate(over="ignore")  # a value has a gap where it overflows float32
 def charts(runs: Sequence[Run], view: View, names: Sequence[str] = NAMES) -> list[Chart]:
     """Return the charts with these names, in the order of `NAMES`."""
     focus = next((run for run in runs if run.name == view.focus), next(iter(runs), None))
-    charts_by_name = {spec.name: _chart(spec, runs, view) for spec in CHART_SPECS if spec.name in names}
+    charts_by_name = {name: _chart(name, spec, runs, view) for name, spec in CHART_SPECS.items() if name in names}
     if set(names) & set(BY_RUN):
         charts_by_name |= {chart.name: chart for chart in (*_step_charts(focus, view), profile_chart(focus, view))}
     return [charts_by_name[name] for name in NAMES if name in names]
 
 
-def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
+def _chart(name: str, spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
     record_type, series = spec.record_type, []
     tables = {run: [run.bound(view)] if record_type is BOUND else run.tables(record_type) for run in runs}
     curves = [(run, table) for run in runs for table in tables[run] if table]
@@ -159,32 +136,24 @@ def _chart(spec: ChartSpec, runs: Sequence[Run], view: View) -> Chart:
     for run, run_curves in itertools.groupby(curves, key=lambda curve: curve[0]):
         dashes = itertools.cycle(_DASHES)
         for _, table in run_curves:
-            name = run.name
+            label = run.name
             if has_suffix:
-                name += f" ({table.key.names[1]})" if record_type is BOUND else f": {' from '.join(table.key.names)}"
+                label += f" ({table.key.names[1]})" if record_type is BOUND else f": {' from '.join(table.key.names)}"
             error = view.factor(spec.error) * table.means[spec.error] if spec.error else None
             for field, suffix in spec.fields.items():
                 values = view.factor(field) * table.means[field]
-                series.append(Series(name + suffix, table.means["step"], values, run.colour, next(dashes), error))
+                series.append(Series(label + suffix, table.means["step"], values, run.colour, next(dashes), error))
     if spec.reference:
         series += _reference_lines([table for _, table in curves], *spec.reference, view)
-    return line_chart(
-        spec.name,
-        spec.title,
-        spec.caption.format(how_to_read=_how_to_read(curves) if record_type is BOUND else ""),
-        spec.axis.format(unit=view.unit),
-        series,
-        view,
-        may_be_log=spec.may_be_log,
-        from_zero=spec.from_zero,
-    )
+    caption = spec.caption.format(how_to_read=_how_to_read(curves) if record_type is BOUND else "")
+    options = {"may_be_log": spec.may_be_log, "from_zero": spec.from_zero}
+    return line_chart(name, spec.title, caption, spec.axis.format(unit=view.unit), series, view, **options)
 
 
 def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
     """Plot the steps k of one run as lines and as a heat map."""
     name, table = (focus.name, focus.bound(view)) if focus else ("no run", None)
-    note, unit, series = "", f"log N - L ({view.unit})", list[Series]()
-    steps, bound, labels = np.zeros(0), np.zeros((0, 1)), ["k = 1"]
+    note, series, steps, bound = "", list[Series](), np.zeros(0), np.zeros((0, 1))
     if focus and table:
         bound, error = (view.factor(field) * table.by_step[field] for field in ("mi_bound_nats", "standard_error_nats"))
         steps, labels = table.means["step"], table.key.step_labels
@@ -192,12 +161,11 @@ def _step_charts(focus: Run | None, view: View) -> tuple[Chart, Chart]:
             series.append(Series(label, steps, bound[:, k], colour, error=error[:, k]))
         series += _reference_lines([table], *_CEILING, view)
         note = _how_to_read([(focus, table)])
+    title, unit = f"log N - L of every step k: {name}", f"log N - L ({view.unit})"
+    lines = line_chart("steps", title, f"{note} Dashed: the ceiling.", unit, series, view)
     title = f"log N - L by step k and training step: {name}"
     caption = f"{note} Colours run from zero to the highest value; many records are averaged with their neighbours."
-    return (
-        line_chart("steps", f"log N - L of every step k: {name}", f"{note} Dashed: the ceiling.", unit, series, view),
-        heat_map("heat", title, caption, steps, bound, labels, unit, view),
-    )
+    return lines, heat_map(title, caption, lines, steps, bound, view)
 
 
 def _reference_lines(tables: Sequence[Table], field: str, label: str, view: View) -> list[Series]:

@@ -1,12 +1,12 @@
 """The page as one HTML file that needs neither server nor network."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from plotly.offline import get_plotlyjs
 
@@ -14,77 +14,77 @@ from cpc.data.store.atomic import finite, json_text
 from cpc.monitor.charts import BY_RUN, NAMES, charts
 from cpc.monitor.figure import GRAPH_CONFIG
 from cpc.monitor.library import Library
-from cpc.monitor.markup import badge_reasons, chart_heading, run_table
-from cpc.monitor.overview import config_differences, overview
+from cpc.monitor.overview import COLUMNS, config_differences, overview
 from cpc.monitor.record_types import BOUND
 from cpc.monitor.run import Run
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import MAX_POINTS, View
 from cpc.pages.chart import Chart
-from cpc.pages.html import folded, node, render, scroll, table, write_document
+from cpc.pages.html import Node, folded, node, render, scroll, table, write_document
 
 BY_RUN_POINTS = 4 * MAX_POINTS  # total number of points in the charts of single runs, which limits the size of the file
 MIN_POINTS = 1500
 
 
 def write_export(path: Path, library: Library) -> None:
-    """Write the page: the table of runs, the charts of training and of each held-out strategy, and the options.
+    """Write the table of runs, all charts of training, those of each held-out strategy, and the options.
 
     Raises:
         ValueError: if the library holds no run.
     """
-    if not library.runs:
-        raise ValueError(
-            f"no run below {replace_surrogates(', '.join(map(str, library.roots)))}: a run is a folder with bound.jsonl"
-        )
+    runs = list(library.runs.values())
+    if not runs:
+        roots = replace_surrogates(", ".join(map(str, library.roots)))
+        raise ValueError(f"no run below {roots}: a run is a folder with bound.jsonl")
     assets = resources.files("cpc.monitor").joinpath("assets")
-    style, own_style, draw = (
-        assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.css", "export.js")
-    )
-    sections = "".join(_sections(library))  # comes before the table of runs, whose notes report charts that failed
-    rows = overview(library)
-    badges = folded("Reasons of the badges", render(badge_reasons(rows)))
-    header, options = config_differences(list(library.runs.values()))
-    differing = render(node("div", [scroll(table(header, options), "Options that differ")], class_="config"))
+    style, draw = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("monitor.css", "export.js"))
+    sections = [_records(runs, "training records", "training", View(), NAMES)]
+    keys = [table.key.names for run in runs for table in run.tables(BOUND)]
+    for strategy in dict.fromkeys(strategy for split, strategy in keys if split != "train"):
+        heading, view = f"held-out records, negatives {strategy}", View(split="held-out", strategy=strategy)
+        names = ("bound", "loss", "accuracy", "steps", "heat")
+        sections.append(_records(runs, heading, f"held-out-{strategy}", view, names))
+    options = render(scroll(table(*config_differences(runs)), "Options that differ"))
     body = (
         f"<h1>cpc monitor</h1>"
-        f"<p class='caption'>{len(rows)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
-        f"{render(scroll(run_table(rows, is_live=False), 'Table of runs'))}{badges}\n{sections}"
-        f"{folded('Configurations: where they differ', differing) if options else ''}"
+        f"<p class='caption'>{len(runs)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"
+        f"{render(scroll(_run_table(overview(library)), 'Table of runs'))}\n{''.join(sections)}"
+        f"{folded('Configurations: where they differ', options)}"
     )
     config = f'<script type="application/json" id="graph-config">{json_text(GRAPH_CONFIG)}</script>\n'
     scripts = f"{config}<script>{draw}</script>"
-    write_document(path, "cpc monitor", f"<style>{style}{own_style}</style>", get_plotlyjs(), body, scripts)
+    write_document(path, "cpc monitor", f"<style>{style}</style>", get_plotlyjs(), body, scripts)
 
 
-def _sections(library: Library) -> Iterator[str]:
-    """Yield all charts of training, then for each held-out strategy the charts that depend on it."""
-    tables = [table for run in library.runs.values() for table in run.tables(BOUND)]
-    strategies = dict.fromkeys(table.key.names[1] for table in tables if table.key.names[0] != "train")
-    yield _records(library, "training records", "training", View(), NAMES)
-    for strategy in strategies:
-        heading, view = f"held-out records, negatives {strategy}", View(split="held-out", strategy=strategy)
-        yield _records(library, heading, f"held-out-{strategy}", view, ("bound", "loss", "accuracy", "steps", "heat"))
+def _run_table(rows: Sequence[dict[str, Any]]) -> Node:
+    texts = [f"{column}_text" for column in COLUMNS]
+    result = table(
+        ["run", "badges", *COLUMNS.values(), "reasons of the badges"],
+        [[row["name"], "", *(row.get(text, "") for text in texts), row["reasons"]] for row in rows],
+    )
+    for row, (_, _, cells) in zip(rows, result[2][1][2], strict=True):
+        cells[0][1]["style"] = f"color: {row['colour']}"
+        cells[1][2] = [node("span", name, class_=f"badge {name}") for name in row["badges"]]
+    return result
 
 
-def _records(library: Library, heading: str, name: str, view: View, names: Sequence[str]) -> str:
+def _records(runs: Sequence[Run], heading: str, name: str, view: View, names: Sequence[str]) -> str:
     """Return the charts of all runs together, then the charts by steps k of each run, folded after the first run."""
-    runs = list(library.runs.values())
-    view = replace(view, theme="page")
     by_run = [chart for chart in names if chart in BY_RUN]
-    shared = _grid(library, runs, view, [chart for chart in names if chart not in by_run], name)
+    shared = _grid(runs, view, [chart for chart in names if chart not in by_run], name)
     run_view = replace(view, max_points=max(MIN_POINTS, BY_RUN_POINTS // len(runs)))
-    by_step = []
-    for index, run in enumerate(runs):
-        grid = _grid(library, [run], run_view, by_run, f"{name}-{index}")
-        if grid:
-            by_step.append(folded(f"every step k of {run.name}", grid, is_open=run is runs[0]))
-    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(by_step)}</section>"
+    grids = [_grid([run], run_view, by_run, f"{name}-{index}") for index, run in enumerate(runs)]
+    parts = [
+        folded(f"every step k of {run.name}", grid, is_open=run is runs[0])
+        for run, grid in zip(runs, grids, strict=True)
+        if grid
+    ]
+    return f"<section><h2>{escape(heading)}</h2>{shared}{''.join(parts)}</section>"
 
 
-def _grid(library: Library, runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:
-    all_charts = library.skip_unreadable(runs, partial(charts, view=view, names=names))
-    sections = [_section(chart, f"{chart.name}-{records}") for chart in all_charts if not chart.is_empty]
+def _grid(runs: Sequence[Run], view: View, names: Sequence[str], records: str) -> str:
+    found = charts(runs, view, names)
+    sections = [_section(chart, f"{chart.name}-{records}") for chart in found if not chart.is_empty]
     return f"<div class='grid'>{''.join(sections)}</div>" if sections else ""
 
 
@@ -93,7 +93,7 @@ def _section(chart: Chart, name: str) -> str:
     plot_id = escape(name)
     values = folded("values", render(scroll(table(*chart.table[:2]), chart.title)))
     return (
-        f"<section class='chart'>{render(chart_heading(chart, name))}\n"
-        f'<div role="img" aria-labelledby="alt-{plot_id}"><div class="plot" id="{plot_id}"></div></div>\n'
+        f"<section class='chart'><h2>{escape(chart.title)}</h2><p class='caption'>{escape(chart.caption)}</p>\n"
+        f'<div role="img" aria-label="{escape(chart.alt)}"><div class="plot" id="{plot_id}"></div></div>\n'
         f'<script type="application/json" id="{plot_id}-figure">{figure}</script>\n{values}</section>\n'
     )

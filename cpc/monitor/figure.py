@@ -11,14 +11,13 @@ from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from cpc.data.store.atomic import finite
 from cpc.monitor.downsample import extreme_indices, moving_mean
 from cpc.monitor.view import View
 from cpc.pages.chart import SHARED_LAYOUT, Chart, Table
 from cpc.pages.html import PLOT_CONFIG
 from cpc.pages.palette import GREY
 
-# Text and line colours by theme.
-INK = {"light": ("#1d2129", "#d5d9df"), "dark": ("#e6e8ec", "#3a414c"), "page": (GREY, f"{GREY}55")}
 MAX_POINTS_PER_SERIES = 1500
 MIN_POINTS_PER_SERIES = 120
 MANY = 16  # with more series, legends, bands and long tables are left out
@@ -58,7 +57,7 @@ def line_chart(
 ) -> Chart:
     """Plot series over the training step.
 
-    With `may_be_log`, `view.log_y` applies, because all values are positive. With `from_zero`, a linear axis begins at
+    With `may_be_log`, `view.log` applies, because all values are positive. With `from_zero`, a linear axis begins at
     zero.
     """
     max_points = min(max(view.max_points // max(1, len(series)), MIN_POINTS_PER_SERIES), MAX_POINTS_PER_SERIES)
@@ -69,70 +68,56 @@ def line_chart(
     has_bands = len(shown) <= MANY and view.smoothing == 1
     bands = [_band(each) for each in few_points if has_bands and each.error is not None]
     lines = [_line(each, 1.2 if each.is_reference or len(shown) > MANY else 2.0) for each in few_points]
-    is_log = view.log_y and may_be_log
-    axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=f"{view.unit} {is_log}")}
+    is_log = "y" in view.log and may_be_log
+    axes = {"yaxis": axis(y_title, view, is_log=is_log, revision=view.unit)}
     axes["yaxis"]["rangemode"] = "tozero" if from_zero else "normal"
     ends = "; ".join(f"{each.name}: {format_number(each.values[-1])}" for each in series[:MANY])
     alt, table = f"{title}. At the end: {ends}.", _table(series, shown, view)
     return Chart(title, caption, alt, bands + lines, layout(view, len(shown)) | axes, table, name)
 
 
-def heat_map(
-    name: str,
-    title: str,
-    caption: str,
-    steps: np.ndarray,
-    values: np.ndarray,
-    labels: Sequence[str],
-    value_title: str,
-    view: View,
-) -> Chart:
-    """Plot values `[n, K]` over the training steps `[n]`, one row per label.
+def heat_map(title: str, caption: str, lines: Chart, steps: np.ndarray, values: np.ndarray, view: View) -> Chart:
+    """Plot values `[n, K]` over the training steps `[n]`, one row per line of another chart, whose table it shares.
 
     More than `MAX_COLUMNS` records are averaged with their neighbours. Colours run from zero to the highest value.
     """
-    last = [(f"step {steps[-1]:.0f} (last)", values[-1])] if len(steps) else []
     inside = _view_mask(steps, view)
     width = -(-int(inside.sum()) // MAX_COLUMNS) or 1
     thinned = slice(width // 2, None, width)
     steps, values = steps[inside][thinned], moving_mean(values[inside], width | 1)[thinned]
+    unit = lines.layout["yaxis"]["title"]["text"]
     cells = {
         "type": "heatmap",
         "x": encode_array(steps),
-        "y": list(labels),
-        "z": [[None if not math.isfinite(v) else round(v, 4) for v in row] for row in values.T.tolist()],
+        "y": [row[0] for row in lines.table.rows][: values.shape[1]],
+        "z": finite(values.T.astype(float).round(4).tolist()),
         "zmin": 0.0,
         "zmax": max(0.1, float(np.nanmax(values, initial=0.0))),
         "colorscale": "Viridis",
-        "colorbar": {"title": {"text": value_title, "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"step %{{x}}, %{{y}}: %{{z:.3f}} {escape(view.unit)}<extra></extra>",
         "hoverongaps": False,
     }
-    axes = {"yaxis": axis("", view, is_log=False, revision="heat") | {"type": "category", "ticklabelstandoff": 4}}
-    num_chosen = min(NUM_TABLE_STEPS, len(steps))
-    chosen = np.unique(np.linspace(0, len(steps) - 1, num_chosen).round().astype(int))
-    columns = [(f"step {steps[i]:.0f}", values[i]) for i in chosen] + last
-    header = ["step k", *(heading for heading, _ in columns)]
-    rows = []
-    if last:
-        rows = [[label, *(format_number(column[k]) for _, column in columns)] for k, label in enumerate(labels)]
-    alt = f"{title}. At the end: " + "; ".join(f"{row[0]}: {row[-1]}" for row in rows) + "."
-    return Chart(title, caption, alt, [cells] * bool(len(steps)), layout(view, 1) | axes, Table(header, rows), name)
+    axes = {"yaxis": axis("", view) | {"type": "category", "ticklabelstandoff": 4}}
+    traces, alt = [cells] * bool(len(steps)), lines.alt.replace(lines.title, title)
+    return Chart(title, caption, alt, traces, layout(view, 1) | axes, lines.table, "heat")
 
 
 def layout(view: View, num_series: int) -> dict[str, Any]:
-    """Return the layout that all figures share: a transparent background, and `uirevision` to keep the user's zoom."""
-    ink, _ = INK[view.theme]
-    x_axis = axis("training step", view, is_log=view.log_x, revision=f"{view.log_x}") | {"showspikes": True}
+    """Return the layout that all figures share: a transparent background, and `uirevision` to keep the user's zoom.
+
+    Text and lines are grey in files of images; the page gives them the colours of its theme (assets/monitor.css).
+    """
+    x_axis = axis("training step", view, is_log="x" in view.log) | {"showspikes": True}
     x_axis |= {"spikemode": "across", "spikethickness": 1, "spikedash": "dot", "spikecolor": GREY}
     if view.x_range is not None:
         low, high = view.x_range
-        bounds = [math.log10(max(low, 1e-9)), math.log10(max(high, 1e-9))] if view.log_x else [low, high]
+        bounds = [math.log10(max(low, 1e-9)), math.log10(max(high, 1e-9))] if "x" in view.log else [low, high]
         x_axis |= {"range": bounds, "autorange": False}
     return SHARED_LAYOUT | {
         "autosize": True,
         "uirevision": "kept",
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
+        "font": {"family": "system-ui, sans-serif", "size": 12, "color": GREY},
         "margin": {"l": 10, "r": 16, "t": 30, "b": 10},
         "hovermode": "closest",
         "dragmode": "zoom",
@@ -141,11 +126,10 @@ def layout(view: View, num_series: int) -> dict[str, Any]:
     }
 
 
-def axis(title: str, view: View, *, is_log: bool, revision: str) -> dict[str, Any]:
-    """Return an axis in the theme's colours; the user's zoom is kept as long as `revision` stays the same."""
-    _, line = INK[view.theme]
-    colours = {"gridcolor": line, "zerolinecolor": line, "linecolor": line}
-    kind = {"type": "log" if is_log else "linear", "uirevision": revision}
+def axis(title: str, view: View, *, is_log: bool = False, revision: str = "") -> dict[str, Any]:
+    """Return an axis; the user's zoom is kept as long as `revision`, the scale and `view.num_resets` stay the same."""
+    colours = dict.fromkeys(("gridcolor", "zerolinecolor", "linecolor"), f"{GREY}55")
+    kind = {"type": "log" if is_log else "linear", "uirevision": f"{revision} {is_log} {view.num_resets}"}
     return {"title": {"text": title}, "automargin": True} | colours | kind
 
 
@@ -179,13 +163,11 @@ def _view_mask(steps: np.ndarray, view: View) -> np.ndarray:
         inside = (steps >= low) & (steps <= high)
         enters = (np.maximum(steps[1:], steps[:-1]) >= low) & (np.minimum(steps[1:], steps[:-1]) <= high)
         inside = inside | np.append(enters, False) | np.append(False, enters)
-    return inside & (steps > 0) if view.log_x else inside
+    return inside & (steps > 0) if "x" in view.log else inside
 
 
 def _crop(series: Series, view: View) -> Series:
     values = series.values if series.is_reference else moving_mean(series.values, view.smoothing)
-    if view.x_range is None and not view.log_x:  # everything is shown: no copy is needed
-        return series._replace(values=values)
     return series._replace(values=values).select(_view_mask(series.steps, view))
 
 
@@ -199,11 +181,10 @@ def _line(series: Series, width: float) -> dict[str, Any]:
     }
 
 
-@np.errstate(over="ignore")  # the band has a gap where its edge overflows float32
 def _band(series: Series) -> dict[str, Any]:
     assert series.error is not None
-    finite = series.select(np.isfinite(series.values) & np.isfinite(series.error))
-    x, y, e = finite.steps, finite.values, finite.error
+    known = series.select(np.isfinite(series.values) & np.isfinite(series.error))
+    x, y, e = known.steps, known.values, known.error
     return scatter_trace(series.name, "") | {
         "name": f"{escape(series.name)}, standard error",
         "mode": "lines",
@@ -222,20 +203,16 @@ def _table(series: Sequence[Series], shown: Sequence[Series], view: View) -> Tab
 
     A row has the last record, the extremes of the shown values and, with few series, the values at some steps.
     """
-    if not series:
-        return Table([], [])
     ends = [each.steps[i] for each in shown if len(each.steps) for i in (0, -1)]
     is_long = not ends or len(shown) > MANY
     table_steps = np.array([]) if is_long else np.unique(np.linspace(min(ends), max(ends), NUM_TABLE_STEPS).round())
-    smoothed = ["smoothed"] * (view.smoothing > 1)
-    how = ", ".join(["in view"] * (view.x_range is not None) + smoothed)
-    header = ["curve", "last step", "last", *(f"{word} ({how})" if how else word for word in ("lowest", "highest"))]
-    header += [f"step {step:.0f}{' (smoothed)' if smoothed else ''}" for step in table_steps]
+    how = "in view, smoothed" if view.smoothing > 1 else "in view"
+    header = ["curve", "last step", "last", f"lowest ({how})", f"highest ({how})"]
     rows = []
     for whole, cropped in zip(series, shown, strict=True):
-        finite = cropped.values[np.isfinite(cropped.values)]
-        values = [whole.values[-1], *((finite.min(), finite.max()) if len(finite) else (math.nan, math.nan))]
+        known = cropped.values[np.isfinite(cropped.values)]
+        values = [whole.values[-1], *((known.min(), known.max()) if len(known) else (math.nan, math.nan))]
         indices = np.searchsorted(cropped.steps, table_steps, side="right") - 1  # the last record up to each step
         values += [cropped.values[i] if i >= 0 else math.nan for i in indices]
         rows.append([cropped.name, f"{whole.steps[-1]:.0f}", *map(format_number, values)])
-    return Table(header, rows)
+    return Table([*header, *(f"step {step:.0f}" for step in table_steps)], rows)

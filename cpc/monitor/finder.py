@@ -14,28 +14,17 @@ def run_folders(roots: Sequence[Path]) -> Iterator[Path]:
     """Yield every folder with records once, at most six levels below a root.
 
     The search does not enter the folder of a run, unless the folder is a root, since a stray file of records in a root
-    must not hide the runs below it. Links are followed last, and no folder is visited twice, so `latest -> run7` is not
-    a second run.
+    must not hide the runs below it. In a folder links come last, so `latest -> run7` is not a second run.
     """
     seen: set[tuple[int, int]] = set()
-    folders = [(root, 0) for root in reversed(roots)]
-    links: list[tuple[Path, int]] = []
-    while folders or links:
-        folder, depth = folders.pop() if folders else links.pop(0)
-        try:
-            state = folder.stat()
-            with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name, reverse=True)
-        except OSError:  # the folder was deleted meanwhile, or may not be read
-            continue
-        if (state.st_dev, state.st_ino) in seen:
-            continue
-        seen.add((state.st_dev, state.st_ino))
-        is_run = any(entry.name in _RECORD_FILES for entry in entries)
-        if is_run:
-            yield folder
-        if depth >= MAX_DEPTH or (is_run and depth):
-            continue
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.is_dir():
-                (links if entry.is_symlink() else folders).append((folder / entry.name, depth + 1))
+    for root in roots:
+        for path, folders, files in os.walk(root, followlinks=True):  # folders that cannot be read are left out
+            state, depth = os.stat(path), len(Path(path).relative_to(root).parts)
+            is_known, is_run = (state.st_dev, state.st_ino) in seen, not _RECORD_FILES.isdisjoint(files)
+            seen.add((state.st_dev, state.st_ino))
+            if is_run and not is_known:
+                yield Path(path)
+            if is_known or depth >= MAX_DEPTH or (is_run and depth):
+                folders.clear()
+            visible = [name for name in folders if not name.startswith(".")]
+            folders[:] = sorted(visible, key=lambda name: (os.path.islink(os.path.join(path, name)), name))

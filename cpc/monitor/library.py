@@ -1,27 +1,20 @@
 """The runs below some folders: a search for runs, and a reader of their records while the files grow."""
 
 import itertools
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
-from cpc.monitor import cache
 from cpc.monitor.finder import run_folders
 from cpc.monitor.run import Run
-from cpc.monitor.tail import CHUNK_BYTES
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import RUN_COLOURS
 
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
-_RETRY_SECONDS = 10.0
 _SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
-
-Result = TypeVar("Result")
 
 
 class Library:
@@ -50,29 +43,18 @@ class Library:
         self.error_message = ""  # why the last search for runs failed
         self.lock = threading.RLock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._follow, name="cpc monitor", daemon=True)
         self._find_at = 0.0
-        self._unsaved_names: set[str] = set()  # names of runs that have changed since their cache was last considered
-        self._can_save = True
-
-    @property
-    def has_stopped(self) -> bool:
-        """Whether the background thread has ended although the library was not closed."""
-        return self._thread is not None and not self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> None:
         """Read the runs in a background thread until `close`."""
-        self._thread = threading.Thread(target=self._follow, name="cpc monitor", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the background thread, and cache the records for the next monitor."""
+        """Stop the background thread."""
         self._stop.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join()
-        for run in self.runs.values():
-            if run.num_bytes_read != run.num_bytes_cached:
-                self._save(run)
 
     def read_all(self) -> None:
         """Find the runs and read all their records."""
@@ -80,26 +62,12 @@ class Library:
         while self._refresh():
             pass
 
-    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
-        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`."""
-        try:
-            return use(runs)
-        except Exception:  # whatever the files of one run contain, all other runs stay on the page
-            usable = []
-            for run in runs:
-                try:
-                    use([run])
-                    usable.append(run)
-                except Exception as error:
-                    run.error_message = run.error_message or _error_text("cannot be shown", error)
-            return use(usable)
-
     def _follow(self) -> None:
         while not self._stop.is_set():
             if time.monotonic() >= self._find_at:
+                error_message = ""
                 try:
                     self._find()
-                    error_message = ""
                 except Exception as error:  # the page must report why it no longer shows new runs
                     error_message = _error_text("cpc monitor cannot look for runs", error)
                 with self.lock:
@@ -109,30 +77,21 @@ class Library:
                 self._stop.wait(POLL_SECONDS)
 
     def _refresh(self) -> bool:
-        """Read about a megabyte of every run's files, and return whether anything changed."""
+        """Read a few megabytes of every run's files, and return whether anything changed."""
         has_changed = False
         for name, run in list(self.runs.items()):
-            if self._stop.is_set() or run.retry_at > time.monotonic():
-                continue
+            if self._stop.is_set():
+                return False
             with self.lock:
+                before, run.error_message = run.error_message, ""
                 try:
-                    run_has_changed = run.refresh() or run.retry_at > 0
-                    if run_has_changed:
-                        run.error_message, run.retry_at = "", 0.0
+                    has_changed |= run.refresh()
                 except Exception as error:  # go on with the other runs
-                    before, run.error_message = run.error_message, _error_text("cannot be read", error)
-                    run_has_changed = run.error_message != before
-                    run.retry_at = time.monotonic() + _RETRY_SECONDS
+                    run.error_message = _error_text("cannot be read", error)
+                has_changed |= run.error_message != before
                 if run.deleted_at is not None and time.monotonic() - run.deleted_at > DELETED_SECONDS:
                     del self.runs[name]
-                    run_has_changed = True
-                has_changed |= run_has_changed
-            if run_has_changed:
-                self._unsaved_names.add(name)
-            elif name in self._unsaved_names:  # all records of the run were read
-                self._unsaved_names.remove(name)
-                if run.num_bytes_read > 1.1 * run.num_bytes_cached + CHUNK_BYTES:
-                    self._save(run)
+                    has_changed = True
         with self.lock:  # once for all runs, so that the page is not updated once per run
             self.revision += has_changed
         return has_changed
@@ -142,29 +101,13 @@ class Library:
         self._find_at = begun + FIND_SECONDS  # also if the search fails
         known = {run.folder for run in self.runs.values()}
         for folder in run_folders(self.roots):
-            if self._stop.is_set():
-                return
             if folder not in known:
                 name = self._name(folder)
                 index = self._colour_indices.setdefault(name, len(self._colour_indices))
-                run = Run(folder, name, RUN_COLOURS[index % len(RUN_COLOURS)])
-                cache.load(run)
                 with self.lock:
-                    self.runs[name] = run
+                    self.runs[name] = Run(folder, name, RUN_COLOURS[index % len(RUN_COLOURS)])
                     self.revision += 1
         self._find_at = time.monotonic() + max(FIND_SECONDS, (time.monotonic() - begun) / _SEARCH_SHARE)
-
-    def _save(self, run: Run) -> None:
-        if run.is_deleted or not self._can_save:
-            return
-        try:
-            cache.save(run)
-        except OSError as error:
-            self._can_save = False
-            print(
-                f"cpc monitor cannot write its cache, so each start reads all records: {replace_surrogates(error)}",
-                file=sys.stderr,
-            )
 
     def _name(self, folder: Path) -> str:
         """Return the shortest unused name: the path below the root, with the root, in full, or numbered."""

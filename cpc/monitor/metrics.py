@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from cpc.monitor.badges import NAMES, badges
 from cpc.monitor.library import Library
@@ -16,16 +16,8 @@ from cpc.monitor.run import Run
 def prometheus_text(library: Library) -> bytes:
     """Return gauges `cpc_*`, labelled by run, in the text format of Prometheus; unknown values are left out."""
     with library.lock:
-        families = library.skip_unreadable(list(library.runs.values()), _families)
-    return generate_latest(_Collected(families))
-
-
-class _Collected(Collector):
-    def __init__(self, families: list[GaugeMetricFamily]) -> None:
-        self.families = families
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return self.families
+        families = _families(list(library.runs.values()))
+    return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
 def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
@@ -36,28 +28,21 @@ def _families(runs: Sequence[Run]) -> list[GaugeMetricFamily]:
         active = {badge.name for badge in badges(run, time.monotonic())}
         for name in NAMES:
             badge_family.add_metric([run.name, name], float(name in active))
-    present = [run for run in runs if not run.is_deleted]
-    families = [step, badge_family]
+    families, present = [step, badge_family], [run for run in runs if not run.is_deleted]
+    for run in present:
+        for table in run.current_tables():
+            if table.key.names[0] == "train":
+                step.add_metric([run.name], table.last_mean("step"))
     for record_type in RECORD_TYPES:
-        tables = [
-            (run, table)
-            for run in present
-            for table in (run.current_tables() if record_type is BOUND else run.tables(record_type))
-        ]
-        if record_type is BOUND:
-            for run, table in tables:
-                if table.key.names[0] == "train":
-                    step.add_metric([run.name], table.last_mean("step"))
         labels = ["run", *record_type.key, *(("direction", "k") if record_type.per_step else ())]
         for name, text in record_type.numbers.items():
             family = GaugeMetricFamily(f"cpc_{'probe_' * (record_type is PROBE)}{name}", text, labels=labels)
             families.append(family)
-            for run, table in tables:
-                values = table.last.get(name)
-                places = (
-                    zip(table.key.directions, map(str, table.key.steps), strict=True) if record_type.per_step else [()]
-                )
-                for place, value in zip(places, values or () if record_type.per_step else [values], strict=False):
-                    if value is not None:
-                        family.add_metric([run.name, *table.key.names, *place], value)
+            for run in present:
+                for table in run.current_tables() if record_type is BOUND else run.tables(record_type):
+                    values = table.last.get(name) if record_type.per_step else [table.last.get(name)]
+                    places = zip(table.key.directions, map(str, table.key.steps), strict=True)
+                    for place, value in zip(places if record_type.per_step else [()], values or (), strict=False):
+                        if value is not None:
+                            family.add_metric([run.name, *table.key.names, *place], value)
     return families

@@ -47,7 +47,7 @@ def parse_lines(lines: Iterable[bytes], record_type: RecordType, first_line: int
             columns = (record.get("steps") or (), record.get("directions") or ()) if record_type.per_step else ((), ())
             header = (*map(tuple, columns), width, *[record[name] for name in record_type.key])
             if header not in keys:
-                keys[header] = make_key(*header)
+                keys[header] = _make_key(*header)
             if not abs(record["step"]) < _MAX_STEP:
                 raise ValueError("the step is not finite, or beyond 2^53")
             newest = max(newest, int(record.get("schema", 1)))
@@ -64,20 +64,14 @@ def _decode(line: bytes) -> Any:
         return json.loads(line)  # json also accepts NaN and Infinity
 
 
-def make_key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None, *names: Any) -> Key:
-    """Return the key of a table; `width` is the number of steps k, or None for records without lists.
-
-    Raises:
-        ValueError: if the columns are not valid.
-    """
+def _make_key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | None, *names: Any) -> Key:
+    """Return the key of a table; `width` is the number of steps k, or None for records without lists."""
     names = tuple(map(replace_surrogates, names))
     if width is None:
         return Key(names, (0,), ("",))
     steps, directions = steps or tuple(range(1, width + 1)), directions or ("",) * width
-    if not width == len(steps) == len(directions):
+    if not 0 < width == len(steps) == len(directions):
         raise ValueError(f"{width} values for {len(steps)} steps and {len(directions)} directions")
-    if not width:
-        raise ValueError("no step k")
     if not all(type(k) is int for k in steps) or not all(isinstance(each, str) for each in directions):
         raise ValueError("a step that is not an integer, or a direction that is not a word")
     directions = tuple(map(replace_surrogates, directions))
@@ -88,49 +82,36 @@ def make_key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | N
 
 @np.errstate(over="ignore")  # values that overflow float32 become gaps
 def _table(records: list[dict[str, Any]], key: Key, record_type: RecordType) -> Table:
-    steps = {"step": np.array([record["step"] for record in records], np.float64)}
-    last = cast_fields(records[-1], key, record_type)
+    columns = {}
+    for name in ("num_rows", *record_type.numbers):
+        rows = [record.get(name) if record_type.per_step else [record.get(name)] for record in records]
+        columns[name] = _number_array(rows, len(key.steps), np.float64 if name.endswith("_seconds") else np.float32)
+    means = {"step": np.array([record["step"] for record in records], np.float64)}
+    means |= {name: mean_over_steps(columns[name], columns["num_rows"]) for name in record_type.numbers}
+    last = _last_fields(records[-1], key, record_type)
     if not record_type.per_step:
-        rows = [[record.get(name) for name in record_type.numbers] for record in records]
-        values = dict(
-            zip(record_type.numbers, _number_array(rows, len(record_type.numbers), np.float64).T, strict=True)
-        )
-        columns = {
-            n: _replace_infinite(column.astype("f8" if n.endswith("_seconds") else "f4"))
-            for n, column in values.items()
-        }
-        return Table(key, steps | columns, {}, last)
-    width = len(key.steps)
-    numbers = ("num_rows", *record_type.numbers)
-    columns = {name: _number_array([record.get(name) for record in records], width, np.float32) for name in numbers}
-    means = {name: mean_over_steps(columns[name], columns["num_rows"]) for name in record_type.numbers}
+        return Table(key, means, {}, last)
     means["chance_accuracy"] = 1 / means["num_candidates"]
-    return Table(key, steps | means, {name: columns[name] for name in FIELDS_BY_STEP}, last)
+    return Table(key, means, {name: columns[name] for name in FIELDS_BY_STEP}, last)
 
 
 def _number_array(rows: list[Any], width: int, dtype: type) -> np.ndarray:
     """Return rows as an array `[n, width]`; NaN for values that are not numbers and rows of another length."""
-    values: np.ndarray
+    values: np.ndarray = np.full((len(rows), width), np.nan, dtype)
     try:  # if all values are numbers, this is by far the fastest way
         if {type(row) for row in rows} == {list} and {len(row) for row in rows} == {width}:
-            values = np.fromiter(itertools.chain.from_iterable(rows), dtype, len(rows) * width)
-            return _replace_infinite(values).reshape(-1, width)
+            values = np.fromiter(itertools.chain.from_iterable(rows), dtype, values.size).reshape(-1, width)
+            rows = []
     except (TypeError, ValueError, OverflowError):
         pass
-    values = np.full((len(rows), width), np.nan, dtype)
-    for target, row in zip(values, rows, strict=True):
+    for target, row in zip(values, rows, strict=False):
         if isinstance(row, list) and len(row) == width:
             target[:] = [math.nan if (number := _finite(value)) is None else number for value in row]
-    return _replace_infinite(values)
-
-
-def _replace_infinite(values: np.ndarray) -> np.ndarray:
-    """Replace infinite values by NaN in place. A value may be infinite in the file, or after rounding to float32."""
-    values[np.isinf(values)] = np.nan
+    values[np.isinf(values)] = np.nan  # infinite in the file, or after rounding to float32
     return values
 
 
-def cast_fields(record: dict[str, Any], key: Key, record_type: RecordType) -> dict[str, Any]:
+def _last_fields(record: dict[str, Any], key: Key, record_type: RecordType) -> dict[str, Any]:
     """Return the fields of a record that have the types of docs/records.md.
 
     Numbers are finite or None. A field of another type, which a newer schema may have, is left out.

@@ -21,19 +21,18 @@ _BAR = {"symbol": "line-ew", "size": 18, "line": {"width": 2, "color": GREY}}
 
 def profile_chart(run: Run | None, view: View) -> Chart:
     """Plot all splits and strategies of one run side by side over the steps k."""
-    tables = [] if run is None else run.current_tables()
     traces: list[dict[str, Any]] = []
     columns: dict[str, dict[str, str]] = {}
-    for index, table in enumerate(tables):
-        curve, step_labels = " ".join(table.key.names), table.key.step_labels
+    for index, records in enumerate(run.current_tables() if run else ()):
+        curve, step_labels = " ".join(records.key.names), records.key.step_labels
         points = {"color": RUN_COLOURS[index % len(RUN_COLOURS)], "size": 8}
-        errors = {"type": "data", "array": _last_values(table, "standard_error_nats", view), "thickness": 1.5}
+        errors = {"type": "data", "array": _last_values(records, "standard_error_nats", view), "thickness": 1.5}
         for label, field, style in (
             (f"{curve}: ceiling", "mi_ceiling_nats", {"marker": _BAR, "showlegend": False}),
             (f"{curve}: Gaussians", "information_for_gaussians_nats", {"marker": points | {"symbol": "diamond-open"}}),
             (curve, "mi_bound_nats", {"marker": points, "error_y": errors}),
         ):
-            values = _last_values(table, field, view)
+            values = _last_values(records, field, view)
             if any(value is not None for value in values):
                 marks = {"mode": "markers", "x": step_labels, "y": values}
                 traces.append(scatter_trace(label, "%{x}") | marks | style)
@@ -41,16 +40,14 @@ def profile_chart(run: Run | None, view: View) -> Chart:
                 columns[label] = dict(zip(step_labels, cells, strict=True))
     # The range is fixed because all other charts share one zoom of the training step, which must not change this axis.
     axes = {
-        "xaxis": axis("step k", view, is_log=False, revision="profile") | {"type": "category", "fixedrange": True},
-        "yaxis": axis(f"log N - L ({view.unit})", view, is_log=False, revision=view.unit) | {"fixedrange": True},
+        "xaxis": axis("step k", view) | {"type": "category", "fixedrange": True},
+        "yaxis": axis(f"log N - L ({view.unit})", view) | {"fixedrange": True},
     }
     title = f"What N candidates can show: {'no run' if run is None else run.name}"
     steps = dict.fromkeys(step for cells in columns.values() for step in cells)
-    rows = [[step, *(cells.get(step, "") for cells in columns.values())] for step in steps]
-    values_text = "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
-    table_of_steps = ChartTable(["step k", *columns], rows)
-    alt = f"{title}. {values_text}."
-    return Chart(title, CAPTION, alt, traces, layout(view, len(traces)) | axes, table_of_steps, "profile")
+    table = ChartTable(["step k", *columns], [[step, *(c.get(step, "") for c in columns.values())] for step in steps])
+    alt = f"{title}. " + "; ".join(f"{name}: {', '.join(cells.values())}" for name, cells in columns.items())
+    return Chart(title, CAPTION, alt, traces, layout(view, len(traces)) | axes, table, "profile")
 
 
 def _last_values(table: Table, field: str, view: View) -> list[float | None]:

@@ -1,22 +1,23 @@
 """The records and the configuration of a run's folder, which are updated while the files grow."""
 
 import functools
+import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cpc.data.store.untrusted import read_yaml
+from cpc.data.store.untrusted import open_regular, read_yaml
 from cpc.monitor.parse import parse_lines
 from cpc.monitor.record_types import BOUND, RECORD_TYPES, RecordType
 from cpc.monitor.table import Key, Table
-from cpc.monitor.tail import Tail
 from cpc.monitor.text import replace_surrogates
 from cpc.monitor.view import AS_TRAINED, RUN_COLOURS, View
 
+CHUNK_BYTES = 1 << 22  # read at once; the longest line
 NUM_PROBLEMS_KEPT = 5
 MOST_TABLES = 64  # largest number of tables of a file; thousands of tables would block the page for all other runs
-_MOST_CHARACTERS = 2**22  # largest number of characters of the options of a config
+_MARK_BYTES = 512
 
 
 class RecordsFile:
@@ -26,49 +27,65 @@ class RecordsFile:
     """
 
     def __init__(self, path: Path, record_type: RecordType) -> None:
+        self.path = path
         self.record_type = record_type
-        self.tail = Tail(path)
         self.why_unreadable = ""  # the reason why the file cannot be read at the moment
+        self.changed_at: float | None = None  # by time.monotonic, when the file was last written to
+        self._modified_at: float | None = None
+        self._seen: tuple[int, int, int] | None = None  # the file's state when it was last read to its end
         self.forget()
 
     def forget(self) -> None:
         """Forget all records read so far."""
         self.tables: dict[Key, Table] = {}
+        self.offset = 0  # number of bytes read, up to and including a newline
+        self._mark = b""  # the bytes before `offset`: if the file has others, it is another file
         self.num_lines = 0
         self.newest_schema = 0
         self.num_problems = 0
         self.problems: list[str] = []  # the first few lines that could not be used, and why
 
     def refresh(self) -> bool:
-        """Read the next records, about a megabyte at most, and return whether anything changed."""
-        before = self.why_unreadable
+        """Read the next complete lines, about 4 MB at most, and return whether anything changed."""
+        why, tables, offset = self.why_unreadable, self.tables, self.offset
+        self.why_unreadable = ""
         try:
-            new = self.tail.read()
-            self.why_unreadable = ""
+            self._read()
         except FileNotFoundError:
-            self.why_unreadable = ""
-            return bool(before)
+            pass
         except (OSError, ValueError) as error:
             self.why_unreadable = replace_surrogates(f"{self.record_type.file} cannot be read: {error}")
-            return before != self.why_unreadable
-        if new.from_start:
-            self.forget()
-        if new.lines:
-            try:
-                self._add(new.lines)
-            except Exception:  # the next call starts again at the beginning of the file
-                self.tail = Tail(self.tail.path)
-                raise
-        return bool(before or new.from_start or new.lines)
+        return (why, offset) != (self.why_unreadable, self.offset) or tables is not self.tables
+
+    def _read(self) -> None:
+        state = os.stat(self.path)
+        seen = (state.st_ino, state.st_size, state.st_mtime_ns)
+        if seen == self._seen:
+            return
+        if state.st_mtime != self._modified_at:
+            # Clocks differ between machines, so only the first age is that of the file's time.
+            age = max(0.0, time.time() - state.st_mtime) if self._modified_at is None else 0.0
+            self.changed_at, self._modified_at = time.monotonic() - age, state.st_mtime
+        with open_regular(self.path) as file:
+            file.seek(self.offset - len(self._mark))
+            if file.read(len(self._mark)) != self._mark:
+                self.forget()
+                file.seek(0)
+            block = file.read(CHUNK_BYTES)
+        lines = block[: block.rfind(b"\n") + 1]
+        if not lines and len(block) == CHUNK_BYTES:
+            raise ValueError(f"the line that begins at byte {self.offset} has more than {CHUNK_BYTES} bytes")
+        self._add(lines.split(b"\n")[:-1])
+        self.offset += len(lines)
+        self._mark = (self._mark + lines)[-_MARK_BYTES:]
+        self._seen = seen if len(block) < CHUNK_BYTES else None
 
     def notes(self) -> list[str]:
         """Return sentences about problems with the file."""
         notes = [self.why_unreadable] if self.why_unreadable else []
-        if self.newest_schema > self.record_type.schema:
-            notes.append(
-                f"{self.record_type.file} has schema {self.newest_schema}, but this cpc reads up to "
-                f"{self.record_type.schema}: new fields are not shown; update cpc to see them"
-            )
+        file, schema = self.record_type.file, self.record_type.schema
+        if self.newest_schema > schema:
+            notes.append(f"{file} has schema {self.newest_schema}, but this cpc reads up to {schema}: update cpc")
         if self.num_problems:
             notes.append(f"{self.num_problems} lines could not be used: {'; '.join(self.problems)}")
         return notes
@@ -81,8 +98,7 @@ class RecordsFile:
             elif len(self.tables) < MOST_TABLES:
                 self.tables[key] = table
             else:
-                names, limit = ", ".join(key.names), f"curve {MOST_TABLES + 1} of {MOST_TABLES}"
-                parsed.problems.append(f"{self.record_type.file}: {names} would be {limit}")
+                parsed.problems.append(f"{self.record_type.file}: {', '.join(key.names)} is curve {MOST_TABLES + 1}")
         self.num_lines += len(lines)
         self.newest_schema = max(self.newest_schema, parsed.newest_schema)
         self.num_problems += len(parsed.problems)
@@ -97,15 +113,11 @@ class Run:
         self.name = name
         self.colour = colour
         self.error_message = ""  # why the run cannot be read or shown; empty again once it changes
-        self.retry_at = 0.0  # time of the next attempt after an error, by time.monotonic
         self._begin()
 
     def _begin(self) -> None:
         self.deleted_at: float | None = None  # time when the folder was first missing, by time.monotonic
-        self.num_bytes_cached = 0  # bytes of the files whose records are in the cache
-        self.files = {
-            record_type.file: RecordsFile(self.folder / record_type.file, record_type) for record_type in RECORD_TYPES
-        }
+        self.files = {each.file: RecordsFile(self.folder / each.file, each) for each in RECORD_TYPES}
 
     @property
     def is_deleted(self) -> bool:
@@ -115,18 +127,13 @@ class Run:
     @property
     def changed_at(self) -> float | None:
         """The time of the last write to a file of records, by time.monotonic; None without files."""
-        return max((at for file in self.files.values() if (at := file.tail.changed_at) is not None), default=None)
-
-    @property
-    def num_bytes_read(self) -> int:
-        """The number of bytes read from all files."""
-        return sum(file.tail.offset for file in self.files.values())
+        return max((at for file in self.files.values() if (at := file.changed_at) is not None), default=None)
 
     @property
     def backlog_bytes(self) -> int:
         """The number of bytes that are not read yet."""
-        tails = [file.tail for file in self.files.values() if file.tail.path.exists()]
-        return sum(max(0, tail.path.stat().st_size - tail.offset) for tail in tails)
+        files = [file for file in self.files.values() if file.path.is_file()]
+        return sum(max(0, file.path.stat().st_size - file.offset) for file in files)
 
     @property
     def notes(self) -> list[str]:
@@ -135,20 +142,18 @@ class Run:
         return [*notes, self.error_message] if self.error_message else notes
 
     def refresh(self) -> bool:
-        """Read the next records of every file, about a megabyte each at most; return whether anything changed."""
+        """Read the next records of every file, about 4 MB each at most; return whether anything changed."""
         if not self.folder.exists():
-            was_deleted = self.is_deleted
-            self.deleted_at = self.deleted_at or time.monotonic()
-            return not was_deleted
+            deleted_at, self.deleted_at = self.deleted_at, self.deleted_at or time.monotonic()
+            return deleted_at is None
         if self.is_deleted:  # a new run may have the same folder
             self._begin()
         files = self.files.values()
         before = [file.tables for file in files]
         has_changed = [file.refresh() for file in files]
         if any(tables and file.tables is not tables for file, tables in zip(files, before, strict=True)):
-            # A file was replaced, perhaps by a new run in the same folder: missing files belong to the old run.
-            for file in files:
-                if not file.tail.path.exists():
+            for file in files:  # a new run may have replaced the files: missing files belong to the old run
+                if not file.path.exists():
                     file.forget()
         return any(has_changed)
 
@@ -158,7 +163,7 @@ class Run:
 
     def current_tables(self) -> list[Table]:
         """Return one table of the bound per split and strategy, without earlier training strategies."""
-        tables, trained = self.tables(BOUND), newest(self._train_tables())
+        tables, trained = self.tables(BOUND), self._newest("train")
         by_names = {table.key.names: newest(t for t in tables if t.key.names == table.key.names) for table in tables}
         return [table for table in by_names.values() if table and (table.key.names[0] != "train" or table is trained)]
 
@@ -168,12 +173,10 @@ class Run:
         `as trained` is the strategy of the last training record. If there are no training records, it is the first
         strategy of the last evaluation.
         """
-        trained = newest(self._train_tables())
-        held_out = [table for table in self.tables(BOUND) if table.key.names[0] != "train"]
-        tables = self._train_tables() if view.split == "training" else held_out
+        trained = self._newest("train")
         if view.strategy != AS_TRAINED:
-            return newest(table for table in tables if table.key.names[1] == view.strategy)
-        return newest(t for t in tables if trained and t.key.names[1] == trained.key.names[1]) or newest(tables)
+            return self._newest(view.split, view.strategy)
+        return (trained and self._newest(view.split, trained.key.names[1])) or self._newest(view.split)
 
     def config(self) -> dict[str, str]:
         """Return the options of config.yaml by dotted name; empty if there is no config.yaml."""
@@ -185,8 +188,10 @@ class Run:
         except (OSError, ValueError) as error:
             return {"config.yaml": replace_surrogates(f"cannot be read: {error}")}
 
-    def _train_tables(self) -> list[Table]:
-        return [table for table in self.tables(BOUND) if table.key.names[0] == "train"]
+    def _newest(self, split: str, strategy: str | None = None) -> Table | None:
+        is_train = split in ("train", "training")
+        tables = [table for table in self.tables(BOUND) if (table.key.names[0] == "train") == is_train]
+        return newest(table for table in tables if strategy in (None, table.key.names[1]))
 
 
 def newest(tables: Iterable[Table]) -> Table | None:
@@ -199,13 +204,7 @@ def newest(tables: Iterable[Table]) -> Table | None:
 
 @functools.lru_cache(maxsize=64)
 def _options(path: Path, modified_ns: int) -> dict[str, str]:
-    options, num_characters = {}, 0
-    for name, value in _flatten(read_yaml(path)):
-        options[name] = value
-        num_characters += len(name) + len(value)
-        if num_characters > _MOST_CHARACTERS:
-            raise ValueError(f"{path} has options of more than {_MOST_CHARACTERS} characters")
-    return options
+    return dict(_flatten(read_yaml(path)))
 
 
 def _flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

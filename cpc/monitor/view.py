@@ -1,14 +1,15 @@
 """The settings of the page."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from cpc.pages.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-Split = Literal["training", "held-out"]
-Unit = Literal["nats", "bits"]
-Theme = Literal["light", "dark", "page"]
+SPLITS = ("training", "held-out")
+UNITS = ("nats", "bits")
+SMOOTHING = (1, 5, 21, 101)
 AS_TRAINED = "as trained"
 RUN_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, "#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c")
 MAX_POINTS = 24_000  # number of points that a browser can redraw every second
@@ -23,22 +24,17 @@ class View:
     """
 
     focus: str | None = None  # name of the run whose steps k are shown; None: the first run
-    split: Split = "training"
+    split: str = "training"
     strategy: str = AS_TRAINED  # `as trained`, or the name of a strategy that was evaluated
-    unit: Unit = "nats"  # unit of information
-    smoothing: int = 1  # number of records that are averaged; odd, 1 for no smoothing
-    log_x: bool = False
-    log_y: bool = False  # for losses, norms, speeds and variances; bounds and accuracies may be zero and stay linear
-    x_range: tuple[float, float] | None = None  # first and last shown step; None: all
-    theme: Theme = "light"
+    unit: str = "nats"  # unit of information
+    smoothing: int = 1  # number of records that are averaged
+    log: Sequence[str] = ()  # logarithmic axes: x, y; y of bounds and accuracies, which may be zero, stays linear
+    x_range: Sequence[float] | None = None  # first and last shown step; None: all
+    num_resets: int | None = None  # a new number resets the zoom of every chart
     max_points: int = MAX_POINTS  # number of points of a chart; a chart of very many series may have more
 
     def __post_init__(self) -> None:
-        settings = ((self.split, Split), (self.unit, Unit), (self.theme, Theme))
-        is_choice = all(value in get_args(choices) for value, choices in settings) and isinstance(self.strategy, str)
-        is_range = self.x_range is None or (len(self.x_range) == 2 and all(map(math.isfinite, self.x_range)))
-        is_smoothing = type(self.smoothing) is int and self.smoothing >= 1 and self.smoothing % 2 == 1
-        if not (is_choice and is_range and is_smoothing):
+        if (self.split, self.unit, self.smoothing) not in itertools.product(SPLITS, UNITS, SMOOTHING):
             raise ValueError(f"{self} is not a view: load the page again")
 
     def factor(self, field: str) -> float:

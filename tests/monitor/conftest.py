@@ -1,6 +1,5 @@
 """Made-up runs for every test of the monitor."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,17 +20,10 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def library(runs: Path) -> Iterator["Library"]:
-    """Yield a library of both runs, which are read."""
+def library(runs: Path) -> "Library":
+    """Return a library of both runs, which are read."""
     from cpc.monitor.library import Library  # needs the extra `dashboard`
 
     library = Library([runs])
     library.read_all()
-    yield library
-    library.close()
-
-
-@pytest.fixture(autouse=True)
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the tests away from the cache of the user."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    return library

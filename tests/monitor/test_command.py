@@ -15,8 +15,6 @@ from cpc.cli import main
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
-from cpc.monitor.server import Server
-
 
 def test_serves_until_ctrl_c_and_answers_prometheus(runs: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "cpc.cli", "monitor", str(runs), "--port", "0", "--prometheus"]
@@ -66,17 +64,6 @@ def test_mistakes_end_with_a_message(runs: Path, tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "page.html").exists()
 
 
-def test_the_token_of_the_environment_is_told_to_prometheus_too(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CPC_MONITOR_TOKEN", "a-token-of-one-s-own")
-    monkeypatch.setattr(Server, "serve", lambda self: self._server.server_close())  # as Ctrl-C at once
-    main(["monitor", str(runs), "--port", "0", "--prometheus"])
-    told = capsys.readouterr().out
-    assert "/?token=a-token-of-one-s-own, until Ctrl-C" in told
-    assert "metrics, with the header `Authorization: Bearer a-token-of-one-s-own`" in told
-
-
 def test_export_holds_the_steps_of_every_run_and_every_strategy_held_out(runs: Path, tmp_path: Path) -> None:
     main(["monitor", str(runs), "--export", str(tmp_path / "page.html")])
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -84,7 +71,7 @@ def test_export_holds_the_steps_of_every_run_and_every_strategy_held_out(runs: P
         for chart in ("of every step k", "by step k and training step"):
             for records in ("training", "held-out-mixed", "held-out-mixed_excluding"):
                 titles = re.findall(
-                    rf"<h2>log N - L {chart}: {name}</h2>.*?id=\"alt-(\w+)-([\w-]+)-\d\"", page, re.DOTALL
+                    rf"<h2>log N - L {chart}: {name}</h2>.*?class=\"plot\" id=\"(\w+)-([\w-]+)-\d\"", page, re.DOTALL
                 )
                 assert records in [found for _, found in titles]
         assert f"What N candidates can show: {name}" in page

@@ -1,9 +1,7 @@
-"""Who is let in, on which port, and what the page may load."""
+"""Who is let in, what the page may load, and which calls it answers."""
 
 import http.client
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -12,32 +10,11 @@ pytest.importorskip("flask", reason="the extra 'dashboard' is not installed")
 
 import flask
 
+from benchmarks.monitor import running
+from cpc.monitor.app import build_app
 from cpc.monitor.charts import NAMES as CHARTS
 from cpc.monitor.library import Library
-from cpc.monitor.server import COOKIE, Server, is_loopback
-
-
-@pytest.fixture
-def app() -> flask.Flask:
-    app = flask.Flask("page")
-    app.add_url_rule("/", "page", lambda: "hello")
-    return app
-
-
-@pytest.fixture
-def local(app: flask.Flask) -> Iterator[Server]:
-    server = Server(app, port=0)
-    server.start()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def open_to_others(app: flask.Flask) -> Iterator[Server]:
-    server = Server(app, "0.0.0.0", 0)
-    server.start()
-    yield server
-    server.close()
+from cpc.monitor.server import bind
 
 
 def asked(port: int, path: str = "/", **headers: str) -> tuple[int, str, dict[str, str]]:
@@ -49,93 +26,48 @@ def asked(port: int, path: str = "/", **headers: str) -> tuple[int, str, dict[st
     return found
 
 
-def test_loopback_serves_this_machine_without_a_token(local: Server) -> None:
-    assert local.url == f"http://127.0.0.1:{local.port}/"
-    status, text, headers = asked(local.port)
-    assert (status, text) == (200, "hello")
-    assert "connect-src 'self'" in headers["Content-Security-Policy"]
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
+@pytest.fixture
+def monitor(library: Library) -> Iterator[int]:
+    """The port of the page."""
+    server = bind(build_app(library).server, port=0)
+    with running(server):
+        yield server.port
+
+
+def test_this_machine_is_served_and_may_load_nothing_else(monitor: int) -> None:
+    for name in ("127.0.0.1", "localhost"):
+        status, text, headers = asked(monitor, Host=f"{name}:{monitor}")
+        assert (status, "<title>cpc monitor</title>" in text) == (200, True)
+        assert "connect-src 'self'" in headers["Content-Security-Policy"]
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
 
 
 @pytest.mark.parametrize("name", ["example.org", "example.org:80", "127.0.0.1.example.org", "10.0.0.1", ""])
-def test_a_name_that_was_made_to_point_here_is_refused(local: Server, name: str) -> None:
-    assert asked(local.port, Host=name)[0] in (400, 403)
-    assert asked(local.port, Host=f"localhost:{local.port}")[0] == 200
+def test_a_name_that_was_made_to_point_here_is_refused(monitor: int, name: str) -> None:
+    for path in ("/", "/_dash-layout", "/assets/monitor.css"):
+        status, text, _ = asked(monitor, path, Host=name)
+        assert status == 400
+        assert "cpc monitor" not in text
 
 
-def test_other_addresses_ask_for_a_token_once(open_to_others: Server) -> None:
-    port, token = open_to_others.port, open_to_others.token
-    assert token is not None
-    assert open_to_others.url.endswith(f"/?token={token}")
-    status, text, _ = asked(port)
-    assert status == 403
-    assert token not in text
-    assert asked(port, "/?token=wrong")[0] == 403
-    status, _, headers = asked(port, f"/?token={token}")
-    assert status == 200
-    cookie = f"{COOKIE}_{port}"  # of this port alone: another monitor on the machine keeps its own
-    assert headers["Set-Cookie"].startswith(f"{cookie}={token};")
-    assert "HttpOnly" in headers["Set-Cookie"]
-    assert asked(port, Cookie=f"{cookie}={token}")[0] == 200
-    assert asked(port, Cookie=f"{cookie}=wrong")[0] == 403
-    assert asked(port, Authorization=f"Bearer {token}")[0] == 200
-
-
-def test_a_token_can_be_set_and_is_asked_for_on_loopback_too(app: flask.Flask) -> None:
-    token = "sixteen-or-longer"
-    server = Server(app, port=0, token=token)
-    server.start()
-    assert server.url.endswith(f"/?token={token}")
-    assert asked(server.port)[0] == 403
-    assert asked(server.port, Authorization=f"Bearer {token}")[0] == 200
-    server.close()
-    for weak in ("short", "with spaces, and long enough"):
-        with pytest.raises(ValueError, match=f"the token has {len(weak)} characters or an invalid one: set"):
-            Server(app, port=0, token=weak)
-
-
-def test_a_port_in_use_is_a_clear_message(local: Server, app: flask.Flask) -> None:
-    with pytest.raises(ValueError, match=rf"cannot serve at 127.0.0.1, port {local.port}: .*; name another --port"):
-        Server(app, port=local.port)
-    with pytest.raises(ValueError, match="port=70000 must be"):
-        Server(app, port=70000)
-
-
-def test_a_closed_server_frees_its_port(app: flask.Flask) -> None:
-    server = Server(app, port=0)
-    server.start()
-    server.close()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(server.url, timeout=2)
-
-
-def test_loopback_addresses() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org")))
-
-
-@pytest.fixture
-def monitor(library: Library) -> Iterator[Server]:
-    """The real page."""
-    from cpc.monitor.app import build_app
-
-    server = Server(build_app(library).server, port=0)
-    server.start()
-    yield server
-    server.close()
+def test_a_port_in_use_is_a_clear_message_and_a_closed_server_frees_it(library: Library) -> None:
+    server = bind(flask.Flask("page"), port=0)
+    with running(server), pytest.raises(ValueError, match=rf"127.0.0.1, port {server.port}: .*; name another"):
+        bind(flask.Flask("page"), server.port)
+    bind(flask.Flask("page"), server.port).server_close()
 
 
 @pytest.mark.parametrize("path", ["../..", "dash/../../x", "dash/nothing.js", "nothing/x.js", "%ff/x.js"])
-def test_paths_of_no_file_are_not_found(monitor: Server, path: str, capfd: pytest.CaptureFixture[str]) -> None:
-    status, text, headers = asked(monitor.port, f"/_dash-component-suites/{path}")
+def test_paths_of_no_file_are_not_found(monitor: int, path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    status, text, headers = asked(monitor, f"/_dash-component-suites/{path}")
     assert (status, text) == (404, "404: no such file\n")
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert capfd.readouterr().err == ""
 
 
-def call_of(monitor: Server, part: str, values: dict[str, object]) -> dict[str, object]:
+def call_of(monitor: int, part: str, values: dict[str, object]) -> dict[str, object]:
     """A browser's call of the callback that writes `part`; `values` by the component's id, else None."""
-    callbacks = json.loads(asked(monitor.port, "/_dash-dependencies")[1])
+    callbacks = json.loads(asked(monitor, "/_dash-dependencies")[1])
     (wanted,) = [each for each in callbacks if part in each["output"] and not each["clientside_function"]]
     names = [output.rsplit(".", 1) for output in wanted["output"].strip(".").split("...")]
     return {
@@ -143,7 +75,7 @@ def call_of(monitor: Server, part: str, values: dict[str, object]) -> dict[str, 
         "outputs": [
             {"id": name, "property": key}
             if "{" not in name
-            else [{"id": {"type": "chart", "name": chart}, "property": key} for chart in CHARTS]
+            else [{"id": {"type": json.loads(name)["type"], "name": chart}, "property": key} for chart in CHARTS]
             for name, key in names
         ],
         "inputs": [each | {"value": values.get(each["id"])} for each in wanted["inputs"]],
@@ -152,61 +84,45 @@ def call_of(monitor: Server, part: str, values: dict[str, object]) -> dict[str, 
     }
 
 
-def called(monitor: Server, body: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", monitor.port, timeout=10)
+def called(monitor: int, body: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", monitor, timeout=10)
     connection.request("POST", "/_dash-update-component", body, {"Content-Type": "application/json"})
     status = connection.getresponse().status
     connection.close()
     return status
 
 
-LISTED: dict[str, object] = {"sort": ["name", False], "hidden": [], "unit": "nats", "search": "", "tick": 0}
-DRAWN: dict[str, object] = {
-    "revision": 1,
-    "hidden": [],
-    "split": "training",
-    "strategy": "as trained",
-    "unit": "nats",
-    "smoothing": 1,
-    "log-x": [],
-    "log-y": [],
-    "theme-now": "light",
-    "in-view": [],
-    "drawn": {},
-}
+LISTED: dict[str, object] = {"hidden": [], "unit": "nats", "tick": 0}
+DRAWN: dict[str, object] = {"listed": [1, 0, [], "nats"], "split": "training", "strategy": "as trained", "unit": "nats"}
+DRAWN |= {"smoothing": 1, "log": [], "in-view": [], "drawn": {}, "table-of": "bound"}
 
 
 def test_a_call_of_no_callback_is_refused_and_the_others_answered(
-    monitor: Server, capfd: pytest.CaptureFixture[str]
+    monitor: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for body in ("", "{", "[]", "null", "{}", '{"output": []}', '{"output": "of.an-older-page", "inputs": []}'):
-        assert called(monitor, body) == 400, body
-    assert called(monitor, json.dumps(call_of(monitor, "markup-of-runs", LISTED))) == 200
-    assert called(monitor, json.dumps(call_of(monitor, "markup-of-charts", DRAWN))) == 200
+        assert called(monitor, body) in (400, 415), body
+    assert "Traceback" not in capfd.readouterr().err
+    assert called(monitor, json.dumps(call_of(monitor, "runs.rowData", LISTED))) == 200
+    assert called(monitor, json.dumps(call_of(monitor, "values.rowData", DRAWN))) == 200
     assert capfd.readouterr().err == ""
 
 
 def test_values_that_no_page_sends_are_refused_and_hurt_no_run(
-    monitor: Server, library: Library, capfd: pytest.CaptureFixture[str]
+    monitor: int, library: Library, capfd: pytest.CaptureFixture[str]
 ) -> None:
     malformed: list[tuple[str, dict[str, object]]] = [
-        ("markup-of-runs", {"sort": 3}),
-        ("markup-of-runs", {"sort": [1, 2, 3, 4]}),
-        ("markup-of-runs", {"hidden": 5}),
-        ("markup-of-runs", {"unit": "bytes"}),
-        ("markup-of-runs", {"search": {"a": 1}}),
-        ("markup-of-runs", {"listed": 7}),
-        ("markup-of-charts", {"hidden": None}),
-        ("markup-of-charts", {"split": []}),
-        ("markup-of-charts", {"strategy": {}}),
-        ("markup-of-charts", {"smoothing": 4}),
-        ("markup-of-charts", {"smoothing": "many"}),
-        ("markup-of-charts", {"theme-now": "pink"}),
-        ("markup-of-charts", {"zoom": ["a", "b"]}),
-        ("markup-of-charts", {"zoom": [1]}),
-        ("markup-of-charts", {"drawn": 1}),
-        ("hidden.data", {"show-asked": 3}),
-        ("sort.data", {"sort-asked": []}),
+        ("runs.rowData", {"hidden": 5}),
+        ("runs.rowData", {"listed": 7, "hidden": None}),
+        ("values.rowData", {"listed": [1, 0, None, ""]}),
+        ("values.rowData", {"split": []}),
+        ("values.rowData", {"smoothing": 4}),
+        ("values.rowData", {"smoothing": "many"}),
+        ("values.rowData", {"zoom": ["a", "b"]}),
+        ("values.rowData", {"zoom": [1]}),
+        ("values.rowData", {"drawn": 1}),
+        ("values.rowData", {"table-of": []}),
+        ("hidden.data", {"hidden": 3}),
     ]
     for part, changes in malformed:
         call = call_of(monitor, part, (LISTED if "runs" in part else DRAWN) | changes)

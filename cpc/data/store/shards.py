@@ -231,7 +231,9 @@ def open_table(shards: Shards, name: str, contents: str) -> Iterator[dict[str, A
     """Yield the JSON table of a sharded corpus; an error of the block names the table."""
     path = shards.folder / name
     if not path.is_file():
-        raise ValueError(f"{shards.source} holds no {contents}: name shards that `cpc data shard` made of {contents}")
+        raise ValueError(
+            f"{shards.source} holds no {contents}: name a folder that `cpc data shard` made from {contents}"
+        )
     with reading(path, f"is not a table of {contents}; is it damaged?"):
         yield json.loads(path.read_bytes())
 

@@ -1,5 +1,4 @@
 // Draws the charts of an exported page; the page itself does not load this.
-document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 const config = JSON.parse(document.getElementById("graph-config").textContent);
 const plots = [...document.querySelectorAll(".plot")];
 function draw(plot) {
@@ -18,10 +17,8 @@ function draw(plot) {
   });
 }
 // Hundreds of charts at once would be slow: the charts of a run are plotted when its section is opened.
-const isFolded = (plot) => plot.closest("details:not([open])") !== null;
-plots.filter((plot) => !isFolded(plot)).forEach(draw);
-for (const part of document.querySelectorAll("details")) {
-  part.addEventListener("toggle", () => {
-    plots.filter((plot) => part.contains(plot) && !plot.data && !isFolded(plot)).forEach(draw);
-  });
+function drawOpen() {
+  plots.filter((plot) => !plot.data && !plot.closest("details:not([open])")).forEach(draw);
 }
+drawOpen();
+document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", drawOpen));

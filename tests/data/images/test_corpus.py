@@ -399,10 +399,10 @@ def test_what_images_have_not_is_named_before_anything_is_packed(
     corpus = open_corpus()
     corpus.check("train", "valid", None)
     with pytest.raises(
-        ValueError, match=r"no speakers: choose a strategy \(`loss.negatives`\) among mixed, mixed_excl"
+        ValueError, match=r"no speakers: set `loss.negatives` to mixed, mixed_excl"
     ):
         corpus.check("train", needs_speakers=True)
-    with pytest.raises(ValueError, match="of split 'test'; its splits are train, unlabelled, valid"):
+    with pytest.raises(ValueError, match="of split 'test'; the splits are train, unlabelled, valid"):
         corpus.check("train", "test")
 
 

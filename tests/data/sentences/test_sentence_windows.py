@@ -96,7 +96,7 @@ def test_refusals(source: Path) -> None:
         opened(source, passage_sentences=3)
     with pytest.raises(ValueError, match="`max_tokens`=0"):
         opened(source, max_tokens=0)
-    with pytest.raises(ValueError, match="no passage is of split 'all'"):
+    with pytest.raises(ValueError, match="has no book of split 'all'"):
         Sentences(source=str(source), train_split="all").open(SentenceEncoder(5, 4, 4), is_training=True)
     with pytest.raises(ValueError, match="holds no vocabulary"):
         Sentences(source=str(source)).open(SentenceEncoder(5, 4, 4))
