@@ -3,7 +3,6 @@
 import ctypes
 import logging
 import os
-import secrets
 import signal
 import sys
 import time
@@ -52,7 +51,7 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         node = {"rank": int(os.environ["NODE_RANK"])}
         rendezvous = {"rdzv_backend": "static", "rdzv_endpoint": endpoint, "rdzv_configs": node}
     nodes = {"min_nodes": num_nodes, "max_nodes": num_nodes, "nproc_per_node": num_ranks, "max_restarts": 0}
-    config = LaunchConfig(**nodes, **rendezvous, run_id=secrets.token_hex(8), signals_to_handle="SIGQUIT")
+    config = LaunchConfig(**nodes, **rendezvous, run_id="cpc", signals_to_handle="SIGQUIT")
     is_module = getattr(__main__, "__spec__", None) is not None
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     program = ["-m", __main__.__spec__.name] if is_module else [str(Path(sys.argv[0]).absolute())]
