@@ -24,6 +24,7 @@ from cpc.data.store.untrusted import read_json
 from cpc.interop.share import share, shorten_paths
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
+from cpc.pages.report import Report
 from cpc.pretrained import FOLDER
 from cpc.probes.abx.command import abx
 from cpc.probes.abx.errors import ABXProtocol
@@ -42,12 +43,12 @@ def make(name: str, data: Path, run: Path, out: Path, options: list[str]) -> Pat
     return publish(recipe, stored, out / name)
 
 
-def measure(recipe: Recipe, model: str | Path, data: Path, work: Path, out: Path) -> dict[str, dict[str, Any]]:
+def measure(recipe: Recipe, model: str | Path, data: Path, work: Path, out: Path) -> dict[str, Report]:
     """Probe a model as its card does; write and return the reports by name."""
     return {name: _measure(name, each, model, data, work, out) for name, each in recipe.figures.items()}
 
 
-def _measure(name: str, figures: Figures, model: str | Path, data: Path, work: Path, out: Path) -> dict[str, Any]:
+def _measure(name: str, figures: Figures, model: str | Path, data: Path, work: Path, out: Path) -> Report:
     source, report = figures.source(data, work), out / f"{name}.json"
     if figures.alignments is None:
         return probe(model, source, out=report, **figures.options)

@@ -56,7 +56,8 @@ def quickstart(
         with stage("pretrain"):
             trained = _pretrain(name, study, run, steps or study.num_steps)
         with stage("bound"):
-            bounds = evaluate(run.folder, run.source, device=device, **study.evaluation)["bounds"]
+            print(evaluation := evaluate(run.folder, run.source, device=device, **study.evaluation))
+            bounds = evaluation["bounds"]
         if study.tasks:
             with stage("probes"):
                 report |= _probe(recipe, study, run, bounds)
@@ -111,6 +112,7 @@ def _probe(recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]])
     extraction = Extraction(device=run.device, precision="bfloat16" if run.device.startswith("cuda") else "float32")
     tasks = tuple(study.tasks.values())
     probed = probes.probe(run.folder, run.source, tasks, held_out=bounds, extraction=extraction, **study.probe)
+    print(probed)
     shared: dict[str, Any] = {}
     for name, task in study.tasks.items():
         results = probed["tasks"][task]["results"]
