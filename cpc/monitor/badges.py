@@ -78,7 +78,7 @@ def why_stalled(table: Table) -> str:
     0.01 nats, or by less than two standard errors of the difference, and are more than 0.3 nats below the ceiling. A
     converged run is also stalled.
     """
-    bound, steps = table.means["mi_bound_nats"], table.means["step"]
+    bound, steps = table.means["mi_bound_nats"].astype(float), table.means["step"]  # float32 overflows in squares
     quarter = len(bound) // 4
     before, after = (part[np.isfinite(part)] for part in (bound[-2 * quarter : -quarter], bound[-quarter:]))
     if len(bound) < STALLED_RECORDS or min(len(before), len(after)) < 2:

@@ -29,7 +29,7 @@ class View:
     unit: str = "nats"  # unit of information
     smoothing: int = 1  # number of records that are averaged
     log: Sequence[str] = ()  # logarithmic axes: x, y; y of bounds and accuracies, which may be zero, stays linear
-    x_range: Sequence[float] | None = None  # first and last shown step; None: all
+    x_range: Sequence[float | int] | None = None  # first and last shown step; None: all
     num_resets: int | None = None  # a new number resets the zoom of every chart
     max_points: int = MAX_POINTS  # number of points of a chart; a chart of very many series may have more
 
