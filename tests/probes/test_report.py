@@ -217,7 +217,7 @@ def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
         assert report["tasks"]["first"]["pretrained_on"] == counts
         assert report["tasks"]["first"]["copies_of_training"]["num_shared"] == 0
         assert line in str(report)
-        assert "none of 12 files of the test data are copies of training data" in printed
+        assert "none of 12 files of the test data are copies of training data" in str(report)
 
 
 def test_a_report_that_cannot_be_told_leaves_the_one_that_was_there(
