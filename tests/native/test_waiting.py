@@ -59,7 +59,7 @@ in_operation.wait()
 """
 
 UNTIL_ASLEEP = """
-import threading, time, torch
+import os, subprocess, sys, threading, time, torch
 from cpc.native.waiting import watch_cores
 
 def has_idle_threads():
@@ -67,9 +67,16 @@ def has_idle_threads():
 
 assert watch_cores() and watch_cores(), "the second call finds the first one's thread"
 x, end = torch.ones(2**18), time.monotonic() + 100
-while not has_idle_threads() and time.monotonic() < end:
-    x.neg_()
-print(has_idle_threads())
+num_processes = 2 * len(os.sched_getaffinity(0))
+busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
+try:
+    while not has_idle_threads() and time.monotonic() < end:
+        x.neg_()
+    print(has_idle_threads())
+finally:
+    for process in busy:
+        process.kill()
+        process.wait()
 """
 
 
@@ -90,14 +97,7 @@ def test_idle_threads_let_the_others_sleep_and_change_no_number() -> None:
 
 @needs_two_cores
 def test_threads_sleep_beside_busy_processes() -> None:
-    num_processes = 2 * len(os.sched_getaffinity(0))
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_processes)]
-    try:
-        assert run(UNTIL_ASLEEP).strip() == "True"
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
+    assert run(UNTIL_ASLEEP).strip() == "True"
 
 
 @needs_two_cores
