@@ -98,7 +98,7 @@ TRUNKS: dict[str, Callable[..., TinyTrunk | ResNetTrunk]] = {
         f"tiny {strides}": partial(TinyTrunk, 8, strides=strides, widths=(4, 4, 6, 6))
         for strides in ((4, 1, 2, 1), (2, 1, 1, 2), (3, 2, 1, 1))
     },
-    **{f"resnet {depth}": partial(ResNetTrunk, depth, stem="small", width=2) for depth in (18, 50)},
+    **{f"resnet {depth}": partial(ResNetTrunk, depth, stem="small", width=4) for depth in (18, 50)},
 }
 EACH_TRUNK = pytest.mark.parametrize("trunk", TRUNKS.values(), ids=TRUNKS)
 
