@@ -124,8 +124,8 @@ def test_receptive_field_and_stride_by_perturbation(trunk: Callable[..., TinyTru
 @EACH_TRUNK
 @pytest.mark.parametrize("norm", ["affine", "layer", "none"])
 def test_patches_do_not_see_each_other(trunk: Callable[..., TinyTrunk | ResNetTrunk], norm: Norm) -> None:
-    model = trunk(norm=norm)
-    x = torch.randn(6, 3, 16, 16)
+    model = trunk(norm=norm).double()
+    x = torch.randn(6, 3, 16, 16, dtype=torch.float64)
     model.initialise_from(x)
     changed = x.clone()
     changed[2] = torch.randn(3, 16, 16)
