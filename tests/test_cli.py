@@ -85,6 +85,7 @@ def test_evaluate(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str
     assert json.loads((run_dir / "bound.json").read_text()) == again
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_probe_with_every_baseline(run_dir: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--supervised_seconds", "1", "--task", "phones", "speaker"]
     main(["probe", str(run_dir), "--data", str(corpus), *options])
@@ -114,7 +115,10 @@ def test_messages_name_options_as_they_are_typed(
     (tmp_path / "file").touch()
     for arguments, message in (
         (["index", str(corpus)], "set --overwrite to replace it, or name another place with --out"),
-        (["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"], "or set --skip_bad to leave"),
+        (
+            ["index", str(tmp_path / "folder"), "--valid_share=0", "--test_share=0"],
+            "or set --skip_bad to go on without",
+        ),
         (["index", str(tmp_path / "folder")], "or set --valid_share or --test_share to 0"),
         (["pack", str(corpus), "--cache_dir", str(tmp_path / "file")], "name another place with --cache_dir"),
         (["pack", str(corpus), "--sample_rate_hz", "1"], "error: --sample_rate_hz is 1 Hz, but must be from 1000"),

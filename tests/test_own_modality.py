@@ -293,6 +293,7 @@ def test_evaluate_measures_it(run_dir: Path, source: Path, capsys: pytest.Captur
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_probe_judges_it(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["probe", str(run_dir), "--data", str(source), "--task", "drift", "--trusted_packages", "cpc", PACKAGE]
     options = ["--baselines", "majority", "random", "neighbours", "--label_shares", "0.2", "1"]

@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -5,6 +8,7 @@ from torch import Tensor, nn
 from cpc.contexts import GRU, PixelCNN
 from cpc.data import PatchAugmentation
 from cpc.encoders import AudioEncoder, Backbone, PatchEncoder, ResNetTrunk, TinyTrunk
+from cpc.encoders.convolution import Norm
 from cpc.model import CPC
 from cpc.predictors import Bilinear
 
@@ -87,3 +91,46 @@ def test_contexts_of_another_shape_are_refused_by_the_model() -> None:
         CPC(images, GRU(8), Bilinear(1))
     with pytest.raises(ValueError, match="AudioEncoder gives sequences, but PixelCNN takes grids"):
         CPC(audio, PixelCNN(8), Bilinear(1))
+
+
+TRUNKS: dict[str, Callable[..., TinyTrunk | ResNetTrunk]] = {
+    **{
+        f"tiny {strides}": partial(TinyTrunk, 8, strides=strides, widths=(4, 4, 6, 6))
+        for strides in ((4, 1, 2, 1), (2, 1, 1, 2), (3, 2, 1, 1))
+    },
+    **{f"resnet {depth}": partial(ResNetTrunk, depth, stem="small", width=4) for depth in (18, 50)},
+}
+EACH_TRUNK = pytest.mark.parametrize("trunk", TRUNKS.values(), ids=TRUNKS)
+
+
+@EACH_TRUNK
+@pytest.mark.parametrize("norm", ["layer", "none"])
+def test_receptive_field_and_stride_by_perturbation(trunk: Callable[..., TinyTrunk | ResNetTrunk], norm: Norm) -> None:
+    """With positive weights nothing hides behind a ReLU: a feature moves for the pixels of its field and no others."""
+    model = trunk(norm=norm)
+    for parameter in model.parameters():
+        parameter.data.abs_()
+    x = torch.rand(1, 3, 128, 128, requires_grad=True)
+    features = model(x)
+    middle, firsts = features.shape[2] // 2, []
+    for row in (middle - 1, middle):
+        (gradient,) = torch.autograd.grad(features[0, :, row, middle].sum(), x, retain_graph=True)
+        rows, columns = gradient[0].abs().sum((0, 2)).nonzero(), gradient[0].abs().sum((0, 1)).nonzero()
+        assert rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1 == model.receptive_field
+        firsts.append(rows[0].item())
+    assert firsts[1] - firsts[0] == model.stride
+
+
+@EACH_TRUNK
+@pytest.mark.parametrize("norm", ["affine", "layer", "none"])
+def test_patches_do_not_see_each_other(trunk: Callable[..., TinyTrunk | ResNetTrunk], norm: Norm) -> None:
+    model = trunk(norm=norm).double()
+    x = torch.randn(6, 3, 16, 16, dtype=torch.float64)
+    model.initialise_from(x)
+    changed = x.clone()
+    changed[2] = torch.randn(3, 16, 16)
+    others = torch.arange(6) != 2
+    assert torch.equal(model(x)[others], model(changed)[others])
+    assert not torch.equal(model(x)[2], model(changed)[2])
+    torch.testing.assert_close(model(x[:1])[0], model(x)[0])
+    assert not [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]

@@ -143,38 +143,6 @@ def test_data_initialisation_leaves_other_norms_alone() -> None:
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_patches_do_not_see_each_other(norm: Norm) -> None:
-    model = trunk(norm=norm)
-    x = torch.randn(6, 3, 16, 16)
-    model.initialise_from(x)
-    changed = x.clone()
-    changed[2] = torch.randn(3, 16, 16)
-    others = torch.arange(6) != 2
-    assert torch.equal(model(x)[others], model(changed)[others])
-    assert not torch.equal(model(x)[2], model(changed)[2])
-    torch.testing.assert_close(model(x[:1])[0], model(x)[0])
-    assert not [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-
-
-@pytest.mark.parametrize("depth", [18, 50])
-@pytest.mark.parametrize("norm", ["layer", "none"])
-def test_receptive_field_and_stride_by_perturbation(depth: int, norm: Norm) -> None:
-    """With positive weights nothing hides behind a ReLU: a feature moves for the pixels of its field and no others."""
-    model = trunk(depth, norm, width=2)
-    for parameter in model.parameters():
-        parameter.data.abs_()
-    x = torch.rand(1, 3, 128, 128, requires_grad=True)
-    features = model(x)
-    firsts = []
-    for row in (15, 16):
-        (gradient,) = torch.autograd.grad(features[0, :, row, 16].sum(), x, retain_graph=True)
-        rows, columns = gradient[0].abs().sum((0, 2)).nonzero(), gradient[0].abs().sum((0, 1)).nonzero()
-        assert rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1 == model.receptive_field
-        firsts.append(rows[0].item())
-    assert firsts[1] - firsts[0] == model.stride == 4
-
-
 def test_receptive_field_of_the_imagenet_stem() -> None:
     """By hand, for ResNet-50: 11 pixels at the pool, 3x3 convolutions 4, 8 and 16 pixels apart."""
     with torch.device("meta"):

@@ -135,7 +135,7 @@ def test_initialisation_standardises_every_layer() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kernels": (2,), "strides": (4,)}, "at least as long as its stride"),
+        ({"kernels": (2,), "strides": (4,)}, "are shorter than strides"),
         ({"kernels": (4, 4), "strides": (4,)}, "got 2 and 1"),
         ({"kernels": (), "strides": ()}, "got 0 and 0"),
         ({"dim": 0}, "dim=0 must be at least 1"),

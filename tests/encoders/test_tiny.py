@@ -64,38 +64,6 @@ def test_the_default_is_cheap() -> None:
         assert 0.9 * limit < counter.get_total_flops() <= limit
 
 
-@pytest.mark.parametrize("strides", [(4, 1, 2, 1), (2, 1, 1, 2), (3, 2, 1, 1)])
-@pytest.mark.parametrize("norm", ["layer", "none"])
-def test_receptive_field_and_stride_by_perturbation(strides: tuple[int, ...], norm: Norm) -> None:
-    """With positive weights nothing hides behind a ReLU: a feature moves for the pixels of its field and no others."""
-    model = trunk(norm, strides=strides)
-    for parameter in model.parameters():
-        parameter.data.abs_()
-    x = torch.rand(1, 3, 120, 120, requires_grad=True)
-    features = model(x)
-    firsts = []
-    for row in (7, 8):
-        (gradient,) = torch.autograd.grad(features[0, :, row, 7].sum(), x, retain_graph=True)
-        rows, columns = gradient[0].abs().sum((0, 2)).nonzero(), gradient[0].abs().sum((0, 1)).nonzero()
-        assert rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1 == model.receptive_field
-        firsts.append(rows[0].item())
-    assert firsts[1] - firsts[0] == model.stride
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_patches_do_not_see_each_other(norm: Norm) -> None:
-    model = trunk(norm)
-    x = torch.randn(6, 3, 16, 16)
-    model.initialise_from(x)
-    changed = x.clone()
-    changed[2] = torch.randn(3, 16, 16)
-    others = torch.arange(6) != 2
-    assert torch.equal(model(x)[others], model(changed)[others])
-    assert not torch.equal(model(x)[2], model(changed)[2])
-    torch.testing.assert_close(model(x[:1])[0], model(x)[0])
-    assert not [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-
-
 def test_data_initialisation_standardises_every_channel_of_every_layer() -> None:
     model = trunk()
     x = 0.1 * torch.randn(64, 3, 16, 16) + 0.7

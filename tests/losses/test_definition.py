@@ -42,7 +42,7 @@ def check(dtype: torch.dtype, path: dict[str, int], loss: Any, inputs: dict[str,
     torch.testing.assert_close(found, expected, **TOLERANCES[dtype])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS, DTYPES, PATHS, st.integers(1, 9), st.integers(3, 14), st.integers(1, 6), st.sampled_from([0, 1, 5]))
 def test_info_nce(
     seed: int, dtype: torch.dtype, path: dict[str, int], num_rows: int, num: int, dim: int, num_negatives: int
@@ -95,7 +95,7 @@ def test_info_nce(
         check(dtype, path, info_nce, inputs, **options)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(SEEDS, DTYPES, PATHS, st.sampled_from(STRATEGIES), st.sampled_from([None, 1, 5]), st.booleans())
 def test_contrast(
     seed: int, dtype: torch.dtype, path: dict[str, int], strategy: str, num_negatives: int | None, is_shared: bool
@@ -160,7 +160,7 @@ def test_bf16_is_the_definition_of_rounded_operands(seed: int, num_rows: int, nu
         torch.testing.assert_close(ours, exact, rtol=0.02, atol=0.02 * float(exact.abs().max()))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SEEDS, DTYPES, st.sampled_from([1, 5, 48, 384]), st.integers(2, 37), st.booleans())
 def test_equal_latents_are_right_once_in_n(seed: int, dtype: torch.dtype, dim: int, num: int, is_drawn: bool) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -18,9 +18,9 @@ IDS, GROUPS = [0, 1, 1, 2, 3, 4], [0, 0, 0, 1, 1, 0]
 NUM_VALID = [7, 3, 6, 5, 4, 7]
 
 
-def random_inputs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def random_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Unknown latents and their queries hold NaN: no number depends on them."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     queries = torch.randn(K, B, T, D, generator=generator, dtype=torch.float64)
     latents = torch.randn(B, T, D, generator=generator, dtype=torch.float64)
     is_known = torch.rand(B, T, generator=generator) < 0.7
@@ -35,9 +35,8 @@ def random_inputs(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 @pytest.mark.parametrize("compute", ["float32", "reference"])
 @pytest.mark.parametrize("num_latents", [[T] * B, NUM_VALID], ids=["whole", "padded"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_equals_the_loop_over_known_latents(strategy: str, num_latents: list[int], compute: str, seed: int) -> None:
-    queries, latents, is_known = random_inputs(seed)
+def test_equals_the_loop_over_known_latents(strategy: str, num_latents: list[int], compute: str) -> None:
+    queries, latents, is_known = random_inputs()
     latents.requires_grad_()
     found = contrast(
         queries,

@@ -12,6 +12,8 @@ from cpc.losses import bank_loss, class_loss, contrast, info_nce
 from cpc.losses.engine.score_gradients import accuracy_of, tie_width
 from cpc.losses.engine.tiles import DRAWN_BEYOND
 
+pytestmark = pytest.mark.usefixtures("unchecked_types")  # thousands of equal calls
+
 M, R = 4, 3
 PLACES = torch.arange(M)
 

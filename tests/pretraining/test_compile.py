@@ -136,6 +136,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     return made
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_replays_train_as_steps_do(run: Callable[..., Path], recorded: list[Recorded]) -> None:
     """Clipping, accumulation, schedules and frozen parts included."""
     options = [EXACT, "--trainer.max_steps=6", "--trainer.gradient_clip_val=0.1", "--model.schedule=cosine"]
@@ -147,6 +148,7 @@ def test_replays_train_as_steps_do(run: Callable[..., Path], recorded: list[Reco
     assert losses(replayed) == pytest.approx(losses(eager), rel=1e-10)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_draws_of_replays_continue_after_a_resume(
     run: Callable[..., Path], refused: Callable[..., str], break_at: Callable[[int], None], recorded: list[Recorded]
 ) -> None:

@@ -98,6 +98,7 @@ def test_evaluate_measures_other_episodes(run_dir: Path, source: Path) -> None:
     assert (np.array(bound["num_candidates"]) <= 1 + 5 * 12).all()
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_probe_reads_the_state(
     run_dir: Path, source: Path, recording: Recording, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,12 +118,12 @@ def test_probe_reads_the_state(
     of_player = report["tasks"]["player_y"]["results"]["cpc"]["f1_percent"]
     assert families["state"]["f1_percent"]["cpc"] == pytest.approx((of_ball + of_player) / 2)
     # Test frames that training has, too, are left out.
-    frames = {
-        split: [frame.tobytes() for row in recording.rows(split).tolist() for frame in recording.read(row, 0, 99, 1)]
+    train, test = (
+        [frame.tobytes() for row in recording.rows(split).tolist() for frame in recording.read(row, 0, 99, 1)]
         for split in ("train", "test")
-    }
-    num_new = sum(frame not in set(frames["train"]) for frame in frames["test"])
-    assert results["cpc"]["num_test"] == num_new < len(frames["test"])
+    )
+    known = set(train)
+    assert results["cpc"]["num_test"] == sum(frame not in known for frame in test) < len(test)
 
 
 def test_what_cannot_be_probed(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:

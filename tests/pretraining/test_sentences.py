@@ -11,6 +11,8 @@ from cpc import load_pretrained
 from cpc.cli import main
 from cpc.data.store.records import read_records
 
+pytestmark = pytest.mark.usefixtures("unchecked_types")  # thousands of products in each fit of a probe
+
 CONFIG = Path(__file__).parents[2] / "configs" / "sentences" / "gutenberg.yaml"
 TOPICS = ("sea ship sail wave storm".split(), "tea cup cake spoon bread".split())
 SMALLER = """--model.encoder.init_args.num_tokens 10 --model.encoder.init_args.dim 8

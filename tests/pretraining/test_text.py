@@ -184,6 +184,7 @@ OF_PARTS = {
         "class_path": PARTITION,
         "init_args": {"num_classes": NUM_TOKENS, "max_words": 20},
     },
+    "data__init_args__batch_size": 6,
     "data__init_args__chunk_tokens": 2,  # no batch with more different words than that
 }
 
@@ -192,30 +193,31 @@ OF_QUERY = {
         "class_path": "cpc.candidates.samplers.TwoLevel",
         "init_args": {"num_classes": NUM_TOKENS, "dim": 16},
     },
-    "model__loss__init_args__refresh_every": 20,
+    "model__loss__init_args__refresh_every": 10,
     "model__loss__init_args__updates_between": True,
 }
 
 
+@pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("change", [{}, OF_PARTS, OF_QUERY], ids=["uniform", "partition", "two-level"])
 def test_a_resumed_run_is_the_uninterrupted_one(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    # 300 lines of 9 tokens in 6 lanes of 9 are an epoch of 50 steps: 23 and 64 lie in the middle of the first two
-    whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=70, **change))
+    # 300 lines of 9 tokens in 12 lanes of 9 are an epoch of 25 steps: 12 and 32 lie in the middle of the first two
+    change = {"data__init_args__batch_size": 12} | change
+    whole = pretrain(config(folder, tmp_path / "whole", trainer__max_steps=35, **change))
     broken = tmp_path / "broken"
-    for max_steps in (23, 64, 70):
+    for max_steps in (12, 32, 35):
         ckpt_path = "last" if broken.exists() else None
         pretrain(config(folder, broken, trainer__max_steps=max_steps, ckpt_path=ckpt_path, **change))
-    for name in ("last.ckpt",):
-        first, second = (torch.load(run / "checkpoints" / name)["state_dict"] for run in (whole, broken))
-        assert first.keys() == second.keys()
-        for key in first:
-            assert torch.equal(first[key], second[key]), key
+    first, second = (torch.load(run / "checkpoints" / "last.ckpt")["state_dict"] for run in (whole, broken))
+    assert first.keys() == second.keys()
+    for key in first:
+        assert torch.equal(first[key], second[key]), key
     # a run that stops writes its record then: what is compared is the sum over all of them
     totals = []
     for run in (whole, broken):
         records = [record for record in read_records(run / "bound.jsonl") if record["split"] == "train"]
         totals.append([sum(r[name][0] * r["num_rows"][0] for r in records) for name in ("loss_nats", "accuracy")])
-        assert sum(record["num_batches"] for record in records) == 70
+        assert sum(record["num_batches"] for record in records) == 35
     assert totals[0] == pytest.approx(totals[1], rel=1e-9)
 
 

@@ -69,6 +69,7 @@ def test_fit_reads_a_folder_that_was_trained_on(tmp_path: Path) -> None:
     assert not np.array_equal(*found)
 
 
+@pytest.mark.usefixtures("unchecked_types")
 def test_in_a_pipeline_that_is_searched_cloned_and_pickled(folder: Path) -> None:
     """The pipeline distinguishes loud and soft noise."""
     X, y = [wave * (1 + 4 * (i % 2)) for i, wave in enumerate(waves(*[1600] * 24))], [i % 2 for i in range(24)]

@@ -1,5 +1,4 @@
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -144,19 +143,6 @@ def test_arrays_of_one_size_and_time_are_told_apart_by_their_content(tmp_path: P
     assert moved.folder == packs[1].folder
 
 
-def test_an_incomplete_pack_is_built_again(table: ImageTable) -> None:
-    folder = pack_images(table, 16, 3, progress=False).folder
-    os.truncate(folder / "rows.bin", 100)
-    with pytest.raises(ValueError, match="holds no complete pack"):
-        PackedImages(folder)
-    packed = pack_images(table, 16, 3, progress=False)
-    assert packed.folder == folder
-    assert pixels_of(packed)[7].any()
-    for damage in ("{", "{}"):
-        (folder / "index.json").write_text(damage)
-        assert pack_images(table, 16, 3, progress=False).folder == folder
-
-
 KILLED_WHILE_DECODING = """
 import os, signal, sys
 import cpc.data.images.files as image_files
@@ -223,12 +209,6 @@ def test_bad_images_are_named_and_skipped_only_when_asked(
         pack_images(table, 16, 3, progress=False)
 
 
-def test_a_source_of_bad_images_is_an_error_even_when_skipping(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
-    with pytest.raises(ValueError, match="1 of 1 images"):
-        pack_images(read_image_source(tmp_path, valid_share=0.0), 16, 3, skip_bad=True, progress=False)
-
-
 def test_arrays_that_change_after_reading_are_no_bad_images(tmp_path: Path) -> None:
     images = np.zeros((4, 8, 8), np.uint8)
     np.savez(tmp_path / "a.npz", images=images)
@@ -237,17 +217,6 @@ def test_arrays_that_change_after_reading_are_no_bad_images(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="have changed since they were read"):
         pack_images(table, 8, 1, skip_bad=True, progress=False)
     assert files_in(tmp_path / ".cpc_cache") == []
-
-
-def test_a_pack_travels_light_and_opens_its_map_where_it_arrives(table: ImageTable) -> None:
-    packed = pack_images(table, 64, 3, progress=False)
-    expected = packed.read([1, 5])
-    data = pickle.dumps(packed)
-    assert len(data) < 5000  # 98 kB of pixels
-    np.testing.assert_array_equal(pickle.loads(data).read([1, 5]), expected)
-    chosen = pickle.loads(pickle.dumps(packed.subset(np.array([5, 1]))))
-    np.testing.assert_array_equal(chosen.read([1, 0]), expected)
-    assert chosen.statistics([0, 1]).mean.tolist() == packed.statistics([5, 1]).mean.tolist()
 
 
 def test_images_of_16_bits_that_use_few_of_them_are_counted(tmp_path: Path) -> None:

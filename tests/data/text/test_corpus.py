@@ -11,8 +11,6 @@ from cpc.data.text.corpus import TokenCorpus, entropy_nats, training_vocabulary
 from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 
-PTB = Path(__file__).parents[4] / "shared" / "data" / "ptb"
-
 
 def corpus_of(source: Path | str, num_tokens: int = 4, tokens: str = "whitespace", **options: Any) -> TokenCorpus:
     text = Text(source)
@@ -73,11 +71,3 @@ def test_entropy() -> None:
     rng = np.random.default_rng(0)
     found = [entropy_nats(rng.multinomial(500, np.full(50, 1 / 50))) for _ in range(400)]
     assert np.mean(found) == pytest.approx(math.log(50) - 49 / 1000, abs=0.003)
-
-
-@pytest.mark.skipif(not PTB.exists(), reason="Penn Treebank is not here")
-def test_penn_treebank_has_10000_tokens_and_the_usual_lengths(tmp_path: Path) -> None:
-    corpus = corpus_of(PTB, 10_000, cache_dir=tmp_path)
-    lengths = {split: len(corpus.stream(split)) - 1 for split in ("train", "valid", "test")}
-    assert lengths == {"train": 929_589, "valid": 73_760, "test": 82_430}
-    assert corpus.counts("train").min() > 0
