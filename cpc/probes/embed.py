@@ -71,6 +71,7 @@ def embed(
     Returns:
         The files written.
 
+    Raises:
         ValueError: before files are written, if a path is missing, two inputs have the same output, or outputs exist
             already. Without `skip_bad` also if a file is bad.
     """
