@@ -44,7 +44,7 @@ def write_export(path: Path, library: Library) -> None:
         heading, view = f"held-out records, negatives {strategy}", View(split="held-out", strategy=strategy)
         names = ("bound", "loss", "accuracy", "steps", "heat")
         sections.append(_records(runs, heading, f"held-out-{strategy}", view, names))
-    options = render(scroll(table(*config_differences(runs)), "Options that differ"))
+    options = render(scroll(table(*config_differences(runs)[:2]), "Options that differ"))
     body = (
         f"<h1>cpc monitor</h1>"
         f"<p class='caption'>{len(runs)} runs, as of {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>\n"

@@ -95,7 +95,7 @@ def test_ranks_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_notebook_is_not_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
-    with pytest.raises(ValueError, match="2 ranks run this program again.*set `trainer.devices` to 1"):
+    with pytest.raises(ValueError, match=r"2 ranks run this program again.*set `trainer.devices` to 1"):
         start_ranks(2, 1, tmp_path)
 
 
