@@ -29,7 +29,7 @@ class SparseBatch(NamedTuple):
 
 
 def sparse_batch(rows: sparse.csr_array) -> SparseBatch:
-    """The rows as tensors, for `cpc.encoders.SparseEncoder`."""
+    """The rows as tensors, for `SparseEncoder`."""
     return SparseBatch(
         features=torch.from_numpy(rows.indices).long(),
         values=torch.from_numpy(rows.data).float(),

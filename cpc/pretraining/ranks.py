@@ -41,7 +41,15 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         num_ranks: ranks on each machine.
         num_nodes: machines. With several, MASTER_ADDR, MASTER_PORT and NODE_RANK say where the ranks meet.
         run_dir: the run's folder.
+
+    Raises:
+        ValueError: if this program is a notebook or `python -c`, which cannot be started again.
     """
+    if getattr(__main__, "__spec__", None) is None and not hasattr(__main__, "__file__"):
+        raise ValueError(
+            f"{num_ranks * num_nodes} ranks run this program again, but a notebook or `python -c` cannot be run again: "
+            "set `trainer.devices` to 1, or use `cpc pretrain`"
+        )
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:
         if not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():

@@ -19,7 +19,7 @@ from cpc.data.synthetic.speech import synthesize
 
 folder = tempfile.mkdtemp()
 manifest = synthesize(f"{folder}/speech", num_speakers=12, num_heldout_speakers=4, minutes=8, progress=False)
-print(f"{len(manifest)} recordings, {manifest.num_samples.sum() / 16_000 / 60:.1f} minutes")
+print(f"{len(manifest)} recordings, {manifest.seconds.sum() / 60:.1f} minutes")
 
 # %% Two trainings
 # `sequence_only` takes the negatives from the recording itself, `mixed_excluding` from all other recordings of the

@@ -32,7 +32,7 @@ ERROR_FILE = (
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
+    monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None, __file__=""))
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "program.py"), str(tmp_path)])
     return tmp_path / "program.py"
 
@@ -91,6 +91,12 @@ def test_ranks_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
     while status.exists() and status.read_text().split()[2] != "Z" and time.monotonic() < until:
         time.sleep(0.02)
     assert time.monotonic() < until
+
+
+def test_a_notebook_is_not_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ranks, "__main__", SimpleNamespace(__spec__=None))
+    with pytest.raises(ValueError, match=r"2 ranks run this program again.*set `trainer.devices` to 1"):
+        start_ranks(2, 1, tmp_path)
 
 
 def test_several_machines_need_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

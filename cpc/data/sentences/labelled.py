@@ -29,7 +29,6 @@ _ADVICE = (
 
 
 @dataclass(eq=False)
-@dataclass(eq=False)
 class LabelledSentences:
     """The sentences of one or several sets, grouped by set: label, name of the set and split of each sentence."""
 

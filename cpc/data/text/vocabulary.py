@@ -6,7 +6,7 @@ Byte pairs (Sennrich et al. 2016, arXiv:1508.07909) join frequent pairs of symbo
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from cpc.config.extras import install_hint
@@ -111,6 +111,9 @@ class Vocabulary:
         if tokens == "subwords":
             merge = byte_pairs(self.symbols, self.merges)
             self._split = lambda line: [symbol for chunk in chunks(line) for symbol in merge(chunk)]
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return partial(Vocabulary, **self.description), ()  # the cache of merged chunks cannot be pickled
 
     def __len__(self) -> int:
         return len(self.symbols)

@@ -1,5 +1,6 @@
 """Words, subwords, and the two symbols that every vocabulary has."""
 
+import pickle
 import random
 from collections import Counter
 from itertools import pairwise
@@ -34,11 +35,11 @@ def test_words_are_parted_from_punctuation_and_put_in_lower_case() -> None:
 
 
 @pytest.mark.parametrize("tokens", ["whitespace", "words", "subwords"])
-def test_a_description_builds_it_again(tokens: str) -> None:
+def test_a_description_or_a_pickle_builds_it_again(tokens: str) -> None:
     built = build_vocabulary(LINES * 4, tokens=tokens, num_tokens=7 if tokens != "subwords" else 20)
-    again = Vocabulary(**built.description)
-    assert again.description == built.description
-    assert again.encode("the dog sat") == built.encode("the dog sat")
+    for again in (Vocabulary(**built.description), pickle.loads(pickle.dumps(built))):
+        assert again.description == built.description
+        assert again.encode("the dog sat") == built.encode("the dog sat")
 
 
 def join(symbols: list[str], pair: tuple[str, str]) -> list[str]:
