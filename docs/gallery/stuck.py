@@ -60,6 +60,8 @@ def train(kind, rate=3e-3, negatives="mixed"):
 
 
 # %% Five faults
+# The flat line is log N, the ceiling of log N - L.
+
 trainings = {
     "healthy": ("slow",),
     "1 rate too high": ("slow", 0.3),
@@ -75,9 +77,8 @@ for axes, (name, options) in zip(panels.flat, trainings.items(), strict=True):
     run.refresh()
     shown = [badge.name for badge in badges(run, time.monotonic())]
     curves = [(b["mi_bound_nats"][0], b["mi_ceiling_nats"][0]) for b in folder.bounds]
-    nats, ceiling = curves[-1]
     right = folder.bounds[-1]["accuracy"][0]
-    print(f"{name:16} {nats:5.2f} of {ceiling:.2f} nats, {right:.0%} right", *shown)
+    print(f"{name:16} {curves[-1][0]:5.2f} nats, {right:.0%} right", *shown)
     axes.plot(curves)
     axes.set(title=name, ylim=(-1, 6.5))
     assert ("stalled" in shown) == (name[0] in "123")

@@ -398,9 +398,7 @@ def test_what_images_have_not_is_named_before_anything_is_packed(
     monkeypatch.setattr("cpc.data.images.corpus.pack_images", lambda *_, **__: pytest.fail("packed"))
     corpus = open_corpus()
     corpus.check("train", "valid", None)
-    with pytest.raises(
-        ValueError, match=r"no speakers: set `loss.negatives` to mixed, mixed_excl"
-    ):
+    with pytest.raises(ValueError, match=r"no speakers: set `loss.negatives` to mixed, mixed_excl"):
         corpus.check("train", needs_speakers=True)
     with pytest.raises(ValueError, match="of split 'test'; the splits are train, unlabelled, valid"):
         corpus.check("train", "test")
