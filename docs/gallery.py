@@ -172,7 +172,7 @@ def markdown(name: str, page: dict[str, Any] | None) -> str:
 
 def contents(pages: dict[str, dict[str, Any] | None]) -> str:
     """Return the page that lists the others, each with its first figure."""
-    parts = ["# Gallery", "Eleven scripts of at most 80 lines. Each ran when this site was built, without a download."]
+    parts = ["# Gallery", "Eleven short scripts. Each ran when this site was built, without a download."]
     for name, page in pages.items():
         title, summary = cells((SCRIPTS / f"{name}.py").read_text(encoding="utf-8"))[0].text.split("\n\n")[:2]
         parts += [f"## [{title.removeprefix('# ')}]({name}.md)", summary]

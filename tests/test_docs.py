@@ -33,6 +33,14 @@ def test_commands_are_found() -> None:
     assert ["data", "index", "NOISE", "--valid_share", "0", "--test_share", "0"] in in_prose("docs/data.md")
 
 
+def test_code_fits_its_box() -> None:
+    """Wider code scrolls sideways on the site; indented blocks, such as those of tabs, too."""
+    for page in sorted((REPOSITORY / "docs").rglob("*.md")):
+        found = re.findall(r"^( *)```\w*\n(.*?)^\1```", page.read_text(encoding="utf-8"), re.DOTALL | re.M)
+        wide = [line for _, block in found for line in block.splitlines() if len(line) > 88]
+        assert not wide, f"{page.name}: more than 88 columns: {wide[0]}"
+
+
 def test_tests_benchmarks_and_scripts_that_pages_name_are_there() -> None:
     """Their commands take minutes to hours; decisions also tell of what is gone."""
     pages = "\n".join((REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES if "decisions" not in page)

@@ -1,8 +1,9 @@
 """# Patches: what an image model finds alike
 
-A model of images cuts an image into patches that overlap, and gives each patch a latent z. Which latents are close?
-`photographs-small`, which ships with cpc, answers for photographs that it never saw. For a model of your own, put its
-run folder in the place of its name, and your images in that of the photographs.
+A model of images cuts an image into patches that overlap, and gives each patch a latent
+z. Which latents are close? `photographs-small`, which ships with cpc, answers for
+photographs that it never saw. For a model of your own, put its run folder in the place
+of its name, and your images in that of the photographs.
 """
 
 import matplotlib.pyplot as plt
@@ -16,9 +17,10 @@ import cpc
 from cpc.data.images.patch_augmentation import PatchAugmentation
 
 # %% Squares and patches
-# Four photographs of scikit-image are cut into squares of 96 pixels. The model reads 5 x 5 patches of a square, one
-# every 16 pixels. Training with `augmentation: v2` shifts, mirrors and turns each patch by itself, and changes its
-# colours, so that matching edges do not tell which patches are neighbours.
+# Four photographs of scikit-image are cut into squares of 96 pixels. The model reads 25
+# patches of a square, one every 16 pixels. Training with `augmentation: v2` shifts,
+# mirrors and turns each patch by itself, and changes its colours, so that matching
+# edges do not tell which patches are neighbours.
 
 squares = []
 for pixels in (data.astronaut(), data.cat(), data.coffee(), data.rocket()):
@@ -39,10 +41,10 @@ for axes, (title, pixels) in zip(panels, shown.items(), strict=True):
     axes.imshow(sheet.flatten(2, 3).flatten(0, 1))
     axes.set_title(title)
     axes.axis("off")
-plt.show()
 
 # %% Nearest patches
-# Each row has a patch, and the patches of other squares whose latents, less their mean, have the largest cosines.
+# Each row has a patch, and the patches of other squares whose latents, less their mean,
+# have the largest cosines.
 
 with torch.inference_mode():
     z, c, _ = model.encode(x)
@@ -51,7 +53,7 @@ unit = normalize((z - z.mean((0, 1, 2))).flatten(0, 2), dim=1)
 nearest = (unit @ unit.T).masked_fill(square[:, None] == square, -1).topk(6).indices
 found = np.mean(photograph[nearest[:, 0]] == photograph)
 chance = np.mean(photograph[:, None] == photograph)
-print(f"the nearest patch is of the same photograph: {found:.0%}, by chance {chance:.0%}")
+print(f"nearest patches of the same photograph: {found:.0%}, by chance {chance:.0%}")
 assert found > chance + 0.4
 
 figure, rows = plt.subplots(4, 7, figsize=(4.5, 2.8), num="Patches and their nearest")
@@ -59,7 +61,6 @@ for row, query in zip(rows, [350, 900, 1280, 2068], strict=True):
     for axes, patch in zip(row, [query, *nearest[query]], strict=True):
         axes.imshow(patches.flatten(0, 2)[patch].permute(1, 2, 0))
         axes.axis("off")
-plt.show()
 
 # %% A map of contexts
 # Squares lie at the two dimensions that t-SNE finds for the means of their contexts.
@@ -74,5 +75,6 @@ axes.set_axis_off()
 plt.show()
 
 # %% Options used
-# [`load_pretrained`][cpc.checkpoint.load_pretrained] · [`CPC.encode`][cpc.model.CPC.encode] ·
-# [data](../data.md) · [results on images](../results/images.md)
+# [`load_pretrained`][cpc.checkpoint.load_pretrained] ·
+# [`CPC.encode`][cpc.model.CPC.encode] · [data](../data.md) · [results on
+# images](../results/images.md)

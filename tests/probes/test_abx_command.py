@@ -61,7 +61,7 @@ def test_from_alignments_to_errors(
     assert list(record["results"]) == ["cpc_z", "cpc", "mfcc", "random_z"]
     for mode in ("within", "across"):
         assert record["results"]["mfcc"][mode]["error_percent"] < 2  # tones at 300, 1200 and 3000 Hz
-        assert f"{record['results']['cpc'][mode]['error_percent']:.2f} %" in printed
+        assert f"{record['results']['cpc'][mode]['error_percent']:.2f}" in printed
     assert record["results"]["cpc"]["num_without_frames"] == 0
     assert record["protocol"]["features"]["cpc_z"]["hop_samples"] == 160
 
