@@ -41,7 +41,8 @@ for axes, (name, each) in zip(panels.flat, measured.items(), strict=True):
     axes.errorbar(truth, nats, varies[name], fmt="o", label="reading")
     axes.axhline(math.log(128), linestyle="--", color="#858b94", label="log N")
     axes.set(title=name, xlabel="true nats", ylim=(-0.5, 13))
-panels[0, 0].legend()
+handles = axes.get_legend_handles_labels()
+figure.legend(*handles, loc="outside upper center", ncols=3)
 plt.show()
 
 assert all(each.mean_nats < math.log(128) for each in measured["info_nce"])

@@ -83,8 +83,8 @@ assert abs(readings[-1] - optimal_bound_nats(limit, 4096)) < 0.3
 
 figure, axes = plt.subplots(num="The exact critic reads more with N, below the truth")
 axes.axhline(limit, color="#d55e00", label="true information")
-axes.semilogx(sizes, [math.log(n) for n in sizes], "--", label="ceiling log N")
-axes.semilogx(sizes, readings, "o-", label="log N - L of the exact critic")
+axes.semilogx(sizes, [math.log(n) for n in sizes], "C2--", label="ceiling log N")
+axes.semilogx(sizes, readings, "C0o-", label="log N - L of the exact critic")
 axes.set(xlabel="N, candidates", ylabel="nats", ylim=(0, 9))
 axes.legend()
 plt.show()

@@ -41,15 +41,15 @@ for path, file in zip(tested.paths, tested.files, strict=True):
 waveform, features, phones = sentences[0]
 figure, rows = plt.subplots(4, figsize=(4.5, 6.5), num="Waveform, spectrogram, z and c")
 rows[0].plot(np.arange(19_200) / 16_000, waveform[:19_200], linewidth=0.5)
-for phone in phones:
-    rows[0].text(phone.start_seconds, waveform.max(), phone.label, clip_on=True)
-    rows[0].axvline(phone.end_seconds, color="#d55e00", linewidth=0.8)
+for start, end, label in [phone for phone in phones if phone.end_seconds <= 1.2]:
+    rows[0].text((start + end) / 2, 1.1 * waveform.max(), label, ha="center")
+    rows[0].axvline(end, color="#d55e00", linewidth=0.8)
 rows[0].set(yticks=[], ylabel="waveform", xlim=(0, 1.2), title=" ")
 for axes, (name, x) in zip(rows[1:], features.items(), strict=True):
     if name != "spectrogram":
         x = x[:, torch.pca_lowrank(x, 2)[2][:, 0].argsort()]
-    axes.imshow(x[:120].T, aspect="auto", origin="lower", extent=(0, 1.2, 0, 1))
-    axes.set(yticks=[], ylabel=name)
+    axes.imshow(x[:120].T, origin="lower", extent=(0, 1.2, 0, 1), clim=(-2, 2))
+    axes.set(aspect="auto", yticks=[], ylabel=name)
 rows[3].set_xlabel("seconds")
 
 # %% What changes at a phone
