@@ -3,6 +3,7 @@
 Nothing leaves the machine: Dash serves its own JavaScript, and the server's policy forbids the browser other sources.
 """
 
+import functools
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -288,7 +289,8 @@ def _add_charts(app: Dash, library: Library) -> None:
             runs = [run for name, run in library.runs.items() if name not in hidden]
             # A browser needs a sixth of a second for a chart of a hundred runs, so charts off the screen come later.
             outdated = [name for name in NAMES if (name in in_view or len(runs) <= MANY) and drawn.get(name) != inputs]
-            by_name = {chart.name: chart for chart in charts(runs, View(**view), [*outdated, table_of])}
+            draw_all = functools.partial(charts, view=View(**view), names=[*outdated, table_of])
+            by_name = {chart.name: chart for chart in library.skip_unreadable(runs, draw_all)}
             table = by_name[table_of].table if table_of in by_name else config_differences(runs[:MAX_CONFIGS])
         parts = [_parts(by_name[name]) if name in outdated else [no_update] * len(PARTS) for name in NAMES]
         columns = [{"field": str(index), "headerName": heading} for index, heading in enumerate(table.header)]

@@ -3,8 +3,9 @@
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from cpc.monitor.finder import run_folders
 from cpc.monitor.run import Run
@@ -14,6 +15,7 @@ from cpc.monitor.view import RUN_COLOURS
 POLL_SECONDS = 0.25
 FIND_SECONDS = 3.0
 DELETED_SECONDS = 86_400.0  # how long a run stays on the page after its folder was deleted
+Result = TypeVar("Result")
 _SEARCH_SHARE = 0.05  # largest share of the time for searching; on a large or slow disk searches are less frequent
 
 
@@ -61,6 +63,26 @@ class Library:
         self._find()
         while self._refresh():
             pass
+
+    def skip_unreadable(self, runs: Sequence[Run], use: Callable[[Sequence[Run]], Result]) -> Result:
+        """Return `use(runs)`; if it raises, leave out every run for which it raises, and set their `error_message`.
+
+        An error with each of several runs is not theirs, and is raised.
+        """
+        try:
+            return use(runs)
+        except Exception:  # whatever the files of one run contain, all other runs stay on the page
+            errors = {}
+            for run in runs:
+                try:
+                    use([run])
+                except Exception as error:
+                    errors[run] = _error_text("cannot be shown", error)
+            if len(errors) == len(runs) > 1:
+                raise
+            for run, text in errors.items():
+                run.error_message = run.error_message or text
+            return use([run for run in runs if run not in errors])
 
     def _follow(self) -> None:
         while not self._stop.is_set():

@@ -16,7 +16,7 @@ from cpc.monitor.run import Run
 def prometheus_text(library: Library) -> bytes:
     """Return gauges `cpc_*`, labelled by run, in the text format of Prometheus; unknown values are left out."""
     with library.lock:
-        families = _families(list(library.runs.values()))
+        families = library.skip_unreadable(list(library.runs.values()), _families)
     return generate_latest(SimpleNamespace(collect=lambda: families))
 
 

@@ -29,11 +29,14 @@ def overview(library: Library, unit: str = "nats") -> list[dict[str, Any]]:
     A row has `name`, `colour`, the names of the `badges`, and their `reasons` with the `notes` about the run's files.
     Each known number of `COLUMNS` has its text in the field `COLUMN_text`.
     """
-    rows, now = [], time.monotonic()
-    for run in library.runs.values():
-        found, notes = badges(run, now), run.notes
+    now = time.monotonic()
+    runs = list(library.runs.values())
+    cells = dict(library.skip_unreadable(runs, lambda runs: [(run, _cells(run, unit, now)) for run in runs]))
+    rows = []
+    for run in runs:
+        found, notes = badges(run, now) if run in cells else [], run.notes
         row: dict[str, Any] = {"name": run.name, "colour": run.colour, "badges": [badge.name for badge in found]}
-        for column, (value, text) in _cells(run, unit, now).items():
+        for column, (value, text) in cells.get(run, {}).items():
             if math.isfinite(value):
                 row |= {column: value, f"{column}_text": text}
         reasons = [f"{badge.name}: {badge.reason}" for badge in found]

@@ -131,6 +131,18 @@ def test_the_page_says_how_much_is_still_to_be_read(runs: Path, monkeypatch: pyt
     assert list(_notices(library, overview(library))) == [num_runs]
 
 
+def test_a_run_that_cannot_be_shown_leaves_the_others(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> float:
+        raise ZeroDivisionError("unforeseen")
+
+    for table in library.runs["first"].tables(BOUND):
+        monkeypatch.setattr(table, "last_mean", broken)
+    by_name = {row["name"]: row for row in overview(library)}
+    assert "cannot be shown: ZeroDivisionError: unforeseen" in by_name["first"]["notes"]
+    assert by_name["deeper/second"]["step"] == 2000
+    assert b'cpc_step{run="deeper/second"} 2000' in prometheus_text(library)
+
+
 def test_types_that_nobody_foresaw_are_left_out_everywhere(runs: Path, tmp_path: Path) -> None:
     odd = runs / "first"
     newer = {"loss_nats": {"k": 1}, "saturated": 3, "biased": [None] * 4, "reading": ["x"], "mi_ceiling_nats": "high"}
