@@ -177,7 +177,7 @@ def test_an_update_follows_the_optimiser_not_the_last_targets() -> None:
 
 def test_refusals() -> None:
     classes = ClassTableLoss(ClassTable(9, 4), "full_softmax")
-    with pytest.raises(ValueError, match="latents of TokenEncoder are sequences"):
+    with pytest.raises(ValueError, match="TokenEncoder gives sequences, but PixelCNN takes grids"):
         CPC(TokenEncoder(9, 4), PixelCNN(width=6), Bilinear(num_steps=1), classes)
     model = language_model(classes)
     x = torch.zeros(1, 3, dtype=torch.long)

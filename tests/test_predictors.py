@@ -243,7 +243,7 @@ def test_no_steps(build: Callable[[int], Predictor]) -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match=r"dim=10 is not a multiple of 2 \* num_heads=16"):
+    with pytest.raises(ValueError, match=r"dim=10 is not a multiple of 2 \* num_heads, with num_heads=8"):
         cpc.CPC(VectorEncoder(4, dim=D), GRU(10), TransformerPredictor(3))
     for build in (Bilinear, TransformerPredictor):
         with pytest.raises(ValueError, match=r"dropout=1\.0 must be at least 0 and below 1"):

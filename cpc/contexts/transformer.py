@@ -174,4 +174,4 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, window: int | None, dr
 def check_heads(dim: int, num_heads: int) -> None:
     """Raise ValueError unless `num_heads` divides `dim` into an even number of channels per head."""
     if num_heads < 1 or dim % (2 * num_heads):
-        raise ValueError(f"dim={dim} is not a multiple of 2 * num_heads={2 * num_heads}")
+        raise ValueError(f"dim={dim} is not a multiple of 2 * num_heads, with num_heads={num_heads}")

@@ -45,6 +45,9 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
     Raises:
         ValueError: if this program is a notebook or `python -c`, which cannot be started again.
     """
+    if num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
+        names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
+        raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
     if getattr(__main__, "__spec__", None) is None and not hasattr(__main__, "__file__"):
         raise ValueError(
             f"{num_ranks * num_nodes} ranks run this program again, but a notebook or `python -c` cannot be run again: "
@@ -52,9 +55,6 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         )
     rendezvous: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     if num_nodes > 1:
-        if not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
-            names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"
-            raise ValueError(f"`trainer.num_nodes`={num_nodes} needs torchrun, or {names} in the environment")
         endpoint = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         node = {"rank": int(os.environ["NODE_RANK"])}
         rendezvous = {"rdzv_backend": "static", "rdzv_endpoint": endpoint, "rdzv_configs": node}

@@ -86,7 +86,7 @@ CPC = ("cpc", "cpc_z")
 @pytest.fixture
 def stand(ablations: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     stand = Stand(tmp_path / "variant", max_steps=9)
-    monkeypatch.setattr(ablations, "pretrain", stand.pretrain)
+    monkeypatch.setattr(ablations, "run_pretraining", stand.pretrain)
     monkeypatch.setattr(ablations, "probe", stand.probe)
     return stand
 

@@ -92,7 +92,7 @@ def test_dropout_acts_in_training_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dim": 10, "num_heads": 4}, "dim=10 is not a multiple of 2 . num_heads=8"),
+        ({"dim": 10, "num_heads": 4}, "dim=10 is not a multiple of 2 . num_heads, with num_heads=4"),
         ({"dim": 12, "num_heads": 4}, "is not a multiple of"),
         ({"dim": 12, "num_heads": 0}, "num_heads=0"),
         ({"num_layers": 0}, "num_layers=0"),

@@ -181,7 +181,7 @@ def test_the_card_has_what_was_measured_with_these_weights(run: Path, tmp_path: 
     record = {"items": {"file": "/corpora/somebody/dev.item", "num_items": 16}, "results": results}
     abx = {"dev": record | {"protocol": asdict(ABXProtocol(context="any"))}}
     report = {"model": {"sha256": read_config(run)["sha256"]}, "tasks": {}, "abx": abx}
-    for sha256, words in ((report["model"]["sha256"], "12.50 %"), ("0" * 64, "None were measured with these weights")):
+    for sha256, words in ((report["model"]["sha256"], "12.50"), ("0" * 64, "None were measured with these weights")):
         for place in (run, run / "model"):  # `cpc abx` of the run writes beside the model, of the model into it
             (place / "probe.json").write_text(json.dumps(report | {"model": {"sha256": sha256}}))
             for shared in (run, run / "model"):

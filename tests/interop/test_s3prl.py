@@ -48,7 +48,7 @@ def test_features_of_two_widths_are_not_added(tmp_path: Path) -> None:
 def test_the_page_of_the_docs_registers_it_as_s3prl_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """s3prl's hub.py imports all of a hubconf.py, and looks for the name that `-u` has."""
     (snippet,) = re.findall(
-        r"```python\n(from cpc\.interop\.s3prl .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n((?:# [^\n]*\n)?from cpc\.interop\.s3prl .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL
     )
     (tmp_path / "hubconf_of_cpc.py").write_text(snippet)
     monkeypatch.syspath_prepend(tmp_path)
