@@ -135,23 +135,25 @@ def test_training_on_the_url_of_shards(
 @pytest.mark.slow
 def test_tars_and_back(own_audio: Path, tmp_path: Path) -> None:
     """Of the kind that others make: a class and a text beside each file."""
-    with tarfile.open(tmp_path / "theirs.tar", "w") as tar:
+    (tmp_path / "theirs").mkdir()
+    with tarfile.open(tmp_path / "theirs/train-0.tar", "w") as tar:
         for file in sorted(own_audio.rglob("*.flac")):
-            for suffix, content in (("cls", file.parent.name), ("flac", file.read_bytes()), ("txt", f"a {file.stem}")):
+            for suffix, content in (
+                ("cls", file.parent.name[-1]),
+                ("flac", file.read_bytes()),
+                ("txt", f"a {file.stem}"),
+            ):
                 member = tarfile.TarInfo(f"{file.stem}.{suffix}")
                 content = content if isinstance(content, bytes) else content.encode()
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
     for words in TARS:
-        run(words, {"DIR_OR_TARS": "theirs.tar"})
+        run(words, {"TARS": "theirs"})
     manifest = read_manifest("data/mine")
     assert [file.read_bytes() for file in manifest.files] == [
-        (own_audio / speaker / f"{text.split()[1]}.flac").read_bytes()
-        for speaker, text in zip(manifest.column("cls"), manifest.column("txt"), strict=True)
+        (own_audio / f"speaker{number}" / f"{text.split()[1]}.flac").read_bytes()
+        for number, text in zip(manifest.column("cls"), manifest.column("txt"), strict=True)
     ]
-    with tarfile.open("tars/00000.tar") as tar:
-        sounds = {tar.extractfile(name).read() for name in tar.getnames() if name.endswith(".flac")}
-    assert sounds == contents(own_audio, "*.flac")
 
 
 def run_there(hub: Hub, folder: Path, *commands: list[str]) -> None:
@@ -307,7 +309,7 @@ def test_torchrun_starts_ranks(indexed: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert held_out_at("runs/960") == {2}
-    assert "devices: 2" in Path("runs/960/config.yaml").read_text()
+    assert re.search(r"devices: '?2", Path("runs/960/config.yaml").read_text())
 
 
 @pytest.mark.slow

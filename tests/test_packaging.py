@@ -87,7 +87,7 @@ def test_the_wheel_is_typed_and_named_apart_from_another_project(wheel: zipfile.
 
 
 USES = {  # of each extra, what a user of it alone would do; by what it ends otherwise
-    "speech": ("from cpc.data.synthetic.espeak import _loader; _loader()", "espeakng_loader"),
+    "speech": ("from cpc.data.synthetic.espeak import Espeak; Espeak()", "espeakng_loader"),
     "dashboard": ("import cpc.monitor.app, cpc.pages.html", "dash"),
     "image": ("from cpc.data.synthetic.photographs import PHOTOGRAPHS; from skimage.feature import hog", "skimage"),
     "agents": ("import cpc.agents.training, gymnasium, minigrid, vizdoom", "vizdoom"),

@@ -147,11 +147,15 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
 
 
 def _without_codecs(table: Any) -> Any:
-    """Return a table whose cells hold the bytes and paths of files; to decode, `datasets` would need more packages."""
+    """Return a table whose cells hold the bytes and paths of files.
+
+    Audio is cast to plain columns, because `datasets` imports an encoder even where it does not decode. A cast would
+    decode images.
+    """
     library = import_module("datasets")
     plain = {"bytes": library.Value("binary"), "path": library.Value("string")}
-    columns = table.features.items()
-    return table.cast(library.Features({n: plain if type(x).__name__ in _SUFFIXES else x for n, x in columns}))
+    columns = {n: plain if type(x).__name__ == "Audio" else x for n, x in table.features.items()}
+    return table.cast(library.Features(columns)) if plain in columns.values() else table.decode(False)
 
 
 def _check_tars(folder: Path) -> None:
@@ -188,6 +192,11 @@ def _explain_errors(source: str) -> Iterator[None]:
         yield
     except OSError:
         raise
+    except ImportError as error:  # `datasets` imports an unneeded encoder for audio files outside of tables
+        raise ValueError(
+            f"`datasets` cannot read files outside of tables in {source}: {error} Install that package, or run `hf "
+            f"download {source} --repo-type dataset --local-dir DIR` and then `cpc data index DIR`"
+        ) from error
     except ValueError as error:
         if source in str(error):
             raise

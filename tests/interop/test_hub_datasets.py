@@ -368,7 +368,7 @@ def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path
         told = hub.call(
             [f"download({name!r}, out={out!r}, revision={at!r})" for out, (name, at) in asked.items()], tmp_path
         )
-    assert [told[place] for place in (0, 1, 2, 5)] == ["words", "folders", "zip", "loose"]
+    assert told[:3] == ["words", "folders", "zip"]
     index_folder(tmp_path / "words", labels=tmp_path / "words/labels.csv", progress=False)
     assert [file.read_bytes() for file in read_manifest(tmp_path / "words").files] == files
     for out, folders in {"folders": ["a", "b"], "zip": ["train", "train"]}.items():
@@ -378,6 +378,7 @@ def test_a_dataset_comes_from_the_hub(speech: tuple[Path, list[bytes]], tmp_path
     messages = {
         "nowhere": "ValueError: 'org/nowhere' is neither a folder nor a dataset",
         "no revision": "ValueError: 'org/words' is neither a folder nor a dataset",
+        "loose": "ValueError: `datasets` cannot read files outside of tables in org/words: ",
         "damaged": "OSError: org/damaged cannot be read: BadZipFile",
         "code": "OSError: org/code cannot be read: RuntimeError: Dataset scripts are no longer supported",
     }

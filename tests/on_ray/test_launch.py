@@ -106,7 +106,7 @@ def test_two_ranks_train_as_those_of_one_machine(
     for name in ("bound.jsonl", "model/model.safetensors"):
         assert (folder / "there" / name).read_bytes() == (folder / "local" / name).read_bytes()
     config = (folder / "there" / "config.yaml").read_text()
-    assert f"devices: {3 - len(machines)}\n  num_nodes: {len(machines)}\n" in config
+    assert f"devices: '{3 - len(machines)}'\n  num_nodes: {len(machines)}\n" in config
     assert "MEMBER: 1/2" in done.stderr
     refused = cpc(environment, "ray", "--num_ranks", "3", *PRETRAIN)
     assert "--num_ranks=3 needs 3 CPUs, but the Ray cluster has 2 CPUs" in refused.stderr
