@@ -105,6 +105,7 @@ def test_a_pretraining_is_accepted(words: list[str], beside_configs: Path, monke
     begun: list[Any] = []
     monkeypatch.setattr(cpc.pretraining.command, "_fit", lambda *given: begun.append(given))
     monkeypatch.setattr(cpc.pretraining.command, "_checkpoint_to_continue", lambda *given: (None, 0))
+    monkeypatch.setattr(cpc.pretraining.command, "must_start_ranks", lambda _: False)
     main([*words, "--run_dir", "runs/here"])
     assert len(begun) == 1
 

@@ -61,7 +61,7 @@ def test_a_stream_of_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(torch.cat(pieces, 1), c.detach(), rtol=0, atol=1e-5)
     torch.testing.assert_close(hidden, state[0].detach(), rtol=0, atol=1e-5)
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(encoder, context = .*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = re.findall(r"```python\n(encoder = onnx.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     names = {"onnxruntime": onnxruntime, "np": np, "chunks": np.split(x[:1, :4800].numpy(), 3, 1)}
     exec(block, names)
     assert names["c"].shape == (1, 10, 256)

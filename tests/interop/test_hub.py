@@ -110,7 +110,7 @@ def test_what_is_damaged_or_refused_on_the_way_is_named(run: Path, hub: Hub, tmp
     assert broken.startswith(
         "ConnectionError: there is no folder bad/broken; if a model of the Hub is meant: bad/broken cannot"
     )
-    assert "model.safetensors is not the file that config.json describes: it was cut off" in cut
+    assert "model.safetensors is not the file that config.json describes: copy both of one export" in cut
     assert "names the class os.system, outside the trusted packages" in code
 
 

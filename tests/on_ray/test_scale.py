@@ -27,7 +27,7 @@ def test_ranks_and_files_are_shared_out(
         done = cpc(environment, *small(words, PLACES))
         assert done.returncode == 0, done.stderr
     config = Path("runs/960/config.yaml").read_text()
-    assert "devices: 2\n  num_nodes: 1\n" in config
+    assert "devices: '2'\n  num_nodes: 1\n" in config
     assert {record["step"] for record in read_records(Path("runs/960/bound.jsonl")) if record["split"] == "valid"} == {
         2
     }
