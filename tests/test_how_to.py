@@ -309,7 +309,7 @@ def test_torchrun_starts_ranks(indexed: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert held_out_at("runs/960") == {2}
-    assert re.search(r"devices: '?2", Path("runs/960/config.yaml").read_text())
+    assert "devices: '2'" in Path("runs/960/config.yaml").read_text()
 
 
 @pytest.mark.slow

@@ -34,10 +34,11 @@ def bound_table(record: dict[str, Any]) -> Table:
     if len(rows) > 1:
         rows.append(["mean", *(_mean(record[key]) if key.startswith("mi_") else "" for key in keys)])
     advice, saturated, biased = (record.get(key) or [""] * len(names) for key in ("advice", "saturated", "biased"))
+    batches = f", {record['num_batches']} batches" if "num_batches" in record else ""
     return Table(
         ["k", *header],
         rows,
-        f"{header[0]} in nats, {record['strategy']} on {record['split']!r} ({record['reading']})",
+        f"{header[0]} in nats, {record['strategy']} on {record['split']!r}{batches} ({record['reading']})",
         [
             f"k = {name} is {'saturated' if is_saturated else 'biased'}: {text}".rstrip(": ")
             for name, is_saturated, is_biased, text in zip(names, saturated, biased, advice, strict=True)

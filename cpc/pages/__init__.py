@@ -1,1 +1,1 @@
-"""HTML pages of charts, for `cpc quickstart`, `cpc calibrate` and `cpc monitor`."""
+"""What commands show: tables, reports, charts and HTML."""
