@@ -126,10 +126,6 @@ class Bilinear(Predictor):
         num_steps: K; None: the number of `steps`, or 12.
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
         steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
-
-    Raises:
-        ValueError: if `num_steps` is below 1 or not the number of `steps`, `steps` are not distinct whole numbers of at
-            least 1 in increasing order, or `dropout` is not a probability below 1.
     """
 
     @checked
@@ -174,10 +170,6 @@ class TransformerPredictor(Predictor):
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
         shared_across_steps: use one layer for all steps, which takes 1 / K of the time and parameters of the layers.
         steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
-
-    Raises:
-        ValueError: the errors of `Bilinear`, and if `feedforward_dim` is below 1; on `connect`, if the heads do not
-            divide the context width evenly.
     """
 
     reads_past_contexts = True

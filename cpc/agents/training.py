@@ -16,7 +16,7 @@ from cpc.agents.actor_critic import ActorCritic, AgentOutput, actor_critic_losse
 from cpc.agents.environments import Environment, Environments
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
-from cpc.config.argument_rules import Count, NonNegative, Positive, check_fields
+from cpc.config.argument_rules import Count, NonNegative, Positive, Range, check_fields
 from cpc.config.description import build
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
@@ -49,9 +49,6 @@ class A2C:
         gradient_clip: largest norm of the gradient.
         record_every_updates: updates between two records of returns and bound.
         save_every_updates: updates between two checkpoints.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     num_environments: Count = 16
@@ -114,10 +111,7 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
     """Return the checkpoint of a run with these settings; None if there is none."""
     if not path.exists():
         return None
-    try:
-        saved = read_checkpoint(path, entries=_ENTRIES, written_by="cpc agent")
-    except ValueError as error:
-        raise ValueError(f"{error}; delete it to start this run again") from error
+    saved = read_checkpoint(path, entries=_ENTRIES, written_by="cpc agent")
     changed = [
         f"{section}.{name}"
         for section, values in saved["settings"].items()
@@ -128,8 +122,7 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
         raise ValueError(
             f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
         )
-    if saved["update"] > num_updates:
-        raise ValueError(f"{path} is of update {saved['update']}, but a2c.num_steps ends at update {num_updates}")
+    Range(0, num_updates).check(f"{path}: the update, which a2c.num_steps limits,", saved["update"])
     return saved
 
 

@@ -177,11 +177,7 @@ class BoundTally:
         self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
-        """Return the bound over all batches added so far.
-
-        Raises:
-            ValueError: if no batch was added.
-        """
+        """Return the bound over all batches added so far."""
         if not self.sums:
             raise ValueError(f"no batch of split {split!r} to compute a bound from")
         if len(self.sums) > 1:

@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_indices, check_tensor
 from cpc.native.compiled import CFunction, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
@@ -63,16 +64,12 @@ def draw_negatives(
         device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
             for the device.
         num_before: number of rows before these rows, in other processes.
-
-    Raises:
-        ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
     """
     check_tensor("pool", pool, "booleans", ("B", "N"))
     check_indices("query_sequence", query_sequence, ("M",), len(pool), "rows of pool")
     if positives is not None:
         check_indices("positives", positives, (len(query_sequence),), pool.shape[1], "candidates")
-    if num_negatives < 1:
-        raise ValueError(f"num_negatives={num_negatives} must be at least 1")
+    Range(1).check("num_negatives", num_negatives)
     negatives = NegativePool.of(pool, query_sequence, positives)
     return negatives.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 

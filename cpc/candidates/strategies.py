@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from cpc.config.argument_rules import Choices
 from cpc.data.tensors import check_tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
@@ -47,9 +48,6 @@ def allowed_matrix(
         group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
         candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
         candidate_group_id: the speakers of these sequences.
-
-    Raises:
-        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
     arguments = {"sequence_id": sequence_id, "group_id": group_id}
     arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}
@@ -111,8 +109,7 @@ def includes_own_sequence(strategy: str) -> bool:
 
 
 def _check(strategy: str, *group_ids: Tensor | None) -> None:
-    if strategy not in _RULES:
-        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    Choices(STRATEGIES).check("negatives", strategy)
     if strategy.startswith("same_speaker") and any(ids is None or bool((ids < 0).any()) for ids in group_ids):
         raise ValueError(
             f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
@@ -157,9 +154,6 @@ def check_rows(
         sequence_id: id of each sequence.
         group_id: speaker of each sequence.
         nearest: the shortest distance of a target.
-
-    Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
     """
     check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))

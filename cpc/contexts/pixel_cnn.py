@@ -36,9 +36,6 @@ class PixelCNN(Context):
 
     Attributes:
         dim: width of the concatenated contexts.
-
-    Raises:
-        ValueError: if a number is below 1, or directions are unknown, repeated or missing.
     """
 
     latents = "grids"

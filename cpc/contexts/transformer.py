@@ -25,9 +25,6 @@ class CausalTransformer(Context):
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
         window: number of past latents that a latent attends to in each layer; None: all.
-
-    Raises:
-        ValueError: if the heads do not divide `dim` evenly, or a count is below 1.
     """
 
     @checked

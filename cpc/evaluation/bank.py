@@ -30,9 +30,6 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     """Encode windows of a split, at most once each, until the bank holds `num_latents`.
 
     The corpus must also be the source of the held-out batches, since sequence ids of rows and bank are compared.
-
-    Raises:
-        ValueError: if `num_latents` is below 1, or the corpus has no windows to draw.
     """
     if num_latents < 1:
         raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
@@ -64,9 +61,6 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
     The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
     bank.
-
-    Raises:
-        ValueError: if the bank holds only latents of a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):

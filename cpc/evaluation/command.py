@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cpc.bounds import Bound
-from cpc.candidates import BANK, STRATEGIES
+from cpc.candidates import BANK
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, Device, OutFile, Seed, checked
@@ -198,9 +198,6 @@ def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None
     """Return the strategies of `negatives`, or the model's own and `mixed_excluding` if none are given."""
     training_strategy = model.loss_part.training_strategies[0]
     strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
-    unknown = [name for name in strategies if name not in STRATEGIES]
-    if negatives and unknown:
-        raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
     if sampler is not None and training_strategy not in strategies:
         raise ValueError(
             f"`sampler` {sampler} applies only to the model's own strategy, {training_strategy!r}, but the bound is "

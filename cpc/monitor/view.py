@@ -17,11 +17,7 @@ MAX_POINTS = 24_000  # number of points that a browser can redraw every second
 
 @dataclass(frozen=True)
 class View:
-    """Settings of all charts.
-
-    Raises:
-        ValueError: if a setting has no allowed value (a browser can send any value).
-    """
+    """Settings of all charts."""
 
     focus: str | None = None  # name of the run whose steps k are shown; None: the first run
     split: str = "training"

@@ -133,8 +133,7 @@ class CFunction:
         Returns:
             Whether the function accepted all values.
         """
-        if len(sizes) != len(self.sizes) or len(sizes) + len(numbers) != len(self._numbers):
-            raise ValueError(f"{self.name} takes the numbers {', '.join(self._numbers)}; got {(*sizes, *numbers)}")
+        assert len(numbers) == len(self._numbers) - len(self.sizes), f"{self.name} takes {', '.join(self._numbers)}"
         suffix = self._check(sizes, tensors)
         function = getattr(compiled(self.source), self.name + suffix)
         if function.argtypes is None:
@@ -154,8 +153,6 @@ class CFunction:
     def _check(self, sizes: Sequence[int], tensors: Sequence[Tensor]) -> str:
         """Check the tensors; return the suffix of the function for the dtype of the last one."""
         expected = self.tensors(*sizes)
-        if len(tensors) != len(expected):
-            raise ValueError(f"{self.name} takes the tensors {', '.join(expected)}; got {len(tensors)} tensors")
         real = next((dtype for dtype in REALS if getattr(tensors[-1], "dtype", None) == dtype), REALS[0])
         dtype = None
         for (name, (dtype, shape)), tensor in zip(expected.items(), tensors, strict=True):

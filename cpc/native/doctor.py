@@ -20,7 +20,7 @@ from cpc.config.extras import DISTRIBUTION
 SYNC = "uv sync --all-extras"
 NECESSARY = ("torch", "torchvision", "torchaudio", "lightning", "tensorboard", "pillow")
 OPTIONAL = {
-    "plotly": "charts need it",
+    "plotly": "`cpc monitor` needs it",
     "dash": "`cpc monitor` needs it",
     "scikit-image": "HOG features and the image quickstart need it",
 }

@@ -27,9 +27,6 @@ class PretrainingData(pl.LightningDataModule):
         modality: the source and its options, the `data` section of a config.
         tasks: tasks of online probes.
 
-    Raises:
-        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
-
     Attributes:
         corpus: the opened source; None before `setup`.
         training: the endless stream of training batches.

@@ -41,9 +41,6 @@ def start_ranks(num_ranks: int, num_nodes: int, run_dir: Path) -> None:
         num_ranks: ranks on each machine.
         num_nodes: machines. With several, MASTER_ADDR, MASTER_PORT and NODE_RANK say where the ranks meet.
         run_dir: the run's folder.
-
-    Raises:
-        ValueError: if this program is a notebook or `python -c`, which cannot be started again.
     """
     if num_nodes > 1 and not {"MASTER_ADDR", "MASTER_PORT", "NODE_RANK"} <= os.environ.keys():
         names = "MASTER_ADDR, MASTER_PORT and NODE_RANK"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.config.argument_rules import Device, NonNegative, check_fields
+from cpc.config.argument_rules import Choices, Device, NonNegative, check_fields
 from cpc.config.description import build
 from cpc.data.device import find_device
 from cpc.data.probe_data import FeatureExtractor, Precision, ProbeData
@@ -192,7 +192,6 @@ def build_untrained(
 
 
 def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None:
-    """Raise ValueError if an option names a value that is not legal."""
-    unknown = [name for name in names if name not in legal]
-    if unknown or isinstance(names, str):
-        raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")
+    """Raise ValueError if an option names a value that is not legal, or is a text instead of a list."""
+    for name in [names] if isinstance(names, str) else names:
+        Choices(tuple(legal)).check(f"`{option}`", None if isinstance(names, str) else name)

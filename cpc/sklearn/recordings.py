@@ -26,10 +26,8 @@ def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
     """Return an array, a tensor or a data frame of real numbers as float32; `name` is for messages."""
     try:
         array = np.asarray(on_cpu(values))
-        if array.dtype.kind == "c":
-            raise ValueError("Complex data not supported")
-        if array.dtype.kind in "mM":
-            raise ValueError(f"the dtype is {array.dtype}")
+        if array.dtype.kind in "cmM":
+            raise ValueError(f"Complex data not supported, nor times: the dtype is {array.dtype}")
         with np.errstate(over="ignore"):  # infinity is refused later, with its place
             return array.astype(np.float32)
     except (TypeError, ValueError) as error:

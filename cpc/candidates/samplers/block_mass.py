@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
+from cpc.config.argument_rules import Choices
 
 ROWS_AT_ONCE = 2**14
 MAX_COORDINATE = 1e16  # the sum of a million squares of this number is finite in float32
@@ -63,11 +64,7 @@ class BlockMass(nn.Module, ABC):
         """Return the factors of the queries in the product with the statistics."""
 
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """Allocate the buffers of `num_blocks` blocks.
-
-        Raises:
-            ValueError: if this mass takes embeddings of another width, or another sampler already uses it.
-        """
+        """Allocate the buffers of `num_blocks` blocks."""
         if next(self.buffers(recurse=False), None) is not None:
             raise ValueError(
                 f"another sampler already uses this {type(self).__name__}: give each TwoLevel its own mass"
@@ -179,8 +176,7 @@ class FeatureMass(BlockMass):
         self.needs_normalised = kernel.needs_normalised
 
     def num_features(self, dim: int) -> int:  # noqa: D102
-        if self.kernel.dim != dim:
-            raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
+        Choices((dim,)).check("the kernel's dim", self.kernel.dim)
         return self.kernel.num_features
 
     def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:  # noqa: D102

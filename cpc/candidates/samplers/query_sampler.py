@@ -14,7 +14,7 @@ from torch import Tensor
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_indices, check_tensor
+from cpc.data.tensors import check_finite, check_indices, check_tensor
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +38,6 @@ class QuerySampler(Sampler):
         num_classes: n.
         dim: D.
         temperature: the proposal approximates the softmax of h . c / temperature.
-
-    Raises:
-        ValueError: if `dim` is below 1, or the temperature is not positive and finite.
     """
 
     needs_queries = True
@@ -57,11 +54,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Set the embeddings of all classes.
-
-        Raises:
-            ValueError: if the embeddings have a wrong shape or are not finite, or the sampler cannot use them.
-        """
+        """Set the embeddings of all classes."""
         self._check_embeddings(embeddings, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
             self._refresh(embeddings.float())
@@ -69,12 +62,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Replace the embeddings of some classes.
-
-        Raises:
-            ValueError: if `refresh` was never called, ids are out of range or repeat, or `refresh` would refuse the
-                embeddings.
-        """
+        """Replace the embeddings of some classes."""
         self._check_ready()
         check_indices("ids", ids, ("U",), self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
@@ -123,10 +111,9 @@ class QuerySampler(Sampler):
             return self._log_prob(queries.float())
 
     def _sample(self, request: Request) -> Draw:
-        if request.queries is None:
-            raise ValueError(f"{type(self).__name__} samples by query: pass `queries`")
         targets = request.targets
         check_tensor("queries", request.queries, "floats", (len(targets), self.dim))
+        assert request.queries is not None
         self._check_ready()
         num_excluded = targets.shape[1] if request.hits == "exclude" else 0
         if num_excluded >= self.num_classes:  # count distinct targets, since a target may repeat
@@ -169,16 +156,8 @@ class QuerySampler(Sampler):
         self.check_vectors(queries, "queries")
 
     def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on queries or embeddings that the sampler cannot use.
-
-        Raises:
-            ValueError: if they are not finite; a subclass may add conditions.
-        """
-        if not bool(vectors.isfinite().all()):
-            raise ValueError(
-                f"{name} are not finite: the model has diverged (lower the learning rate, or clip gradients), or the "
-                "table was never initialised"
-            )
+        """Raise an error on queries or embeddings that the sampler cannot use."""
+        check_finite(name, vectors)
 
     def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
         check_tensor("embeddings", embeddings, "floats", (num, self.dim))
