@@ -64,9 +64,7 @@ def check_steps(name: str, steps: Any) -> tuple[int, ...]:
     steps = plain(steps)
     is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
     if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
-        raise ValueError(
-            f"{name}={steps!r} must be distinct whole numbers of at least 1, in increasing order, such as [1, 4, 14]"
-        )
+        raise ValueError(f"{name}={steps!r} must be increasing whole numbers of at least 1, such as [1, 4, 14]")
     return tuple(steps)
 
 
@@ -95,10 +93,7 @@ class Predictor(nn.Module):
         if steps is not None:
             steps = check_steps("`predictor.steps`", steps)
             if num_steps not in (None, len(steps)):
-                raise ValueError(
-                    f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}: leave "
-                    "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
-                )
+                raise ValueError(f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}")
             num_steps = len(steps)
         self.num_steps = _NUM_STEPS if num_steps is None else num_steps
         # None for 1..K, as in models and checkpoints that were saved without `steps`.
@@ -109,9 +104,7 @@ class Predictor(nn.Module):
         if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
             return
         if self.context_dim is not None:
-            raise ValueError(
-                f"this {type(self).__name__} is connected to widths {self.context_dim} and {self.latent_dim}"
-            )
+            raise ValueError(f"this {type(self).__name__} has the widths {self.context_dim} and {self.latent_dim}")
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim
 

@@ -119,10 +119,8 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
         if values[name] != settings[section].get(name) and name not in _MAY_CHANGE
     ]
     if changed:
-        raise ValueError(
-            f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
-        )
-    Range(0, num_updates).check(f"{path}: the update, which a2c.num_steps limits,", saved["update"])
+        raise ValueError(f"{path} was trained with other values of {', '.join(changed)}: restore them")
+    Range(0, num_updates).check(f"{path}: the update (a2c.num_steps limits it)", saved["update"])
     return saved
 
 
@@ -232,9 +230,7 @@ class _AgentRun:
             loss = loss + a2c.cpc_weight * contrast.loss
             self.tally.update(contrast)
         if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"{self.folder}: the loss is {loss.item()} after {self.num_steps} steps; lower a2c.learning_rate"
-            )
+            raise FloatingPointError(f"{self.folder}: the loss is {loss.item()} after {self.num_steps} steps")
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.agent.parameters(), a2c.gradient_clip)

@@ -79,9 +79,7 @@ class LatentBank:
         for file, facts in zip(files, described, strict=True):
             for name, needed in {"features": "z", "model_sha256": described[0].get("model_sha256")}.items():
                 if facts.get(name) != needed:
-                    raise ValueError(
-                        f"{file} has {name} {facts.get(name)!r}, not {needed!r}: a bank holds features z of one model"
-                    )
+                    raise ValueError(f"{file} has {name} {facts.get(name)!r}, but a bank needs {needed!r}")
         shapes = [_read_latents(file).shape for file in files]
         ends = np.cumsum([shape[0] for shape in shapes])
         size = (int(ends[-1]), int(described[0]["dim"]))
@@ -191,8 +189,6 @@ def _copy_latents(files: list[Path], ends: Int[np.ndarray, " _"], out: Float[np.
     for file, end in zip(files, ends.tolist(), strict=True):
         frames = _read_latents(file)
         if frames.shape[1] != out.shape[1] or not np.isfinite(frames).all():
-            raise ValueError(
-                f"{file} holds latents of {frames.shape[1]} channels; they must be finite, of {out.shape[1]}"
-            )
+            raise ValueError(f"{file}: latents [n, {frames.shape[1]}] must be finite [n, {out.shape[1]}]")
         out[start:end] = frames
         start = end

@@ -111,10 +111,7 @@ def includes_own_sequence(strategy: str) -> bool:
 def _check(strategy: str, *group_ids: Tensor | None) -> None:
     Choices(STRATEGIES).check("negatives", strategy)
     if strategy.startswith("same_speaker") and any(ids is None or bool((ids < 0).any()) for ids in group_ids):
-        raise ValueError(
-            f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-            "choose another strategy (`loss.negatives`)"
-        )
+        raise ValueError(f"negatives={strategy!r} needs the speaker of every sequence (a column of the manifest)")
 
 
 def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:

@@ -65,9 +65,7 @@ class PatchEncoder(Encoder):
         super().__init__()
         batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
         if batch_norms and not getattr(trunk, "allow_batch_norm", False):
-            raise ValueError(
-                f"the trunk has batch norm ({', '.join(batch_norms[:3])}): use another norm, or allow_batch_norm"
-            )
+            raise ValueError(f"the trunk has batch norm ({', '.join(batch_norms[:3])}); see allow_batch_norm")
         self.trunk = trunk
         self.patch_size = patch_size
         self.stride = stride

@@ -185,9 +185,7 @@ class SignalEncoder(Encoder):
                 and (values is units or len(set(values)) == len(values))
             ):
                 once = ", no name twice" if values is names else ""
-                raise ValueError(
-                    f"{argument}={values!r} must be a list of {self.channels} strings, one per channel{once}"
-                )
+                raise ValueError(f"{argument}={values!r} must be a list of strings, {self.channels}{once}")
         self.channel_names = None if names is None else tuple(names)
         self.units = None if units is None else tuple(units)
 

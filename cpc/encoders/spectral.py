@@ -44,9 +44,7 @@ class LogMel(WaveformEncoder):
     ) -> None:
         super().__init__(sample_rate_hz)
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
-            raise ValueError(
-                f"window_samples={window_samples} must exceed hop_samples={hop_samples} by an even number, or equal it"
-            )
+            raise ValueError(f"{window_samples=} must exceed {hop_samples=} by an even number, or equal it")
         self.num_mels = num_mels
         self.hop_samples = hop_samples
         self.window_samples = window_samples
@@ -67,9 +65,7 @@ class LogMel(WaveformEncoder):
         with warnings.catch_warnings(action="ignore"):  # the check below raises an error instead
             self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
         if not self.mel_scale.fb.any(0).all():
-            raise ValueError(
-                f"num_mels={num_mels} bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz"
-            )
+            raise ValueError(f"{num_mels=}: bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz")
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
         """Return log mel energies of waveforms, standardised by the statistics of the corpus."""

@@ -53,9 +53,7 @@ class TokenEncoder(Encoder):
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         """Return the vector of every token."""
         if self.embedding is None and not self._table:
-            raise ValueError(
-                "is_tied=True, but there is no class table: give the CPC a ClassTableLoss, or set is_tied=False"
-            )
+            raise ValueError("is_tied=True, but there is no class table: give the CPC a ClassTableLoss")
         if x.device.type == "cpu":  # a GPU would have to wait; its embedding kernel stops on invalid ids
             check_range("tokens", x, 0, self.num_tokens, "tokens of the vocabulary")
         weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight

@@ -34,10 +34,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     if num_latents < 1:
         raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
     if not isinstance(corpus, MapStyleCorpus):
-        raise ValueError(
-            f"bank={split!r}: a bank is filled with windows drawn from a split, and a {type(corpus).__name__} cannot "
-            "draw windows (it is not a cpc.data.map_style.MapStyleCorpus): leave --bank out"
-        )
+        raise ValueError(f"bank={split!r}: a {type(corpus).__name__} cannot draw windows to fill a bank")
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
     stream = corpus.batches(windows, "uniform", size, seed)

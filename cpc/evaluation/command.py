@@ -211,7 +211,4 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
         steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
         broken = [str(k) for k, loss, num_rows in steps if loss is None and num_rows > 0]
         if broken:
-            raise ValueError(
-                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}, because "
-                "products of the model overflow; nothing is written"
-            )
+            raise ValueError(f"{model_folder}: loss of {bound['strategy']} is not finite for k = {', '.join(broken)}")

@@ -36,7 +36,6 @@ def _saved_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     types = {"class_path": str, "init_args": dict}
     if settings.keys() != types.keys() or not all(isinstance(settings[name], kind) for name, kind in types.items()):
         raise ValueError(
-            "the model's config.json does not describe its data: `cpc pretrain` writes class_path and init_args to "
-            "provenance.data"
+            "config.json does not describe the training data: it needs provenance.data, as cpc pretrain writes"
         )
     return settings

@@ -78,9 +78,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     hidden = _require(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
     predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
     if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
-        raise ValueError(
-            f"{path}: nPredicts is {arguments['nPredicts']}, but the file holds {len(predictors)} predictors"
-        )
+        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, but there are {len(predictors)} predictors")
     num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
     model = _build(path, weights, num_steps, arguments["negativeSamplingExt"])
     _copy_weights(model, path, weights)
@@ -90,9 +88,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
         reason = "the predictors are not linear in c" if criterion else "there are no predictors"
         print(f"{path}: {reason}, so none are imported; the new model has untrained predictors", file=sys.stderr)
     if broken := nonfinite_names(model):
-        raise ValueError(
-            f"{path} holds values that are not finite, in {', '.join(broken[:5])}: did its training diverge?"
-        )
+        raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}")
     data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
     plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}
     provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}

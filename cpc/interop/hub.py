@@ -61,7 +61,7 @@ def _fetch(repository: str, revision: str | None) -> Path:
         (errors.HFValidationError, "it is not a name of the Hub"),
         (errors.GatedRepoError, "ask its owner for access; then log in with `hf auth login`"),
         (errors.RepositoryNotFoundError, "the Hub has no such model, or it is private: log in with `hf auth login`"),
-        (errors.RevisionNotFoundError, "name a branch, tag or commit"),
+        (errors.RevisionNotFoundError, "it has no such revision: name a branch, tag or commit"),
     )
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))

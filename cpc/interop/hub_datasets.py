@@ -104,9 +104,7 @@ def download_dataset(
                 for path in unlabelled:
                     (folder / path).rename(folder / "unlabelled" / path.name)
         if not rows:
-            raise ValueError(
-                f"{source} has no rows in {', '.join(splits or tables)}: choose other splits with `splits`"
-            )
+            raise ValueError(f"{source} has no rows in {', '.join(splits or tables)}: choose other `splits`")
         if media == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
@@ -120,9 +118,8 @@ def _open(source: str, config: str | None, revision: str | None) -> Mapping[str,
     library = import_extra("datasets", "datasets", "Hugging Face's datasets need the package `datasets`")
     is_saved = (Path(source) / "dataset_dict.json").is_file()
     if (revision is not None and Path(source).is_dir()) or (config is not None and is_saved):
-        raise ValueError(
-            f"{source} is a folder: only datasets of the Hub have a `revision`, and a saved dataset has no `config`"
-        )
+        saved = f", and no `config` {config}, since it was saved with one" if is_saved else ""
+        raise ValueError(f"{source} is a folder: it has no `revision` {revision}{saved}")
     if is_saved:
         with _explain_errors(source):
             return dict(_open_saved(Path(source), library))
@@ -204,10 +201,7 @@ def _known_split(name: str, source: str) -> str:
     word = re.split(r"[\W\d_]", name)[0]  # a whole word: `validated` of Common Voice includes train, dev and test
     if split := split_called(word):
         return split
-    raise ValueError(
-        f"{source}: the name of split {name!r} is not a form of train, valid, test or unlabelled: choose other splits "
-        "with `splits`"
-    )
+    raise ValueError(f"{source}: split {name!r} is not a form of train, valid, test or unlabelled")
 
 
 def _file_column(features: Mapping[str, Any], column: str | None, source: str) -> tuple[str, str]:
@@ -297,9 +291,7 @@ def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: 
     if suffix not in _SUFFIXES[medium]:
         suffix = _guess_suffix(content, medium)
     if suffix not in _SUFFIXES[medium]:
-        raise ValueError(
-            f"{where} holds a file of unknown format, not {medium.lower()}: it begins with {content[:8]!r}"
-        )
+        raise ValueError(f"{where} holds no {medium.lower()} of a known format: it begins with {content[:8]!r}")
     return content, suffix
 
 

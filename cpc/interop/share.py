@@ -69,7 +69,9 @@ def share(
         ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
     if to is None and (out is None or private):
-        raise ValueError("name a target: `to`, an ORG/NAME on the Hub that may be `private`, or `out`, a new folder")
+        raise ValueError(
+            "name a target: `to`, an ORG/NAME on the Hub (only there `private` applies), or `out`, a new folder"
+        )
     if to is not None:
         hub()  # if the package is missing, fail before the work
     trusted, written = tuple(trusted_packages), "" if notes is None else read_text(Path(notes)).strip()

@@ -21,9 +21,7 @@ def bind(app: flask.Flask, port: int = 8050) -> BaseWSGIServer:
     try:
         listening = socket.create_server((HOST, port))
     except OSError as error:
-        raise ValueError(
-            f"cannot serve at {HOST}, port {port}: {error}; name another --port (0: any free port)"
-        ) from error
+        raise ValueError(f"cannot serve at {HOST}, port {port}: {error}; name another --port") from error
     # The name of a foreign page may resolve to this machine, but its requests have that name as Host.
     app.config["TRUSTED_HOSTS"] = ["localhost", HOST]
 

@@ -118,9 +118,7 @@ class Pretraining(pl.LightningModule):
     def setup(self, stage: str) -> None:
         """Initialise the encoder from data, before the model is wrapped for several devices."""
         if self.num_chunks > 1 and self.data.is_continuous:
-            raise ValueError(
-                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}: lower `batch_size`"
-            )
+            raise ValueError(f"model.num_chunks={self.num_chunks} does not work with {self.data.name}")
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
@@ -289,9 +287,7 @@ class Pretraining(pl.LightningModule):
         self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
-            raise ValueError(
-                f"{num_ranks} devices cannot continue contexts of {len(state['ranks'])}: restore `trainer.devices`"
-            )
+            raise ValueError(f"{num_ranks} `trainer.devices` cannot continue contexts of {len(state['ranks'])}")
         changes = list(differences(state["settings"], self._settings(), name=""))
         self._settings_changed = bool(changes)
         if changes and self.global_rank == 0:

@@ -30,9 +30,7 @@ def lock_run(folder: Path) -> Iterator[None]:
         holder = "another process"
         with suppress(FileNotFoundError):  # the process that held the lock has just ended
             holder = path.read_text() or holder
-        raise ValueError(
-            f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
-        ) from error
+        raise ValueError(f"{holder} is training in {folder}: wait, or name another --run_dir") from error
     except OSError as error:
         print(f"{folder} is on a file system without locks ({error}): do not start a second run in it", file=sys.stderr)
     if lock.is_locked and (former := path.read_text()):

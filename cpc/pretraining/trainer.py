@@ -45,9 +45,7 @@ def make_trainer(**options: Any) -> pl.Trainer:
     check_values(TrainerOptions, named, "trainer.")
     clip_algorithm = options.get("gradient_clip_algorithm")
     if clip_algorithm is not None and not options.get("gradient_clip_val"):
-        raise ValueError(
-            f"trainer.gradient_clip_algorithm={clip_algorithm} has no effect without trainer.gradient_clip_val"
-        )
+        raise ValueError(f"trainer.gradient_clip_algorithm={clip_algorithm} needs trainer.gradient_clip_val")
     if options.get("logger") in (None, True):
         options["logger"] = False  # `pretrain` adds the default logger, and the progress bar
     try:

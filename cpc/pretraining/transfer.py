@@ -26,9 +26,7 @@ def start_from(model: CPC, folder: str | Path) -> None:
         folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.interop.hub`).
     """
     if model.loss_part.predicts == "classes":
-        raise ValueError(
-            "--init_from needs a model that predicts latents, because tokens of another corpus have other numbers"
-        )
+        raise ValueError("--init_from needs a model that predicts latents: tokens of another corpus differ")
     packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # the config names these classes
     saved = load_pretrained(folder, trusted_packages=("cpc", *sorted(packages - {"cpc"})))
     for name, part in model.named_children():

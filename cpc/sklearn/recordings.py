@@ -61,10 +61,7 @@ def read_recordings(
         recording = rearrange(array, "t -> t 1") if array.ndim == 1 else array
         num_channels = num_channels or recording.shape[-1]
         if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
-            raise ValueError(
-                f"recording {row} has the shape {list(array.shape)}, but recordings are [samples, {num_channels} "
-                "channels]"
-            )
+            raise ValueError(f"recording {row} has the shape {list(array.shape)}, not [samples, {num_channels}]")
         if not np.isfinite(recording).all():
             sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
             raise ValueError(f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it")
@@ -85,10 +82,7 @@ def channels_named(recording: Any, name: str, channels: Sequence[str] | None) ->
         return recording
     columns = [find_channel(channel, own) for channel in channels]
     if -1 in columns or len(own) != len(channels):
-        raise ValueError(
-            f"{name} has the columns {own}, but the channels are {list(channels)}: give each of these once, in any "
-            "order, and no other column"
-        )
+        raise ValueError(f"{name} has the columns {own}, but the channels are {list(channels)}")
     return recording[[own[column] for column in columns]]
 
 

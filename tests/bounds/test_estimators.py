@@ -272,7 +272,7 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
             lambda: interpolated(torch.zeros(2, 2), log_baseline=torch.zeros(2), alpha=2),
             r"alpha=2 must lie in \[0, 1\]",
         ),
-        (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
+        (lambda: leave_one_out(torch.zeros(2, 3)), r"of the shape \[N, 2\]"),
         (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor=0 must be positive"),
         (lambda: pooled([]), "0 estimates"),
     ],

@@ -54,5 +54,5 @@ def test_bad_arguments(encoder: FrameEncoder) -> None:
         FrameEncoder(dim=0)
     with pytest.raises(ValueError, match=r"stacks of \(1, 20, 16\), not \(2, "):
         encoder(torch.zeros(1, 1, 1, 20, 16))
-    with pytest.raises(ValueError, match="do all pixels have one colour"):
+    with pytest.raises(ValueError, match="cannot standardise observations: are they constant"):
         encoder.set_statistics(0.5, 0.0)

@@ -87,9 +87,7 @@ def calibrate(
     }
     _check(grid)
     if steps is not None and not set(grid["critics"]) - {EXACT}:
-        raise ValueError(
-            f"`steps`={steps} applies only to critics that are trained, and exact is not trained: leave it out"
-        )
+        raise ValueError(f"`steps`={steps} applies only to critics that are trained, and exact is not")
     steps = _NUM_STEPS if steps is None else steps
     left_out: list[str] = []
     diverged: list[str] = []

@@ -18,10 +18,7 @@ class All(Sampler):
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if `num` is not the number of classes."""
         if num != self.num_classes:
-            raise ValueError(
-                f"num_sampled={num}, but All draws each of the {self.num_classes} classes: pass "
-                f"num_sampled={self.num_classes}"
-            )
+            raise ValueError(f"num_sampled={num}, but All draws each of the {self.num_classes} classes")
 
     def _sample(self, request: Request) -> Draw:
         self.check_targets(request.targets)

@@ -65,10 +65,7 @@ class Bernoulli(Sampler):
         """Raise ValueError if fewer than `num` classes have a positive weight; excluded classes count too."""
         num_possible = int((self.q > 0).sum())
         if num > num_possible:
-            raise ValueError(
-                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
-                "comes at most once; lower num_sampled"
-            )
+            raise ValueError(f"num_sampled={num}, but only {num_possible} classes have a positive weight")
 
     def _sample(self, request: Request) -> Draw:
         targets = request.targets

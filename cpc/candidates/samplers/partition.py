@@ -132,8 +132,5 @@ class Partition(ProposalSampler):
         self.check_targets(targets)
         words = targets[targets != NO_TARGET].unique()
         if len(words) > self.max_words:
-            raise ValueError(
-                f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}: raise max_words, "
-                "or use smaller batches"
-            )
+            raise ValueError(f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}")
         return words

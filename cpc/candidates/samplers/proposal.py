@@ -57,10 +57,7 @@ class ProposalSampler(Sampler):
     ) -> None:
         super().__init__(num_classes)
         if counts is not None and replacement:
-            raise ValueError(
-                f"counts={counts!r} is for draws without replacement; with replacement the count is m q: omit counts, "
-                "or set replacement=False"
-            )
+            raise ValueError(f"counts={counts!r} is for draws without replacement; with replacement it is m q")
         self.shared = shared
         self.replacement = replacement
         self.counts: Counts | None = None if replacement else counts or "gumbel"

@@ -94,8 +94,7 @@ class QuerySampler(Sampler):
             )
         if self.has_temperature and self.temperature != table.temperature:
             raise ValueError(
-                f"the sampler draws at temperature={self.temperature}, the table scores at {table.temperature}: "
-                "give both the same"
+                f"temperature={self.temperature} of the sampler is not that of the table, {table.temperature}"
             )
         if can_have_bias and self.dim == table.dim:
             _log.warning(
@@ -146,9 +145,7 @@ class QuerySampler(Sampler):
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if every class is excluded."""
         if self.num_classes <= num_excluded:
-            raise ValueError(
-                f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded; use hits='remove'"
-            )
+            raise ValueError(f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded")
 
     def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:
         """Raise ValueError if targets are not classes, or the sampler cannot use the queries."""

@@ -63,9 +63,7 @@ class Draw(NamedTuple):
             problem = "lacks a row's own target, which was removed after it was drawn"
         else:
             return
-        raise ValueError(
-            f"the draw {problem}, but the objective accepts only hits={' or '.join(accepted)}: ask the sampler for them"
-        )
+        raise ValueError(f"the draw {problem}, but the objective accepts only hits={' or '.join(accepted)}")
 
     def target_counts(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
         """Return the log count of each target, +inf for a missing one; ValueError if that of a target is not finite."""

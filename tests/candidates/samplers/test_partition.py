@@ -70,7 +70,7 @@ def test_a_part_is_drawn_whole_or_in_part(generator: torch.Generator) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Partition(4, 4), "max_words=4 is not from 1 to 3"),
+        (lambda: Partition(4, 4), "max_words`=4 must be at least 1 and at most 3"),
         (lambda: Partition(4, 0), "max_words=0"),
         (lambda: Partition(4, 2).set_step(0), "has no corpus yet: call look_ahead"),
         (lambda: partition(4, [2, 3, 0], 2).words_of_part(), "no current part yet"),

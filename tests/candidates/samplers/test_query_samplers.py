@@ -548,7 +548,7 @@ def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: to
 def test_refused(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
     for arguments, message in (
-        ((None, 5, TARGETS), "samples by query: pass `queries`"),
+        ((None, 5, TARGETS), "queries is a NoneType"),
         ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
         ((queries, 0, TARGETS), "num_sampled=0"),
         ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
@@ -582,8 +582,8 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
         (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
         (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
-        (lambda: TwoLevel(3, DIM, uniform_share=0.0), "would never be drawn"),
-        (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel maps 5 dimensions"),
+        (lambda: TwoLevel(3, DIM, uniform_share=0.0), "must be positive and below 1"),
+        (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel's dim=5 is not one of"),
     ],
 )
 def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:

@@ -226,8 +226,8 @@ def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channel_names": ["a"]}, r"channel_names=\['a'\] has 1 entries for channels=2"),
-        ({"channel_names": ["a", "a"]}, "names a channel twice"),
+        ({"channel_names": ["a"]}, r"channel_names=\['a'\] must be a list of strings, 2"),
+        ({"channel_names": ["a", "a"]}, "no name twice"),
         ({"units": "uV"}, "units='uV' must be a list of strings"),
     ],
 )
