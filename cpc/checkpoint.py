@@ -232,13 +232,13 @@ def read_checkpoint(
     """
     checkpoint = read_torch_archive(path, written_by)
     values = {name: _entry(checkpoint, name) for name in entries}
-    is_legal = {
-        name: isinstance(values[name], kind) and (kind is not int or values[name] >= 0)
+    wrong = [
+        f"{name}, or it is negative" if kind is int else name
         for name, kind in entries.items()
-    }
-    if not all(is_legal.values()):
-        wrong = ", ".join(f"{name}={values[name]!r:.80}" for name in entries if not is_legal[name])
-        raise ValueError(f"{path} was not written by {written_by}: it has {wrong}")
+        if not isinstance(values[name], kind) or (kind is int and values[name] < 0)
+    ]
+    if wrong:
+        raise ValueError(f"{path} was not written by {written_by}: it lacks {'; '.join(wrong)}")
     return dict(checkpoint)
 
 

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Dropout, checked, plain
+from cpc.config.argument_rules import Choices, Count, Dropout, checked, plain
 from cpc.contexts.transformer import TransformerLayer
 
 _NUM_STEPS = 12  # without `num_steps` and `steps`
@@ -92,8 +92,7 @@ class Predictor(nn.Module):
         super().__init__()
         if steps is not None:
             steps = check_steps("`predictor.steps`", steps)
-            if num_steps not in (None, len(steps)):
-                raise ValueError(f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}")
+            Choices((None, len(steps))).check("`predictor.num_steps`", num_steps)
             num_steps = len(steps)
         self.num_steps = _NUM_STEPS if num_steps is None else num_steps
         # None for 1..K, as in models and checkpoints that were saved without `steps`.
@@ -104,7 +103,8 @@ class Predictor(nn.Module):
         if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
             return
         if self.context_dim is not None:
-            raise ValueError(f"this {type(self).__name__} has the widths {self.context_dim} and {self.latent_dim}")
+            widths = (self.context_dim, self.latent_dim)
+            Choices((widths,)).check(f"{type(self).__name__}: the widths", (context_dim, latent_dim))
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim
 

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
+
 
 class Estimate(NamedTuple):
     """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows, or a function of it.
@@ -74,8 +76,7 @@ class EstimateTally:
 
     def compute(self) -> tuple[float, float]:
         """Return the estimate and its standard error in nats; the error of a single matrix is NaN."""
-        if not self.num_rows:
-            raise ValueError("no score matrix was added: there is no estimate")
+        Range(1).check("the number of rows", self.num_rows)
         joint, log_marginal = torch.stack(self.sums, 1)
         num_rows = torch.tensor(self.num_rows).to(joint)
         total, log_sum = num_rows.sum(), log_marginal.logsumexp(0)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
+from cpc.config.argument_rules import Range
 from cpc.losses.definition import CandidateSet
 
 
@@ -98,8 +99,7 @@ def split_by_sequence(
     baseline = torch.zeros_like(pool)
     for row, candidates in enumerate(pool):
         ids = sequence_id[candidates].unique()
-        if len(ids) < 2:
-            raise ValueError(f"a baseline needs two other sequences in a batch, not {len(ids)}: raise `batch_size`")
+        Range(2).check("a baseline needs more of `batch_size`: the number of other sequences", len(ids))
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
     return baseline, pool & ~baseline
 

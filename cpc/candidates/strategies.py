@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cpc.config.argument_rules import Choices
+from cpc.config.argument_rules import Choices, Range
 from cpc.data.tensors import check_tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
@@ -118,12 +118,8 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
     """Raise ValueError if an entry is negative or exceeds `most`, since targets would lie in another sequence."""
     if len(num_latents) == 0:  # a rank without sequences
         return
-    lowest, highest = (int(end) for end in num_latents.aminmax())
-    if lowest < 0 or highest > most:
-        raise ValueError(
-            f"num_latents={highest if highest > most else lowest} must count latents, from 0 to {most}, not samples: "
-            "give encoder.num_latents(samples)"
-        )
+    for end in num_latents.aminmax():
+        Range(0, most).check("num_latents, not samples,", int(end))
 
 
 def check_length(longest: int, nearest: int) -> None:
@@ -131,8 +127,7 @@ def check_length(longest: int, nearest: int) -> None:
     if longest <= nearest:
         raise ValueError(
             f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
-            "such short files, or lower the first of `predictor.steps`"
+            f"{nearest + 1}: use longer windows or larger images, or lower the first of `predictor.steps`"
         )
 
 

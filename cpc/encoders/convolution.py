@@ -30,7 +30,8 @@ def receptive_field(kernels: Sequence[int], strides: Sequence[int]) -> int:
 
 def check_layers(**sizes: Sequence[int]) -> None:
     """Raise ValueError unless every argument has one entry per layer, of at least one layer."""
-    if len({*map(len, sizes.values())}) > 1 or not all(sizes.values()):
+    lengths = {*map(len, sizes.values())}
+    if len(lengths) > 1 or lengths == {0}:
         given = ", ".join(f"{name}={tuple(values)}" for name, values in sizes.items())
         raise ValueError(f"{given} need one entry per layer")
 

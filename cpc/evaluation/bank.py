@@ -10,6 +10,7 @@ from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
+from cpc.config.argument_rules import Range
 from cpc.contexts.grid import is_signal
 from cpc.data.device import moved
 from cpc.data.map_style import MapStyleCorpus
@@ -31,8 +32,7 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
 
     The corpus must also be the source of the held-out batches, since sequence ids of rows and bank are compared.
     """
-    if num_latents < 1:
-        raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
+    Range(1).check("`bank_latents`", num_latents)
     if not isinstance(corpus, MapStyleCorpus):
         raise ValueError(f"bank={split!r}: a {type(corpus).__name__} cannot draw windows to fill a bank")
     windows, weights = corpus.windows(split), next(model.parameters())

@@ -114,8 +114,8 @@ def evaluate(
     training_strategy, step = loss.training_strategies[0], config["provenance"].get("step")
     strategies = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
-    if bank is None and bank_latents is not None:
-        raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split of the bank")
+    if bank is None:
+        _refuse_options("without `bank` there is no bank", bank_latents=bank_latents)
     if data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, training_strategy):
             raise ValueError(error_message)

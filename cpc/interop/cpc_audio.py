@@ -77,8 +77,8 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     kernel = _require(path, weights, "gEncoder.conv0.weight", num_axes=3)
     hidden = _require(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
     predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
-    if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
-        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, but there are {len(predictors)} predictors")
+    legal = (0, arguments.get("nPredicts", len(predictors)))
+    Choices(legal).check(f"{path}: the number of predictors", len(predictors))
     num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
     model = _build(path, weights, num_steps, arguments["negativeSamplingExt"])
     _copy_weights(model, path, weights)

@@ -71,7 +71,7 @@ def test_it_counts_the_latents_of_sequences() -> None:
         (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy has features 'c', but a bank needs 'z'"),
         (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy has model_sha256 'other'"),
         (np.ones((2, 4), np.float32), {}, r"b.npy: latents \[n, 4\] must be finite \[n, 3\]"),
-        (np.full((2, 3), np.nan, np.float32), {}, "b.npy holds values that are not finite"),
+        (np.full((2, 3), np.nan, np.float32), {}, r"b.npy: latents \[n, 3\] must be finite"),
     ],
 )
 def test_embeddings_that_make_no_bank_are_named(values: np.ndarray, facts: dict, message: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
         ("bank.json", b'{"format_version": 1, "num', r"bank\.json is not JSON; was it cut off"),
         ("bank.json", b"\xff\xfe", r"bank\.json is not JSON"),
         ("bank.json", b"[1, 2]", r"bank\.json must hold"),
-        ("bank.json", b'{"format_version": 1}', r"bank\.json lacks num_latents"),
+        ("bank.json", b'{"format_version": 1}', r"bank\.json must hold format_version and num_latents"),
         ("latents.npy", b"", r"latents\.npy: (cannot be read|is empty|there is no such file)"),
         ("latents.npy", None, r"latents\.npy: (cannot be read|is empty|there is no such file)"),
         ("sequence_id.npy", b"no array", r"sequence_id\.npy: cannot be read"),

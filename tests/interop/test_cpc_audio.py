@@ -149,7 +149,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
         (weights | {"gEncoder.conv5.weight": torch.zeros(1)}, None, "cpc does not have: gEncoder.conv5.weight"),
         ([1], None, "must map names to tensors"),
         ({0: torch.zeros(1)}, None, "must map names to tensors"),
-        (weights, {"nPredicts": 12}, "nPredicts is 12, but there are 5 predictors"),
+        (weights, {"nPredicts": 12}, "the number of predictors=5 is not one of 0, 12"),
         (weights, {"nPredicts": 10**9}, "nPredicts=1000000000 must be at least 1 and at most 1024"),
         (weights | {"gEncoder.conv0.weight": torch.tensor(0.0)}, None, r"conv0.weight has the shape \[\], which"),
         (weights | {"gAR.baseNet.weight_hh_l0": torch.tensor(0.0)}, None, r"weight_hh_l0 has the shape \[\], which"),

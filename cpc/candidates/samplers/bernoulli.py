@@ -15,6 +15,7 @@ from cpc.candidates.samplers.sampler import (
     make_draw,
     proportions,
 )
+from cpc.config.argument_rules import Range
 
 
 class Bernoulli(Sampler):
@@ -63,9 +64,7 @@ class Bernoulli(Sampler):
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if fewer than `num` classes have a positive weight; excluded classes count too."""
-        num_possible = int((self.q > 0).sum())
-        if num > num_possible:
-            raise ValueError(f"num_sampled={num}, but only {num_possible} classes have a positive weight")
+        Range(1, int((self.q > 0).sum())).check("num_sampled", num)
 
     def _sample(self, request: Request) -> Draw:
         targets = request.targets

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
-from cpc.config.argument_rules import Choices
+from cpc.config.argument_rules import Choices, Range
 
 ROWS_AT_ONCE = 2**14
 MAX_COORDINATE = 1e16  # the sum of a million squares of this number is finite in float32
@@ -151,8 +151,8 @@ class CentroidMass(BlockMass):
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """Raise ValueError if a sum of squares could overflow; its block would be infinite until the next `refresh`."""
-        if vectors.numel() and not float(vectors.abs().amax()) < MAX_COORDINATE:
-            raise ValueError(f"{name} exceed {MAX_COORDINATE:g}: the model has diverged")
+        if vectors.numel():
+            Range(0, MAX_COORDINATE, is_below=True).check(f"largest coordinate of {name}", float(vectors.abs().amax()))
 
 
 class FeatureMass(BlockMass):

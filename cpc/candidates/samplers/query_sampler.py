@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
-from cpc.config.argument_rules import Count, Positive, checked
+from cpc.config.argument_rules import Choices, Count, Positive, Range, checked
 from cpc.data.tensors import check_finite, check_indices, check_tensor
 
 _log = logging.getLogger(__name__)
@@ -92,10 +92,8 @@ class QuerySampler(Sampler):
                 f"{name} is built for vectors of dim={self.dim}, but the table has dim={table.dim}: build it with "
                 f"this dim{with_bias}"
             )
-        if self.has_temperature and self.temperature != table.temperature:
-            raise ValueError(
-                f"temperature={self.temperature} of the sampler is not that of the table, {table.temperature}"
-            )
+        if self.has_temperature:
+            Choices((table.temperature,)).check(f"{name}: temperature", self.temperature)
         if can_have_bias and self.dim == table.dim:
             _log.warning(
                 "%s(dim=%d) draws by products and ignores the biases of the table: give dim=%d to include them",
@@ -144,8 +142,7 @@ class QuerySampler(Sampler):
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if every class is excluded."""
-        if self.num_classes <= num_excluded:
-            raise ValueError(f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded")
+        Range(0, self.num_classes - 1).check("the number of excluded classes", num_excluded)
 
     def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:
         """Raise ValueError if targets are not classes, or the sampler cannot use the queries."""

@@ -226,7 +226,7 @@ def test_queries_of_a_model_that_has_diverged_are_refused(
 ) -> None:
     sampler, _, queries = ready(name, generator)
     queries[1, 2] = value
-    with pytest.raises(ValueError, match="queries are not finite"):
+    with pytest.raises(ValueError, match="queries must be finite"):
         drawn(path, sampler, queries, 5, TARGETS, "keep", generator)
 
 

@@ -228,7 +228,7 @@ def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -
     [
         ({"channel_names": ["a"]}, r"channel_names=\['a'\] must be a list of strings, 2"),
         ({"channel_names": ["a", "a"]}, "no name twice"),
-        ({"units": "uV"}, "units='uV' must be a list of strings"),
+        ({"units": "uV"}, "units='uV' must be a list of strings, 2"),
     ],
 )
 def test_names_and_units_are_one_string_each(options: dict[str, Any], message: str) -> None:
