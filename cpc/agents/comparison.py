@@ -11,7 +11,7 @@ from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
-from cpc.config.argument_rules import Count, NonNegative, checked
+from cpc.config.argument_rules import Count, NonNegative, Range, checked
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
@@ -119,8 +119,7 @@ def _summary(
     final = []
     for record_steps, returns in curves:
         last = returns[record_steps > (1 - FINAL_SHARE) * num_steps]
-        if not len(last):
-            raise ValueError(f"no episode ended in the last {FINAL_SHARE:.0%} of {num_steps} steps: raise num_steps")
+        Range(1).check(f"the number of records in the last {FINAL_SHARE:.0%} of `num_steps`", len(last))
         final.append(float(last.mean()))
     summary: dict[str, Any] = {"final_returns": final, "mean_final_return": float(np.mean(final))}
     summary |= {"interval": _interval(final), "steps_to_threshold": None}

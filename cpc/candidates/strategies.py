@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from cpc.config.argument_rules import Choices, Range
+from cpc.config.argument_rules import Choices
 from cpc.data.tensors import check_tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
@@ -118,8 +118,10 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
     """Raise ValueError if an entry is negative or exceeds `most`, since targets would lie in another sequence."""
     if len(num_latents) == 0:  # a rank without sequences
         return
-    for end in num_latents.aminmax():
-        Range(0, most).check("num_latents, not samples,", int(end))
+    lowest, highest = (int(end) for end in num_latents.aminmax())
+    if lowest < 0 or highest > most:
+        given = highest if highest > most else lowest
+        raise ValueError(f"num_latents={given} must count latents, from 0 to {most}, not samples")
 
 
 def check_length(longest: int, nearest: int) -> None:

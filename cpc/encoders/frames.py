@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, checked
+from cpc.config.argument_rules import Count, Range, checked
 from cpc.data.tensors import check_tensor
 from cpc.encoders.convolution import Norm, check_layers, initialise_layers
 from cpc.encoders.encoder import Encoder, check_statistics
@@ -66,8 +66,7 @@ class FrameEncoder(Encoder):
         height, width = self.frame_size
         for kernel, stride in zip(kernels, strides, strict=True):
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
-        if min(height, width) < 1:
-            raise ValueError(f"frames of {self.frame_size} pixels are too small for kernels={self.kernels}")
+        Range(1).check(f"frames of {self.frame_size} pixels: the size after the last layer", min(height, width))
         self.num_places = height * width
         self.projection = nn.Linear(dims[-1] * self.num_places, dim)
         self.pixel_mean: Tensor

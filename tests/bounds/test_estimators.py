@@ -481,5 +481,5 @@ def test_large_scores_pool() -> None:
 
 def test_one_matrix_has_no_standard_error_and_none_nothing_to_read() -> None:
     assert math.isnan(tallied([estimated("nwj", some_scores(1)[0])]).compute()[1])
-    with pytest.raises(ValueError, match="no score matrix"):
+    with pytest.raises(ValueError, match="number of rows=0 must be"):
         EstimateTally().compute()

@@ -48,7 +48,7 @@ def test_initialisation_standardises_channels(encoder: FrameEncoder) -> None:
 def test_bad_arguments(encoder: FrameEncoder) -> None:
     with pytest.raises(ValueError, match=r"need one entry per layer"):
         FrameEncoder(widths=(4,))
-    with pytest.raises(ValueError, match="too small for kernels"):
+    with pytest.raises(ValueError, match="the size after the last layer"):
         FrameEncoder((7, 30))
     with pytest.raises(ValueError, match="must be at least 1"):
         FrameEncoder(dim=0)

@@ -236,7 +236,7 @@ def test_estimators_and_numbers_that_cannot_be(model: cpc.CPC, manifest: Path, t
         evaluate(tmp_path, manifest, num_negatives=[0])
     with pytest.raises(ValueError, match=r"'tuba', whose baseline .* negatives=sequence_only there is only one"):
         evaluate(tmp_path, manifest, negatives=["sequence_only"], estimators=["tuba"])
-    with pytest.raises(ValueError, match=r"needs two other sequences in a batch, not 1: raise `batch_size`"):
+    with pytest.raises(ValueError, match=r"needs more of `batch_size`: the number of other sequences=1"):
         evaluate(tmp_path, manifest, negatives=["mixed_excluding"], batch_size=2, estimators=["tuba"])
 
 

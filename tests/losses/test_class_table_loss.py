@@ -235,7 +235,7 @@ def test_draws_repeat_with_their_generator() -> None:
         (("nce", Unigram([0, 0, *[1] * (NUM_CLASSES - 2)]), 10), {}, "num_sampled=10 .* Unigram can draw 9 classes"),
         (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
         (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11, but 10 of 11 classes have a positive weight"),
-        (("nce", All(NUM_CLASSES), 5), {}, "num_sampled=5, but All draws each of the 11"),
+        (("nce", All(NUM_CLASSES), 5), {}, "of All=5 is not one of 11"),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:

@@ -244,8 +244,7 @@ def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Te
 def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
     """Return targets as `[M, T]`."""
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
-    if targets.numel() == 0:
-        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
+    Range(1).check("the number of targets", targets.numel())
     targets = targets.reshape(num_rows, -1)
     check_range("targets", targets, NO_TARGET, num_classes, "classes")
     is_empty = (targets == NO_TARGET).all(1)

@@ -411,7 +411,7 @@ def test_draws_give_no_gradient(name: str, path: str, has_autocast: bool, genera
 
 def test_squares_that_overflow_are_refused(generator: torch.Generator) -> None:
     sampler, classes, _ = ready("kmeans", generator)
-    with pytest.raises(ValueError, match="embeddings exceed 1e\\+16: the model has diverged"):
+    with pytest.raises(ValueError, match="largest coordinate of embeddings="):
         sampler.update(torch.tensor([3]), classes[:1] * 1e20)
     assert sampler.mass.sums.isfinite().all()
 
