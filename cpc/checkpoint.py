@@ -182,10 +182,8 @@ def weights_of(model: str | Path) -> Path:
 def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     """Return the folder of config.json and the weights, which may not exist; a model on the Hub is downloaded.
 
-    Args:
-        model: a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
-            a name on the Hub (`cpc.interop.hub`).
-        revision: branch, tag or commit on the Hub.
+    A model is a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
+    a name on the Hub (`cpc.interop.hub`), where `revision` is a branch, tag or commit.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
@@ -225,10 +223,8 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read the checkpoint from which a run resumes; see `read_torch_archive`.
 
-    Args:
-        path: the file.
-        entries: required entries and their types, with dots for nested entries; integers must not be negative.
-        written_by: command that writes these checkpoints, for messages.
+    `entries` are the required entries and their types, with dots for nested entries; integers must not be negative.
+    `written_by` is the command that writes these checkpoints, for messages.
     """
     checkpoint = read_torch_archive(path, written_by)
     values = {name: _entry(checkpoint, name) for name in entries}

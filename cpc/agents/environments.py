@@ -85,11 +85,6 @@ class Environments:
     Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
     and the actions of unfinished episodes, which are replayed when the state is loaded.
 
-    Args:
-        environment: the environment and its options.
-        num: N.
-        seed: seed of all episodes.
-
     Attributes:
         observations: `[N, ...]` current observations.
         num_actions: number of actions.

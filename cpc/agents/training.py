@@ -83,16 +83,7 @@ def train_agent(
     seed: int,
     trusted_packages: tuple[str, ...] = ("cpc",),
 ) -> None:
-    """Train one agent with one seed; resume from the checkpoint in the folder, and do nothing if the run has ended.
-
-    Args:
-        folder: folder of the run.
-        architecture: description of the model for `cpc.config.description.build`.
-        environment: the environment.
-        a2c: the options of training.
-        seed: seed of weights, episodes, actions and negatives.
-        trusted_packages: packages whose classes the architecture may name.
-    """
+    """Train one agent with one seed; resume from the checkpoint in the folder, and do nothing if the run has ended."""
     settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
     saved = _read_saved(folder / "last.ckpt", settings, a2c.num_updates)
     if saved is not None and saved["update"] == a2c.num_updates:

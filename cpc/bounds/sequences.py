@@ -55,14 +55,8 @@ def scored_rows(
     lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one sequence, of L
     latents, are in memory at a time: L x N numbers for each step.
 
-    Args:
-        queries: W_k c_t of all rows and steps.
-        latents: z of B sequences of one length.
-        rows: rows and candidates, on the host (`cpc.losses.candidate_sets.plan`).
-        sequence_id: id of each sequence, to use half of the sequences for a baseline, and only the other half for
-            candidates; None: no baseline.
-        num_negatives: negatives per row; None: all candidates.
-        generator: source of random numbers.
+    `latents` are z of sequences of one length; `rows` are on the host (`cpc.losses.candidate_sets.plan`). With
+    `sequence_id`, half of the sequences are kept for a baseline, and only the other half supplies candidates.
     """
     assert rows.query_index is not None
     pool, device = rows.candidate_mask, latents.device

@@ -161,17 +161,7 @@ class RowDraws(NamedTuple):
         query_index: Int[Tensor, " M"],
         before: Bool[Tensor, "S P K"],
     ) -> "RowDraws":
-        """Return the source of the draws of the rows of a candidate set.
-
-        Args:
-            num: R.
-            is_shared: whether the K rows of a place share draws.
-            candidate_mask: candidates of each sequence.
-            sequence: sequence of each row.
-            positive_index: positive of each row.
-            query_index: query (b p k) of each row.
-            before: the rows of the ranks before this one.
-        """
+        """Return the source of the draws of the rows of a candidate set."""
         pool = NegativePool.of(candidate_mask, sequence, positive_index)
         draws = cls(num, pool, int(before.sum()), draw_excess_nats(num, pool.num))
         if not is_shared:
@@ -237,13 +227,9 @@ def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bo
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     """Return the largest amount by which repeated negatives can lift `log N - L` above the information.
 
-    It is log(N E[1 / (1 + D)]) for N = R + 1. D is the number of distinct negatives among R draws from a pool of P.
-    E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided by P + 1. If R is small compared with P, the excess
-    is about R / (2 P); docs/theory.md derives it.
-
-    Args:
-        num_negatives: R.
-        num_eligible: P of each row, at least 1.
+    It is log(N E[1 / (1 + D)]) for R = `num_negatives` and N = R + 1. D is the number of distinct negatives among R
+    draws from a pool of P, `num_eligible` of each row. E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided
+    by P + 1. If R is small compared with P, the excess is about R / (2 P); docs/theory.md derives it.
     """
     if len(num_eligible) == 0:
         return num_eligible.double()

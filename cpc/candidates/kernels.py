@@ -142,13 +142,9 @@ class Quadratic(KernelMap):
 def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """Return a random matrix W whose rows each follow N(0, I).
 
-    Args:
-        kind: `gaussian`: the rows are independent. `orthogonal`: within blocks of D rows the directions are orthogonal
-            and the lengths follow the chi distribution of D degrees of freedom, which leaves the distribution of each
-            row and lowers the variance of the kernel (Yu et al. 2016, arXiv:1610.09072, ORF).
-        num_rows: R.
-        dim: D.
-        seed: seed of the matrix.
+    `gaussian`: the rows are independent. `orthogonal`: within blocks of D rows the directions are orthogonal and the
+    lengths follow the chi distribution of D degrees of freedom, which leaves the distribution of each row and lowers
+    the variance of the kernel (Yu et al. 2016, arXiv:1610.09072, ORF).
     """
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":

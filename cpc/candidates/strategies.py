@@ -70,17 +70,10 @@ def num_candidates_of(
     group_id: Int[Tensor, " B"] | None = None,
     within: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, " B"]:
-    """Return the number of candidate latents of each sequence.
+    """Return the number of candidate latents of each sequence: the product of `allowed_matrix` and `num_latents`.
 
-    The result equals the product of `allowed_matrix` and `num_latents`, but the matrix is never built.
-
-    Args:
-        strategy: a name in `STRATEGIES`; raises the errors of `allowed_matrix`.
-        num_latents: the number of latents that each sequence supplies.
-        sequence_id: as in `allowed_matrix`.
-        group_id: as in `allowed_matrix`.
-        within: one number per sequence, such as its rank. A sequence supplies candidates only to sequences with the
-            same number. None: every sequence supplies candidates to all.
+    The matrix is never built. `within` has one number per sequence, such as its rank: a sequence supplies candidates
+    only to sequences with the same number. None: every sequence supplies candidates to all.
     """
     _check(strategy, group_id)
     block = torch.zeros_like(sequence_id) if within is None else within
@@ -140,15 +133,7 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     nearest: int = 1,
 ) -> None:
-    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
-
-    Args:
-        strategy: which sequences' latents are candidates.
-        num_latents: number of latents of each sequence.
-        sequence_id: id of each sequence.
-        group_id: speaker of each sequence.
-        nearest: the shortest distance of a target.
-    """
+    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read."""
     check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own

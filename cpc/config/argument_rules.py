@@ -149,25 +149,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:
-    """Check the fields of a dataclass; defaults are always valid.
-
-    Args:
-        instance: instance of the dataclass.
-        prefix: prefix of names in messages, for fields that belong to a section of a config.
-    """
+    """Check the fields of a dataclass, whose names have a prefix in messages; defaults are always valid."""
     values = {field.name: getattr(instance, field.name) for field in fields(instance)}
     changed = {field.name: values[field.name] for field in fields(instance) if values[field.name] is not field.default}
     check_values(type(instance), changed, prefix)
 
 
 def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Check values against the annotations of a function or class.
-
-    Args:
-        annotated: the function or class.
-        values: values by name.
-        prefix: prefix of names in messages.
-    """
+    """Check values, by name, against the annotations of a function or class; names have a prefix in messages."""
     _check(annotated, values, f"`{prefix}{{}}`")
 
 

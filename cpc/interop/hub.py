@@ -22,13 +22,10 @@ def looks_like_hub_name(model: str | Path) -> bool:
 
 
 def fetch_model(model: str, revision: str | None = None) -> Path:
-    """Fetch a model's files into the Hub's cache, unless they are cached already, and return their folder.
+    """Fetch the files of `ORG/NAME` or `ORG/NAME@REVISION` into the Hub's cache, and return their folder.
 
-    The Hub's environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 to use no network.
-
-    Args:
-        model: `ORG/NAME` or `ORG/NAME@REVISION`.
-        revision: branch, tag or commit; the main branch if not given. The files of a commit never change.
+    A revision is a branch, tag or commit, by default the main branch. The files of a commit never change. The Hub's
+    environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 to use no network.
     """
     named = _NAME.fullmatch(model)
     if named is None:

@@ -8,7 +8,9 @@ from typing import Literal, get_args
 from cpc.config.argument_rules import check_fields
 from cpc.pages.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-Split, Unit, Smoothing = Literal["training", "held-out"], Literal["nats", "bits"], Literal[1, 5, 21, 101]
+Split = Literal["training", "held-out"]
+Unit = Literal["nats", "bits"]
+Smoothing = Literal[1, 5, 21, 101]
 SPLITS, UNITS, SMOOTHING = get_args(Split), get_args(Unit), get_args(Smoothing)
 AS_TRAINED = "as trained"
 RUN_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, "#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c")

@@ -123,15 +123,10 @@ class CFunction:
         self._types = [ctypes.c_int64] * len((*first, *self.sizes, *integers)) + [ctypes.c_double] * len(floats)
 
     def __call__(self, sizes: Sequence[int], numbers: Sequence[int | float], tensors: Sequence[Tensor]) -> bool:
-        """Call the function on as many threads as torch uses.
+        """Call the function on as many threads as torch uses, and return whether it accepted all values.
 
-        Args:
-            sizes: the sizes, in their order.
-            numbers: the integers and floats, in their order.
-            tensors: tensors with the dtypes and shapes of these sizes, contiguous and on the CPU.
-
-        Returns:
-            Whether the function accepted all values.
+        Sizes and numbers (integers, then floats) are in their order. Tensors have the dtypes and shapes of these sizes,
+        contiguous and on the CPU.
         """
         assert len(numbers) == len(self._numbers) - len(self.sizes), f"{self.name} takes {', '.join(self._numbers)}"
         suffix = self._check(sizes, tensors)

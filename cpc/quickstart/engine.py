@@ -25,20 +25,9 @@ def quickstart(
 ) -> dict[str, Any]:
     """Run all stages; write `report.json`, `report.html` and a run for each study of the recipe into `out`.
 
-    Args:
-        recipe: corpus, models and probes.
-        out: a new folder.
-        corpus: folder of the corpus; made if it does not exist.
-        seed: seed of the corpus, the models and the batches.
-        steps: optimiser steps of each model; None: those of the study.
-        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
-
     Returns:
         The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
         `TASK_interval`; the bound of each study, under `runs`; and the seconds of each stage.
-
-    Raises:
-        ValueError: if `out` already holds a quickstart, an extra is not installed, or the device cannot be used.
     """
     device = find_device(device)
     _require_new(out, recipe)

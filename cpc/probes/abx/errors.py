@@ -127,16 +127,7 @@ def abx_errors(
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[str, ABXError | None]:
-    """Return how often features confuse two phones `within` and `across` speakers; None if there is no triplet.
-
-    Args:
-        vectors: `[R, D]` array of frames.
-        spans: the finite frames of each item; items without frames are left out.
-        items: the items.
-        protocol: the choice of triplets.
-        device: device of the computation, in float64.
-        progress: show progress bars.
-    """
+    """Return how often features confuse two phones `within` and `across` speakers; None if there is no triplet."""
     Choices((len(items),)).check("the number of spans", len(spans.starts))
     for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
         end = start + length
