@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from cpc.config.argument_rules import Range
+from cpc.config.argument_rules import Choices, Range
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.untrusted import read_json, reading
 from cpc.data.tensors import check_tensor
@@ -117,11 +117,8 @@ class LatentBank:
         Range(1, FORMAT_VERSION).check(f"{folder / _FACTS}: format_version", version)
         # The map is copy-on-write: torch needs writable memory, and the file must not change.
         latents, sequence_id = (_map_array(folder / name) for name in (_LATENTS, _SEQUENCES))
-        if not len(latents) == len(sequence_id) == num_latents:
-            raise ValueError(
-                f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} says "
-                f"{num_latents}: the files are of two banks, or a copy was cut off"
-            )
+        for name, array in (("latents", latents), ("sequence ids", sequence_id)):
+            Choices((num_latents,)).check(f"{folder}: the number of {name}", len(array))
         return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
 
     def save(self, folder: str | Path) -> None:

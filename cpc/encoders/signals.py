@@ -185,7 +185,7 @@ class SignalEncoder(Encoder):
                 and (values is units or len(set(values)) == len(values))
             ):
                 once = ", no name twice" if values is names else ""
-                raise ValueError(f"{argument}={values!r} must be a list of strings, {self.channels}{once}")
+                raise ValueError(f"{argument}={values!r} must be {self.channels} strings in a list{once}")
         self.channel_names = None if names is None else tuple(names)
         self.units = None if units is None else tuple(units)
 
@@ -220,6 +220,8 @@ class SignalEncoder(Encoder):
 
     def _standardise(self, x: Tensor) -> Float[Tensor, "B S I"]:
         check_tensor("signals", x, "numbers", ("batch", "samples", self.channels))
+        if x.shape[1] < 1:
+            raise ValueError(f"signals of shape {list(x.shape)} have no sample")
         return (x - self.input_mean) / self.input_std
 
     def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:

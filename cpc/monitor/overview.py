@@ -10,7 +10,7 @@ from cpc.monitor.figure import format_number
 from cpc.monitor.library import Library
 from cpc.monitor.record_types import HEALTH, PROBE
 from cpc.monitor.run import Run
-from cpc.monitor.view import View
+from cpc.monitor.view import Unit, View
 from cpc.pages.chart import Table
 
 COLUMNS = {  # the headings of the columns of numbers
@@ -52,7 +52,7 @@ def config_differences(runs: Sequence[Run]) -> Table:
     return Table(["option", *(run.name for run in runs)], [row for row in rows if len(set(row[1:])) > 1])
 
 
-def _cells(run: Run, unit: str, now: float) -> dict[str, tuple[float, str]]:
+def _cells(run: Run, unit: Unit, now: float) -> dict[str, tuple[float, str]]:
     cells = {}
     for column, view in (("bound", View(unit=unit)), ("held_out", View(unit=unit, split="held-out"))):
         table = run.bound(view)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cpc.config.argument_rules import Choices, Device, NonNegative, check_fields
+from cpc.config.argument_rules import Device, NonNegative, check_fields
 from cpc.config.description import build
 from cpc.data.device import find_device
 from cpc.data.probe_data import FeatureExtractor, Precision, ProbeData
@@ -187,5 +187,5 @@ def build_untrained(
 
 def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None:
     """Raise ValueError if an option names a value that is not legal, or is a text instead of a list."""
-    for name in [names] if isinstance(names, str) else names:
-        Choices(tuple(legal)).check(f"`{option}`", None if isinstance(names, str) else name)
+    if isinstance(names, str) or not set(names) <= set(legal):
+        raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")
