@@ -23,7 +23,7 @@ COLUMNS = {  # the headings of the columns of numbers
 }
 
 
-def overview(library: Library, unit: str = "nats") -> list[dict[str, Any]]:
+def overview(library: Library, unit: Unit = "nats") -> list[dict[str, Any]]:
     """Return a row for every run, in the order in which the runs were found.
 
     A row has `name`, `colour`, the names of the `badges`, and their `reasons` with the `notes` about the run's files.
