@@ -16,18 +16,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cpc.config.argument_rules import Writable
+from cpc.config.argument_rules import Choices, Writable
 from cpc.config.description import build, describe
 from cpc.contexts.context import time_constants
 from cpc.data.device import find_device
 from cpc.data.store.atomic import write_json
 from cpc.data.store.contents import say
-from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive
+from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive, reading
 from cpc.interop.hub import fetch_model, is_hub_name, looks_like_hub_name
 from cpc.model import CPC
 from cpc.pretrained import FOLDER, is_shipped, shipped_names
@@ -123,25 +122,14 @@ def load_pretrained(
     folder = model_folder_of(folder, revision)
     config = read_config(folder)
     weights = weights_of(folder)
-    try:
+    with reading(weights):
         state = load_file(weights)
+    with reading(folder / _CONFIG, "does not describe a model that can be built"):
         with _Budget(weights.stat().st_size):
-            model = build(config["architecture"], trusted_packages=trusted_packages)
-    except SafetensorError as error:
-        raise ValueError(f"{weights} cannot be read: is it damaged, or another kind of file? {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{folder / _CONFIG} does not describe a model that can be built: {error}") from error
-    if not isinstance(model, CPC):
-        raise ValueError(f"{folder / _CONFIG} describes a {type(model).__name__}, not a CPC model")
-    try:
+            model = build(config["architecture"], trusted_packages=trusted_packages, kind=CPC)
         facts = {"modality": model.encoder.modality, **model.encoder.geometry}
-    except AttributeError as error:
-        raise ValueError(f"{folder / _CONFIG} describes a model whose encoder is not an encoder: {error}") from error
     for name, fact in facts.items():
-        if config.get(name, fact) != fact:
-            raise ValueError(
-                f"{folder / _CONFIG} has {name} {config[name]!r}, but the encoder has {fact!r}: export again"
-            )
+        Choices((fact,)).check(f"{folder / _CONFIG}: {name}", config.get(name, fact))
     expected = model.state_dict()
     differing = sorted(state.keys() ^ expected.keys()) + [
         f"{name}: {_shape_and_type(state[name])} in the file, {_shape_and_type(tensor)} in the architecture"
@@ -158,11 +146,7 @@ def load_pretrained(
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Return config.json of a model folder, of a run folder with a model, or of a model on the Hub.
-
-    Raises:
-        ValueError: if the file does not exist, is damaged, or was written by a later version.
-    """
+    """Return config.json of a model folder, of a run folder with a model, or of a model on the Hub."""
     path = model_folder_of(folder) / _CONFIG
     if not path.exists():
         raise ValueError(
@@ -188,26 +172,18 @@ def weights_of(model: str | Path) -> Path:
     """Return the file of the weights that config.json describes; after a killed save it may have a temporary name."""
     folder, sha256 = model_folder_of(model), read_config(model)["sha256"]
     candidates = [path for path in (folder / _WEIGHTS, folder / _NEW_WEIGHTS) if path.exists()]
-    if not candidates:
-        raise ValueError(f"{folder} has a {_CONFIG} but no {_WEIGHTS}: copy the whole model folder")
     for path in candidates:
         if _sha256(path) == sha256:
             return path
-    raise ValueError(f"{folder / _WEIGHTS} is not the file that {_CONFIG} describes: copy both of one export")
+    given = "is not the file" if candidates else "is missing, the file"
+    raise ValueError(f"{folder / _WEIGHTS} {given} that {_CONFIG} describes: copy both of one export")
 
 
 def model_folder_of(model: str | Path, revision: str | None = None) -> Path:
     """Return the folder of config.json and the weights, which may not exist; a model on the Hub is downloaded.
 
-    Args:
-        model: a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
-            a name on the Hub (`cpc.interop.hub`).
-        revision: branch, tag or commit on the Hub.
-
-    Raises:
-        ValueError: if a revision is given for a folder, or a name on the Hub begins like a local folder and there is no
-            such folder; also the errors of `cpc.interop.hub.fetch_model`.
-        ConnectionError: the errors of `cpc.interop.hub.fetch_model`.
+    A model is a model folder, a run folder with a model in `model/`, the name of a shipped model (`cpc.pretrained`), or
+    a name on the Hub (`cpc.interop.hub`), where `revision` is a branch, tag or commit.
     """
     if is_hub_name(model):
         return fetch_model(str(model), revision)
@@ -247,24 +223,18 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Read the checkpoint from which a run resumes; see `read_torch_archive`.
 
-    Args:
-        path: the file.
-        entries: required entries and their types, with dots for nested entries; integers must not be negative.
-        written_by: command that writes these checkpoints, for messages.
-
-    Raises:
-        ValueError: if the file is damaged, contains more than tensors and plain values, or was not written by this
-            command. The message names the file.
-        OSError: if the file does not exist.
+    `entries` are the required entries and their types, with dots for nested entries; integers must not be negative.
+    `written_by` is the command that writes these checkpoints, for messages.
     """
     checkpoint = read_torch_archive(path, written_by)
     values = {name: _entry(checkpoint, name) for name in entries}
-    missing = [name for name, kind in entries.items() if not isinstance(values[name], kind)]
-    if missing:
-        raise ValueError(f"{path} was not written by {written_by}: it lacks {', '.join(missing)}")
-    negative = [f"{name} {values[name]}" for name, kind in entries.items() if kind is int and values[name] < 0]
-    if negative:
-        raise ValueError(f"{path} was not written by {written_by}: it holds {', '.join(negative)}")
+    wrong = [
+        f"{name}, or it is negative" if kind is int else name
+        for name, kind in entries.items()
+        if not isinstance(values[name], kind) or (kind is int and values[name] < 0)
+    ]
+    if wrong:
+        raise ValueError(f"{path} was not written by {written_by}: it lacks {'; '.join(wrong)}")
     return dict(checkpoint)
 
 

@@ -15,7 +15,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Dropout, checked, plain
+from cpc.config.argument_rules import Choices, Count, Dropout, checked, plain
 from cpc.contexts.transformer import TransformerLayer
 
 _NUM_STEPS = 12  # without `num_steps` and `steps`
@@ -64,9 +64,7 @@ def check_steps(name: str, steps: Any) -> tuple[int, ...]:
     steps = plain(steps)
     is_legal = isinstance(steps, list | tuple) and len(steps) > 0 and all(type(step) is int for step in steps)
     if not is_legal or steps[0] < 1 or any(step >= after for step, after in pairwise(steps)):
-        raise ValueError(
-            f"{name}={steps!r} must be distinct whole numbers of at least 1, in increasing order, such as [1, 4, 14]"
-        )
+        raise ValueError(f"{name}={steps!r} must be increasing whole numbers of at least 1, such as [1, 4, 14]")
     return tuple(steps)
 
 
@@ -94,11 +92,7 @@ class Predictor(nn.Module):
         super().__init__()
         if steps is not None:
             steps = check_steps("`predictor.steps`", steps)
-            if num_steps not in (None, len(steps)):
-                raise ValueError(
-                    f"`predictor.num_steps`={num_steps} is not the number of steps={list(steps)}: leave "
-                    "num_steps out (null), or give num_steps only, for the steps 1 to num_steps"
-                )
+            Choices((None, len(steps))).check("`predictor.num_steps`", num_steps)
             num_steps = len(steps)
         self.num_steps = _NUM_STEPS if num_steps is None else num_steps
         # None for 1..K, as in models and checkpoints that were saved without `steps`.
@@ -109,9 +103,8 @@ class Predictor(nn.Module):
         if (self.context_dim, self.latent_dim) == (context_dim, latent_dim):
             return
         if self.context_dim is not None:
-            raise ValueError(
-                f"this {type(self).__name__} is connected to widths {self.context_dim} and {self.latent_dim}"
-            )
+            widths = (self.context_dim, self.latent_dim)
+            Choices((widths,)).check(f"{type(self).__name__}: the widths", (context_dim, latent_dim))
         self._allocate(context_dim, latent_dim)
         self.context_dim, self.latent_dim = context_dim, latent_dim
 
@@ -126,10 +119,6 @@ class Bilinear(Predictor):
         num_steps: K; None: the number of `steps`, or 12.
         dropout: probability of dropping a channel of a context, as language models do before their softmax.
         steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
-
-    Raises:
-        ValueError: if `num_steps` is below 1 or not the number of `steps`, `steps` are not distinct whole numbers of at
-            least 1 in increasing order, or `dropout` is not a probability below 1.
     """
 
     @checked
@@ -174,10 +163,6 @@ class TransformerPredictor(Predictor):
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
         shared_across_steps: use one layer for all steps, which takes 1 / K of the time and parameters of the layers.
         steps: the predicted steps k in increasing order, such as `[14]` or `[1, 3, 9]`; None: 1..K.
-
-    Raises:
-        ValueError: the errors of `Bilinear`, and if `feedforward_dim` is below 1; on `connect`, if the heads do not
-            divide the context width evenly.
     """
 
     reads_past_contexts = True

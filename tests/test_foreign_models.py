@@ -69,7 +69,9 @@ def test_a_checkpoint_lacks_none_of_its_parts(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["global_step", "epoch", "cpc/num_workers"])
 def test_counts_of_a_checkpoint_are_not_negative(name: str, tmp_path: Path) -> None:
     torch.save(checkpoint(**{name: -7}), tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=rf"a\.ckpt was not written by .* it holds {name.replace('/', '.')} -7"):
+    with pytest.raises(
+        ValueError, match=rf"a\.ckpt was not written by .* it lacks {name.replace('/', '.')}, or it is negative"
+    ):
         read_checkpoint(tmp_path / "a.ckpt")
 
 

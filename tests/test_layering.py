@@ -30,7 +30,7 @@ STAGES = (
     "cli",
 )
 # Beside the flow: rooms and files that import nothing of it, so that any stage may import them.
-FOR_ALL = ("__version__", "config", "native", "on_ray", "interop.hub", "pretrained")
+FOR_ALL = ("__version__", "config", "native", "on_ray", "interop.hub", "pretrained", "data.tensors")
 OUTSIDE = ("__init__", "config", "native", "on_ray", "pretrained")  # cpc/__init__.py loads its names on first use
 LIGHTNING_MAY_APPEAR_FROM = "probes"
 

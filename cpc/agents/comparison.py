@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentParser
 from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
-from cpc.config.argument_rules import Count, NonNegative, checked
+from cpc.config.argument_rules import Count, NonNegative, Range, checked
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.records import read_records
-from cpc.data.store.untrusted import read_yaml
+from cpc.data.store.untrusted import read_yaml, reading
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
@@ -95,24 +95,13 @@ def train_agents(
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
-    """Read the description of the model, the environment and the options of training.
-
-    Raises:
-        ValueError: if the file is missing or a setting cannot be used.
-    """
-    if not path.exists():
-        raise ValueError(f"there is no config {path}")
+    """Read the description of the model, the environment and the options of training."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")
     parser.add_class_arguments(A2C, "a2c")
-    content = read_yaml(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must have the sections model, environment and a2c")
-    try:
-        config = parser.parse_object(content)
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    with reading(path, "must have the sections model, environment and a2c"):
+        config = parser.parse_object(read_yaml(path))
     architecture = {"class_path": "cpc.model.CPC", "init_args": config.model}
     return architecture, Environment(**vars(config.environment)), A2C(**vars(config.a2c))
 
@@ -130,8 +119,7 @@ def _summary(
     final = []
     for record_steps, returns in curves:
         last = returns[record_steps > (1 - FINAL_SHARE) * num_steps]
-        if not len(last):
-            raise ValueError(f"no episode ended in the last {FINAL_SHARE:.0%} of {num_steps} steps: raise num_steps")
+        Range(1).check(f"the number of records in the last {FINAL_SHARE:.0%} of `num_steps`", len(last))
         final.append(float(last.mean()))
     summary: dict[str, Any] = {"final_returns": final, "mean_final_return": float(np.mean(final))}
     summary |= {"interval": _interval(final), "steps_to_threshold": None}

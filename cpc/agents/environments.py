@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from einops import rearrange, reduce
 
-from cpc.config.argument_rules import Count, check_fields, checked
+from cpc.config.argument_rules import Choices, Count, check_fields, checked
 from cpc.data.frames.environments import open_environment, picture_key, resize_frame
 
 
@@ -39,9 +39,6 @@ class Environment:
         options: further arguments of `gymnasium.make`, such as `{frame_skip: 4}`.
         shrink: side of the squares of pixels that are averaged; 1: pixels are unchanged.
         is_grey: True: a picture becomes one frame of luminance. False: each channel of a picture becomes a frame.
-
-    Raises:
-        ValueError: if `shrink` is below 1.
     """
 
     name: str
@@ -60,10 +57,7 @@ class Environment:
                 neither one picture nor a vector.
         """
         environment = open_environment(self.name, **self.options)
-        if type(environment.action_space).__name__ != "Discrete":
-            raise ValueError(
-                f"environment.name={self.name!r} has actions {environment.action_space}, but actions must be Discrete"
-            )
+        Choices(("Discrete",)).check(f"the actions of {self.name}", type(environment.action_space).__name__)
         if not _is_vector(environment.observation_space):
             picture_key(environment.observation_space)
         return environment
@@ -90,11 +84,6 @@ class Environments:
 
     Episode n of environment i is a function of (seed, i, n) and of the actions. So the state consists of the indices n
     and the actions of unfinished episodes, which are replayed when the state is loaded.
-
-    Args:
-        environment: the environment and its options.
-        num: N.
-        seed: seed of all episodes.
 
     Attributes:
         observations: `[N, ...]` current observations.

@@ -16,7 +16,7 @@ from cpc.agents.actor_critic import ActorCritic, AgentOutput, actor_critic_losse
 from cpc.agents.environments import Environment, Environments
 from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
-from cpc.config.argument_rules import Count, NonNegative, Positive, check_fields
+from cpc.config.argument_rules import Count, NonNegative, Positive, Range, check_fields
 from cpc.config.description import build
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.records import append_record, drop_records_after
@@ -49,9 +49,6 @@ class A2C:
         gradient_clip: largest norm of the gradient.
         record_every_updates: updates between two records of returns and bound.
         save_every_updates: updates between two checkpoints.
-
-    Raises:
-        ValueError: if a number is out of range.
     """
 
     num_environments: Count = 16
@@ -86,16 +83,7 @@ def train_agent(
     seed: int,
     trusted_packages: tuple[str, ...] = ("cpc",),
 ) -> None:
-    """Train one agent with one seed; resume from the checkpoint in the folder, and do nothing if the run has ended.
-
-    Args:
-        folder: folder of the run.
-        architecture: description of the model for `cpc.config.description.build`.
-        environment: the environment.
-        a2c: the options of training.
-        seed: seed of weights, episodes, actions and negatives.
-        trusted_packages: packages whose classes the architecture may name.
-    """
+    """Train one agent with one seed; resume from the checkpoint in the folder, and do nothing if the run has ended."""
     settings = {"architecture": architecture, "environment": asdict(environment), "a2c": asdict(a2c)}
     saved = _read_saved(folder / "last.ckpt", settings, a2c.num_updates)
     if saved is not None and saved["update"] == a2c.num_updates:
@@ -114,10 +102,7 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
     """Return the checkpoint of a run with these settings; None if there is none."""
     if not path.exists():
         return None
-    try:
-        saved = read_checkpoint(path, entries=_ENTRIES, written_by="cpc agent")
-    except ValueError as error:
-        raise ValueError(f"{error}; delete it to start this run again") from error
+    saved = read_checkpoint(path, entries=_ENTRIES, written_by="cpc agent")
     changed = [
         f"{section}.{name}"
         for section, values in saved["settings"].items()
@@ -125,11 +110,8 @@ def _read_saved(path: Path, settings: dict[str, Any], num_updates: int) -> dict[
         if values[name] != settings[section].get(name) and name not in _MAY_CHANGE
     ]
     if changed:
-        raise ValueError(
-            f"{path} was trained with other values of {', '.join(changed)}: restore them, or name another folder"
-        )
-    if saved["update"] > num_updates:
-        raise ValueError(f"{path} is of update {saved['update']}, but a2c.num_steps ends at update {num_updates}")
+        raise ValueError(f"{path} was trained with other values of {', '.join(changed)}: restore them")
+    Range(0, num_updates).check(f"{path}: the update (a2c.num_steps limits it)", saved["update"])
     return saved
 
 
@@ -239,9 +221,7 @@ class _AgentRun:
             loss = loss + a2c.cpc_weight * contrast.loss
             self.tally.update(contrast)
         if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"{self.folder}: the loss is {loss.item()} after {self.num_steps} steps; lower a2c.learning_rate"
-            )
+            raise FloatingPointError(f"{self.folder}: the loss is {loss.item()} after {self.num_steps} steps")
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.agent.parameters(), a2c.gradient_clip)

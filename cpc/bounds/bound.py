@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cpc.bounds.gaussian import advice, information_at_bound_nats, is_biased, is_saturated
 from cpc.candidates import MOST_DRAW_EXCESS_NATS, bounds_information, interpretation
+from cpc.config.argument_rules import Range
 from cpc.data.store.atomic import finite
 from cpc.losses.objectives import FULL_SOFTMAX, OBJECTIVES
 from cpc.losses.output import ContrastiveOutput
@@ -177,13 +178,8 @@ class BoundTally:
         self._sums.append(torch.stack(contrast[1:]).detach())
 
     def compute(self, strategy: str, split: str) -> Bound:
-        """Return the bound over all batches added so far.
-
-        Raises:
-            ValueError: if no batch was added.
-        """
-        if not self.sums:
-            raise ValueError(f"no batch of split {split!r} to compute a bound from")
+        """Return the bound over all batches added so far."""
+        Range(1).check(f"the number of batches of {split!r}", len(self.sums))
         if len(self.sums) > 1:
             units = torch.stack([batch.sum(2) for batch in self.sums])  # [G, 6, K]
         else:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
+from cpc.config.argument_rules import Range
 from cpc.losses.engine import softplus
 
 DEFAULT_ANCHOR = 1.0
@@ -52,8 +53,7 @@ def anchored_info_nce(
     E[exp s], which is NWJ up to a constant. With n = 1 and nu = 1 it is half of `jensen_shannon`. `anchor` must be
     positive.
     """
-    if not anchor > 0:
-        raise ValueError(f"anchor={anchor} must be positive: it is the weight of the class without a positive")
+    Range(0, is_open=True).check("`anchor`", anchor)
     split, log_anchor = split_scores(scores, positives, candidates), math.log(anchor)
     log_sums = torch.logaddexp(log_sum_of_others(split), torch.full_like(split.negatives, log_anchor))
     mean_log_sum = reduce(log_sums.where(split.is_negative, 0), "m n -> m", "sum") / split.num_negatives

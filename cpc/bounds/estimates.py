@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
+
 
 class Estimate(NamedTuple):
     """An estimate mean(joint) - mean(marginal) or mean(joint) - log mean(marginal) over rows, or a function of it.
@@ -45,9 +47,6 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate over the rows of all matrices.
 
     The mean of estimates would weight matrices instead of rows, and would bias logs of means.
-
-    Raises:
-        ValueError: if there is no estimate, or the estimates have different forms.
     """
     if len({(each.is_log, each.curve) for each in estimates}) != 1:
         raise ValueError(f"{len(estimates)} estimates cannot be pooled: give at least one, all of one estimator")
@@ -76,13 +75,8 @@ class EstimateTally:
         self.is_log, self.curve = estimate.is_log, estimate.curve
 
     def compute(self) -> tuple[float, float]:
-        """Return the estimate and its standard error in nats; the error of a single matrix is NaN.
-
-        Raises:
-            ValueError: if no matrix was added.
-        """
-        if not self.num_rows:
-            raise ValueError("no score matrix was added: there is no estimate")
+        """Return the estimate and its standard error in nats; the error of a single matrix is NaN."""
+        Range(1).check("the number of rows", self.num_rows)
         joint, log_marginal = torch.stack(self.sums, 1)
         num_rows = torch.tensor(self.num_rows).to(joint)
         total, log_sum = num_rows.sum(), log_marginal.logsumexp(0)

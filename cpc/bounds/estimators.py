@@ -23,6 +23,8 @@ from cpc.bounds.critic_losses import anchored_info_nce, jensen_shannon
 from cpc.bounds.estimates import Estimate, log_mean_exp
 from cpc.bounds.score_matrix import Candidates, Positives, ScoreMatrix, log_sum_of_others, split_scores
 from cpc.bounds.smallest_kl import log_softplus, smallest_kl
+from cpc.config.argument_rules import Range
+from cpc.data.tensors import check_tensor
 
 DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY = 0.01, 5.0, 0.99
 
@@ -103,8 +105,7 @@ def interpolated(
     critics between the variances of `tuba` (alpha = 0) and of InfoNCE with N - 1 candidates (alpha = 1). There is no
     lower limit: for a critic that overrates negatives the estimate is far below zero, even with alpha = 1.
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha={alpha} must lie in [0, 1]: 0 is TUBA, 1 uses the mean over candidates as baseline")
+    Range(0, 1).check("`alpha`", alpha)
     absolute = split_scores(scores, positives, candidates)
     split, log_baseline = absolute.relative, log_baseline - absolute.positive  # does not change the estimate
     log_mean_of_others = log_sum_of_others(split) - rearrange(split.num_negatives, "m -> m 1").log()
@@ -145,8 +146,7 @@ def smile(
     relative to the squared partition function, whatever I is. Infinite tau is Donsker-Varadhan. Train the critic with
     the Jensen-Shannon objective. `clip` is tau, a positive number.
     """
-    if not clip > 0:
-        raise ValueError(f"clip={clip} must be positive: negatives' scores are clipped to [-clip, clip]")
+    Range(0, is_open=True).check("`clip`", clip)
     split = split_scores(scores, positives, candidates)
     clipped = split.negatives.clamp(-clip, clip).masked_fill(~split.is_negative, -math.inf)
     return Estimate(split.positive, split._replace(negatives=clipped).log_mean_exp_negatives, is_log=True)
@@ -231,9 +231,7 @@ def leave_one_out(log_conditional: ScoreMatrix) -> Estimate:
         log_conditional: log p(y_j | x_i) with rows x_i, a square matrix of at least two pairs. Any function of only y_j
             may be added, so log p(y | x) / p(y) is valid too.
     """
-    num_rows, num_columns = log_conditional.shape
-    if num_rows != num_columns:
-        raise ValueError(f"log_conditional [{num_rows}, {num_columns}] must be square, with pair i as entry (i, i)")
+    check_tensor("log_conditional", log_conditional, "floats", ("N", len(log_conditional)))
     split = split_scores(rearrange(log_conditional, "x y -> y x"))
     return _joint_only(-split.relative.log_mean_exp_negatives)
 
@@ -246,14 +244,10 @@ class MovingAverageGradient:
 
     Args:
         decay: decay of the average in [0, 1); 0 gives the uncorrected gradient.
-
-    Raises:
-        ValueError: if `decay` is not in [0, 1).
     """
 
     def __init__(self, decay: int | float = DEFAULT_DECAY) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay={decay} must lie in [0, 1)")
+        Range(0, 1, is_below=True).check("`decay`", decay)
         self.decay = decay
         self.log_average: Tensor | None = None
 

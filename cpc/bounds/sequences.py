@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates import draw_negatives
+from cpc.config.argument_rules import Range
 from cpc.losses.definition import CandidateSet
 
 
@@ -54,14 +55,8 @@ def scored_rows(
     lower bounds hold for any number of negatives. Each step samples separately. Only the scores of one sequence, of L
     latents, are in memory at a time: L x N numbers for each step.
 
-    Args:
-        queries: W_k c_t of all rows and steps.
-        latents: z of B sequences of one length.
-        rows: rows and candidates, on the host (`cpc.losses.candidate_sets.plan`).
-        sequence_id: id of each sequence, to use half of the sequences for a baseline, and only the other half for
-            candidates; None: no baseline.
-        num_negatives: negatives per row; None: all candidates.
-        generator: source of random numbers.
+    `latents` are z of sequences of one length; `rows` are on the host (`cpc.losses.candidate_sets.plan`). With
+    `sequence_id`, half of the sequences are kept for a baseline, and only the other half supplies candidates.
     """
     assert rows.query_index is not None
     pool, device = rows.candidate_mask, latents.device
@@ -98,8 +93,7 @@ def split_by_sequence(
     baseline = torch.zeros_like(pool)
     for row, candidates in enumerate(pool):
         ids = sequence_id[candidates].unique()
-        if len(ids) < 2:
-            raise ValueError(f"a baseline needs two other sequences in a batch, not {len(ids)}: raise `batch_size`")
+        Range(2).check("a baseline needs more of `batch_size`: the number of other sequences", len(ids))
         baseline[row] = candidates & torch.isin(sequence_id, ids[: len(ids) // 2])
     return baseline, pool & ~baseline
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cpc.bounds.bijections import IDENTITY, INVERSE_SINH, Bijection, signed_power, spiral
+from cpc.config.argument_rules import Choices, Range
 
 NUM_LETTERS = 16
 DEFAULT_FREEDOM = 5.0
@@ -282,21 +283,15 @@ def make_task(name: str, information_nats: int | float, dim: int) -> KnownPairs:
     """Return the task of a name in `TASKS` with this information I(x; y).
 
     `dim` counts the dimensions of x and of y, or the letters of the discrete channel.
-
-    Raises:
-        ValueError: if the name is unknown, or the task cannot have this information.
     """
-    if name not in TASKS:
-        raise ValueError(f"tasks names {name!r}, which is not one of {', '.join(TASKS)}")
-    if name == "spiral" and dim < 2:
-        raise ValueError(f"task 'spiral' rotates pairs of coordinates: dim={dim} must be at least 2")
+    Choices(tuple(TASKS)).check("`tasks`", name)
+    Range(2 if name == "spiral" else 1).check(f"`dim` of {name}", dim)  # a spiral rotates pairs of coordinates
     return TASKS[name](information_nats, dim)
 
 
 def _check_range(name: str, information_nats: int | float, dim: int, low: int | float, high: int | float) -> None:
     """Raise ValueError unless the information lies between the limits of the task."""
-    if dim < 1:
-        raise ValueError(f"dim={dim} must be at least 1")
+    Range(1).check("`dim`", dim)
     if not low < information_nats < high:
         raise ValueError(
             f"mi={information_nats:g} is out of reach of {name!r} at dim={dim}: {low:.3g} to {high:.3g} nats"

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.bounds.tasks import CorrelatedGaussians
+from cpc.config.argument_rules import Range
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class VectorAR1:
     dim: int
 
     def __post_init__(self) -> None:
-        if not 0 < abs(self.coefficient) < 1:
-            raise ValueError(f"coefficient={self.coefficient} must lie in (-1, 1) without 0: the process is stationary")
+        Range(0, 1, is_open=True, is_below=True).check("the absolute value of coefficient", abs(self.coefficient))
 
     def mutual_information_nats(self, step: int) -> float:
         """Return I(x_{t+k}; x_t) for k = `step`, in nats."""

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from safetensors.numpy import load_file
 from torch import Tensor
 
+from cpc.config.argument_rules import Choices, Range
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.untrusted import read_json, reading
 from cpc.data.tensors import check_tensor
@@ -36,9 +37,6 @@ class LatentBank:
             if unknown.
         facts: JSON values that describe the latents; saved in `bank.json`.
 
-    Raises:
-        ValueError: if there is no latent, or the lengths differ.
-
     Example:
         >>> bank = LatentBank(torch.randn(100, 8))
         >>> len(bank), bank.dim, [len(bank.latents[tile]) for tile in bank.tiles(64)]
@@ -52,8 +50,7 @@ class LatentBank:
         facts: dict[str, Any] | None = None,
     ) -> None:
         check_tensor("latents", latents, "floats", ("n", "D"))
-        if len(latents) == 0:
-            raise ValueError("a bank needs at least one latent, and latents holds none")
+        Range(1).check("the number of latents", len(latents))
         if sequence_id is not None:
             check_tensor("sequence_id", sequence_id, "integers", (len(latents),))
         self.latents = latents.detach()
@@ -78,15 +75,11 @@ class LatentBank:
         files = sorted(path for path in Path(folder).rglob("*") if path.suffix in (".npy", ".safetensors"))
         if not files:
             raise ValueError(f"no embeddings below {folder}: write them with `cpc embed MODEL PATHS --features z`")
-        described = [_read_facts(file) for file in files]
+        described = [_read_facts(file.with_suffix(".json"), "dim") for file in files]
         for file, facts in zip(files, described, strict=True):
-            if facts.get("features") != "z":
-                raise ValueError(
-                    f"{file} holds features {facts.get('features')!r}, but a bank holds latents: embed "
-                    "with --features z"
-                )
-            if facts.get("model_sha256") != described[0].get("model_sha256"):
-                raise ValueError(f"{file} and {files[0]} come from different models: embed all files with one model")
+            for name, needed in {"features": "z", "model_sha256": described[0].get("model_sha256")}.items():
+                if facts.get(name) != needed:
+                    raise ValueError(f"{file} has {name} {facts.get(name)!r}, but a bank needs {needed!r}")
         shapes = [_read_latents(file).shape for file in files]
         ends = np.cumsum([shape[0] for shape in shapes])
         size = (int(ends[-1]), int(described[0]["dim"]))
@@ -119,24 +112,13 @@ class LatentBank:
                 later version wrote the bank.
         """
         folder = Path(folder)
-        if not (folder / _FACTS).exists():
-            raise ValueError(f"{folder} holds no bank: it has no {_FACTS}")
-        facts = _read_json(folder / _FACTS)
-        missing = {"format_version", "num_latents"} - facts.keys()
-        if missing:
-            raise ValueError(f"{folder / _FACTS} lacks {', '.join(sorted(missing))}: it was not written by LatentBank")
+        facts = _read_facts(folder / _FACTS, "format_version", "num_latents")
         version, num_latents = facts.pop("format_version"), facts.pop("num_latents")
-        if version > FORMAT_VERSION:
-            raise ValueError(
-                f"{folder / _FACTS} has format_version {version}, but this cpc reads up to {FORMAT_VERSION}"
-            )
+        Range(1, FORMAT_VERSION).check(f"{folder / _FACTS}: format_version", version)
         # The map is copy-on-write: torch needs writable memory, and the file must not change.
         latents, sequence_id = (_map_array(folder / name) for name in (_LATENTS, _SEQUENCES))
-        if not len(latents) == len(sequence_id) == num_latents:
-            raise ValueError(
-                f"{folder} holds {len(latents)} latents and {len(sequence_id)} sequence ids, but {_FACTS} says "
-                f"{num_latents}: the files are of two banks, or a copy was cut off"
-            )
+        for name, array in (("latents", latents), ("sequence ids", sequence_id)):
+            Choices((num_latents,)).check(f"{folder}: the number of {name}", len(array))
         return cls(torch.from_numpy(latents), torch.from_numpy(sequence_id), facts)
 
     def save(self, folder: str | Path) -> None:
@@ -178,23 +160,11 @@ class LatentBank:
         write_json({"format_version": FORMAT_VERSION, "num_latents": len(self), **self.facts}, folder / _FACTS)
 
 
-def _read_facts(file: Path) -> dict[str, Any]:
-    path = file.with_suffix(".json")
-    if not path.exists():
-        raise ValueError(
-            f"{path.name}, which describes the content of {file}, is missing: was the file written by `cpc embed`?"
-        )
-    facts = _read_json(path)
-    if "dim" not in facts:
-        raise ValueError(f"{path} does not state the dim: it was not written by `cpc embed`")
-    return facts
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path, *required: str) -> dict[str, Any]:
     with reading(path, _CUT_OFF):
         facts = read_json(path)
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path} holds no JSON object: it was not written by cpc")
+    if not isinstance(facts, dict) or not facts.keys() >= {*required}:
+        raise ValueError(f"{path} must hold {' and '.join(required)}: it was not written by cpc")
     return facts
 
 
@@ -215,9 +185,7 @@ def _copy_latents(files: list[Path], ends: Int[np.ndarray, " _"], out: Float[np.
     start = 0
     for file, end in zip(files, ends.tolist(), strict=True):
         frames = _read_latents(file)
-        if frames.shape[1] != out.shape[1]:
-            raise ValueError(f"{file} holds {frames.shape[1]} channels, the other files {out.shape[1]}")
-        if not np.isfinite(frames).all():
-            raise ValueError(f"{file} holds values that are not finite: the file is broken, or the model diverged")
+        if frames.shape[1] != out.shape[1] or not np.isfinite(frames).all():
+            raise ValueError(f"{file}: latents [n, {frames.shape[1]}] must be finite [n, {out.shape[1]}]")
         out[start:end] = frames
         start = end

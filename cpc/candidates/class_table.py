@@ -30,9 +30,6 @@ class ClassTable(nn.Module):
             dense gradient costs a pass over the whole table, and a dense optimiser several, even if few classes are
             scored. Optimisers that accept sparse gradients: `torch.optim.SGD` (without momentum or weight decay),
             `SparseAdam`, `Adagrad`.
-
-    Raises:
-        ValueError: if `num_classes` or `dim` is below 1, or the temperature is not positive and finite.
     """
 
     @checked

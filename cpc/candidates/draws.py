@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
 from cpc.data.tensors import check_indices, check_tensor
 from cpc.native.compiled import CFunction, compiled, source
 from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
@@ -63,16 +64,12 @@ def draw_negatives(
         device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
             for the device.
         num_before: number of rows before these rows, in other processes.
-
-    Raises:
-        ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
     """
     check_tensor("pool", pool, "booleans", ("B", "N"))
     check_indices("query_sequence", query_sequence, ("M",), len(pool), "rows of pool")
     if positives is not None:
         check_indices("positives", positives, (len(query_sequence),), pool.shape[1], "candidates")
-    if num_negatives < 1:
-        raise ValueError(f"num_negatives={num_negatives} must be at least 1")
+    Range(1).check("num_negatives", num_negatives)
     negatives = NegativePool.of(pool, query_sequence, positives)
     return negatives.draw(num_negatives, generator, pool.device if device is None else device, num_before)
 
@@ -164,17 +161,7 @@ class RowDraws(NamedTuple):
         query_index: Int[Tensor, " M"],
         before: Bool[Tensor, "S P K"],
     ) -> "RowDraws":
-        """Return the source of the draws of the rows of a candidate set.
-
-        Args:
-            num: R.
-            is_shared: whether the K rows of a place share draws.
-            candidate_mask: candidates of each sequence.
-            sequence: sequence of each row.
-            positive_index: positive of each row.
-            query_index: query (b p k) of each row.
-            before: the rows of the ranks before this one.
-        """
+        """Return the source of the draws of the rows of a candidate set."""
         pool = NegativePool.of(candidate_mask, sequence, positive_index)
         draws = cls(num, pool, int(before.sum()), draw_excess_nats(num, pool.num))
         if not is_shared:
@@ -240,13 +227,9 @@ def one_pool(pool: Bool[Tensor, "B N"], sequence: Int[Tensor, " M"]) -> tuple[Bo
 def draw_excess_nats(num_negatives: int, num_eligible: Int[Tensor, " M"]) -> Float[Tensor, " M"]:
     """Return the largest amount by which repeated negatives can lift `log N - L` above the information.
 
-    It is log(N E[1 / (1 + D)]) for N = R + 1. D is the number of distinct negatives among R draws from a pool of P.
-    E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided by P + 1. If R is small compared with P, the excess
-    is about R / (2 P); docs/theory.md derives it.
-
-    Args:
-        num_negatives: R.
-        num_eligible: P of each row, at least 1.
+    It is log(N E[1 / (1 + D)]) for R = `num_negatives` and N = R + 1. D is the number of distinct negatives among R
+    draws from a pool of P, `num_eligible` of each row. E[1 / (1 + D)] is the sum of (i / P)^R over i = 1 .. P, divided
+    by P + 1. If R is small compared with P, the excess is about R / (2 P); docs/theory.md derives it.
     """
     if len(num_eligible) == 0:
         return num_eligible.double()

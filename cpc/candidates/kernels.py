@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
 from cpc.config.argument_rules import Count, Positive, checked
+from cpc.data.tensors import check_tensor
 
 NORM_TOLERANCE = 1e-3  # rounding error of the length of a vector that was normalised in bfloat16
 Projection = Literal["gaussian", "orthogonal"]
@@ -28,9 +29,6 @@ class KernelMap(FixedDtype, ABC):
     Args:
         dim: D, the dimension of the vectors.
         num_features: F.
-
-    Raises:
-        ValueError: if `dim` or `num_features` is below 1, or a scale of a subclass is not positive.
     """
 
     needs_normalised = False  # K is a function of x . y on the unit sphere only
@@ -50,13 +48,8 @@ class KernelMap(FixedDtype, ABC):
         return self(x)
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on vectors that this kernel cannot use.
-
-        Raises:
-            ValueError: if the width differs from D, or the kernel needs unit length and a vector has another length.
-        """
-        if vectors.shape[-1] != self.dim:
-            raise ValueError(f"{name} have {vectors.shape[-1]} dimensions, {type(self).__name__} takes {self.dim}")
+        """Raise an error on vectors that this kernel cannot use."""
+        check_tensor(name, vectors, "floats", (*vectors.shape[:-1], self.dim))
         if self.needs_normalised and vectors.numel():
             off = float((torch.linalg.vector_norm(vectors.float(), dim=-1) - 1).abs().max())
             if not off <= NORM_TOLERANCE:
@@ -149,16 +142,9 @@ class Quadratic(KernelMap):
 def random_projection(kind: Projection, num_rows: int, dim: int, seed: int) -> Float[Tensor, "R D"]:
     """Return a random matrix W whose rows each follow N(0, I).
 
-    Args:
-        kind: `gaussian`: the rows are independent. `orthogonal`: within blocks of D rows the directions are orthogonal
-            and the lengths follow the chi distribution of D degrees of freedom, which leaves the distribution of each
-            row and lowers the variance of the kernel (Yu et al. 2016, arXiv:1610.09072, ORF).
-        num_rows: R.
-        dim: D.
-        seed: seed of the matrix.
-
-    Raises:
-        ValueError: if `kind` is unknown.
+    `gaussian`: the rows are independent. `orthogonal`: within blocks of D rows the directions are orthogonal and the
+    lengths follow the chi distribution of D degrees of freedom, which leaves the distribution of each row and lowers
+    the variance of the kernel (Yu et al. 2016, arXiv:1610.09072, ORF).
     """
     generator = torch.Generator().manual_seed(seed)
     if kind == "gaussian":

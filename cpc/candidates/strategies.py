@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from cpc.config.argument_rules import Choices
 from cpc.data.tensors import check_tensor
 
 Strategy = Literal["mixed", "same_speaker", "mixed_excluding", "same_speaker_excluding", "sequence_only"]
@@ -47,9 +48,6 @@ def allowed_matrix(
         group_id: the speaker of each sequence, -1 if unknown; the same-speaker strategies need it.
         candidate_sequence_id: ids of the sequences that supply candidates; None: `sequence_id`.
         candidate_group_id: the speakers of these sequences.
-
-    Raises:
-        ValueError: if the strategy is unknown, or is a same-speaker strategy and a speaker is unknown.
     """
     arguments = {"sequence_id": sequence_id, "group_id": group_id}
     arguments |= {"candidate_sequence_id": candidate_sequence_id, "candidate_group_id": candidate_group_id}
@@ -72,17 +70,10 @@ def num_candidates_of(
     group_id: Int[Tensor, " B"] | None = None,
     within: Int[Tensor, " B"] | None = None,
 ) -> Int[Tensor, " B"]:
-    """Return the number of candidate latents of each sequence.
+    """Return the number of candidate latents of each sequence: the product of `allowed_matrix` and `num_latents`.
 
-    The result equals the product of `allowed_matrix` and `num_latents`, but the matrix is never built.
-
-    Args:
-        strategy: a name in `STRATEGIES`; raises the errors of `allowed_matrix`.
-        num_latents: the number of latents that each sequence supplies.
-        sequence_id: as in `allowed_matrix`.
-        group_id: as in `allowed_matrix`.
-        within: one number per sequence, such as its rank. A sequence supplies candidates only to sequences with the
-            same number. None: every sequence supplies candidates to all.
+    The matrix is never built. `within` has one number per sequence, such as its rank: a sequence supplies candidates
+    only to sequences with the same number. None: every sequence supplies candidates to all.
     """
     _check(strategy, group_id)
     block = torch.zeros_like(sequence_id) if within is None else within
@@ -111,13 +102,9 @@ def includes_own_sequence(strategy: str) -> bool:
 
 
 def _check(strategy: str, *group_ids: Tensor | None) -> None:
-    if strategy not in _RULES:
-        raise ValueError(f"negatives={strategy!r} is not one of {', '.join(STRATEGIES)}")
+    Choices(STRATEGIES).check("negatives", strategy)
     if strategy.startswith("same_speaker") and any(ids is None or bool((ids < 0).any()) for ids in group_ids):
-        raise ValueError(
-            f"negatives={strategy!r} needs the speaker of every sequence; give the manifest a 'speaker' column or "
-            "choose another strategy (`loss.negatives`)"
-        )
+        raise ValueError(f"negatives={strategy!r} needs the speaker of every sequence (a column of the manifest)")
 
 
 def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
@@ -126,10 +113,8 @@ def check_num_latents(num_latents: Int[Tensor, " B"], most: int) -> None:
         return
     lowest, highest = (int(end) for end in num_latents.aminmax())
     if lowest < 0 or highest > most:
-        raise ValueError(
-            f"num_latents={highest if highest > most else lowest} must count latents, from 0 to {most}, not samples: "
-            "give encoder.num_latents(samples)"
-        )
+        given = highest if highest > most else lowest
+        raise ValueError(f"num_latents={given} must count latents, from 0 to {most}, not samples")
 
 
 def check_length(longest: int, nearest: int) -> None:
@@ -137,8 +122,7 @@ def check_length(longest: int, nearest: int) -> None:
     if longest <= nearest:
         raise ValueError(
             f"the longest sequence has {longest} latents, but a prediction {nearest} ahead needs at least "
-            f"{nearest + 1}: use longer windows (`window_samples`) or larger images (`image_size`), leave out "
-            "such short files, or lower the first of `predictor.steps`"
+            f"{nearest + 1}: use longer windows or larger images, or lower the first of `predictor.steps`"
         )
 
 
@@ -149,18 +133,7 @@ def check_rows(
     group_id: Int[Tensor, " B"] | None = None,
     nearest: int = 1,
 ) -> None:
-    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read.
-
-    Args:
-        strategy: which sequences' latents are candidates.
-        num_latents: number of latents of each sequence.
-        sequence_id: id of each sequence.
-        group_id: speaker of each sequence.
-        nearest: the shortest distance of a target.
-
-    Raises:
-        ValueError: if no sequence is longer than the first step, or the strategy leaves a row without negatives.
-    """
+    """Raise an error if a batch has no rows, or a row has no negatives; only lengths and identities are read."""
     check_length(int(num_latents.max()), nearest)
     is_own = int(includes_own_sequence(strategy))
     num_negatives = num_candidates_of(strategy, num_latents, sequence_id, group_id) - is_own

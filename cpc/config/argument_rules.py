@@ -38,23 +38,25 @@ class Choices:
 class Range:
     """A range of numbers from `least` to `most`, including both unless one of them is excluded.
 
-    With `is_open`, `least` must be 0 and is excluded. With `is_below`, `most` is excluded.
+    With `is_open`, `least` is excluded. With `is_below`, `most` is excluded. With `is_odd`, numbers are odd.
     """
 
     least: int | float = -math.inf
     most: int | float = math.inf
     is_open: bool = False
     is_below: bool = False
+    is_odd: bool = False
 
     def __repr__(self) -> str:
-        least = "positive" if self.is_open else f"at least {self.least}"
+        least = f"above {self.least}" if self.is_open else f"at least {self.least}"
+        least = "odd and " * self.is_odd + ("positive" if self.is_open and self.least == 0 else least)
         most = "below" if self.is_below else "at most"
         return least if self.most == math.inf else f"{least} and {most} {self.most}"
 
     def check(self, label: str, value: Any) -> None:
         """Raise ValueError, with the label of the argument, if the value is outside the range."""
         is_end = (self.is_open and value == self.least) or (self.is_below and value == self.most)
-        if is_end or not self.least <= value <= self.most:
+        if is_end or not self.least <= value <= self.most or (self.is_odd and value % 2 == 0):
             raise ValueError(f"{label}={value} must be {self}")
 
 
@@ -69,13 +71,7 @@ class Writable:
     is_new: bool = False
 
     def check(self, label: str, value: Any) -> None:
-        """Check, before any work is done, that the path can be written.
-
-        Raises:
-            ValueError: if the path is a folder instead of a file, or a file instead of a folder, or must be new and
-                exists.
-            OSError: if the system does not allow it; the message has the reason and the folder.
-        """
+        """Check, before any work is done, that the path can be written."""
         path = Path(value)
         if self.is_new and path.is_dir():
             raise ValueError(f"{label}={path} already exists: name a new folder, or remove this one")
@@ -105,6 +101,7 @@ class DeviceName:
 
 Count = Annotated[int, Range(1)]
 Natural = Annotated[int, Range(0)]
+Odd = Annotated[int, Range(1, is_odd=True)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Positive = Annotated[float, Range(0, is_open=True)]
 NonNegative = Annotated[float, Range(0)]
@@ -152,28 +149,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_fields(instance: Any, prefix: str = "") -> None:
-    """Check the fields of a dataclass; defaults are always valid.
-
-    Args:
-        instance: instance of the dataclass.
-        prefix: prefix of names in messages, for fields that belong to a section of a config.
-
-    Raises:
-        ValueError: if a field is invalid. The message names the first invalid field.
-    """
+    """Check the fields of a dataclass, whose names have a prefix in messages; defaults are always valid."""
     values = {field.name: getattr(instance, field.name) for field in fields(instance)}
     changed = {field.name: values[field.name] for field in fields(instance) if values[field.name] is not field.default}
     check_values(type(instance), changed, prefix)
 
 
 def check_values(annotated: Any, values: Mapping[str, Any], prefix: str = "") -> None:
-    """Check values against the annotations of a function or class.
-
-    Args:
-        annotated: the function or class.
-        values: values by name.
-        prefix: prefix of names in messages.
-    """
+    """Check values, by name, against the annotations of a function or class; names have a prefix in messages."""
     _check(annotated, values, f"`{prefix}{{}}`")
 
 

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, checked, plain
+from cpc.config.argument_rules import Choices, Count, checked, plain
+from cpc.data.tensors import check_tensor
 
 State = tuple[Tensor, ...] | None
 ANY_LENGTH = range(sys.maxsize)
@@ -47,20 +48,15 @@ class Context(nn.Module):
 
         A range holds the legal lengths of an axis; such axes have the same length in all tensors.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define state_shapes")
 
     @checked
     def connect(self, input_dim: Count) -> None:
-        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder.
-
-        Raises:
-            ValueError: if the context is already connected with another width, or the width is below 1.
-        """
+        """Allocate the parameters for latents of width `input_dim`; `CPC` passes the `dim` of its encoder."""
         self.dim, input_dim = plain((self.dim, input_dim))  # torch's recurrent layers refuse numpy's numbers
         if self.input_dim == input_dim:
             return
         if self.input_dim is not None:
-            raise ValueError(f"this {type(self).__name__} takes latents of width {self.input_dim}, not {input_dim}")
+            Choices((self.input_dim,)).check(f"{type(self).__name__}: `input_dim`", input_dim)
         self._allocate(input_dim)
         self.input_dim = input_dim
 
@@ -82,11 +78,9 @@ class Context(nn.Module):
         name = type(self).__name__
         if self.input_dim is None:
             raise ValueError(f"this {name} has no parameters yet: call connect(input_dim), or build a CPC with it")
-        axes = ["B", "T", "D"] if self.latents == "sequences" else ["B", "H", "W", "D"]
-        if z.ndim != len(axes):
-            raise ValueError(f"{name} takes latents [{', '.join(axes)}], got {tuple(z.shape)}")
-        if z.shape[-1] != self.input_dim:
-            raise ValueError(f"this {name} is connected to latents of width {self.input_dim}, got width {z.shape[-1]}")
+        check_tensor(
+            f"z of {name}", z, "floats", ("B", *("T" if self.latents == "sequences" else "HW"), self.input_dim)
+        )
         if state is not None:
             state = self.check_state(state, z)
         if z.shape[1] == 0:

@@ -36,9 +36,6 @@ class PixelCNN(Context):
 
     Attributes:
         dim: width of the concatenated contexts.
-
-    Raises:
-        ValueError: if a number is below 1, or directions are unknown, repeated or missing.
     """
 
     latents = "grids"
@@ -54,9 +51,7 @@ class PixelCNN(Context):
         super().__init__()
         directions = tuple(directions)
         if not directions or len(set(directions)) < len(directions):
-            raise ValueError(
-                f"directions={directions!r} must be one or more of {', '.join(DIRECTIONS)}, each at most once"
-            )
+            raise ValueError(f"directions={directions!r} must be one or more of {', '.join(DIRECTIONS)}, each once")
         self.width = width
         self.num_blocks = num_blocks
         self.hidden_dim = hidden_dim

@@ -20,12 +20,8 @@ def run_layers(
 ) -> tuple[Tensor, ...]:
     """Return the outputs of torch's GRU or LSTM `[B, T, C]`, and the state after them.
 
-    Args:
-        x: inputs `[B, T, D]`.
-        state: hidden state `[L, B, C]`, for an LSTM also the cell.
-        weights: of each layer input weights, hidden weights, input bias and hidden bias.
-        dropout: probability of dropping an output between layers.
-        training: whether gradients may be needed, and outputs are dropped.
+    x is `[B, T, D]`; the state is the hidden state `[L, B, C]`, for an LSTM also the cell. Each layer has input
+    weights, hidden weights, input bias and hidden bias. Outputs between layers are dropped only if `training`.
     """
     options = (True, len(weights) // 4, dropout, training, False, True)
     if len(state) == 1:

@@ -25,9 +25,6 @@ class Recurrent(Context):
         dim: width of the contexts and of every layer.
         num_layers: number of stacked layers.
         dropout: probability of dropping an output between layers.
-
-    Raises:
-        ValueError: if there is no layer, or `dropout` is set but there is no second layer for it.
     """
 
     num_states: int

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from einops import repeat
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Dropout, Positive, checked
+from cpc.config.argument_rules import Count, Dropout, Positive, Range, checked
 from cpc.contexts.context import Context, State
 from cpc.contexts.diagonal_scan import diagonal_scan
 
@@ -58,10 +58,6 @@ class StateSpace(Context):
             log-uniformly.
         max_step: largest step d of a channel at the start.
         dropout: probability of dropping a hidden channel.
-
-    Raises:
-        ValueError: if there is no layer or mode, `initialisation` is unknown, the steps are not 0 < `min_step` <=
-            `max_step`, or `dropout` is not a probability below 1.
     """
 
     @checked
@@ -76,8 +72,7 @@ class StateSpace(Context):
         dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
-        if min_step > max_step:
-            raise ValueError(f"min_step={min_step} is larger than max_step={max_step}: lower it")
+        Range(0, max_step).check("`min_step`", min_step)
         self.dim = dim
         self.num_layers = num_layers
         self.num_modes = num_modes

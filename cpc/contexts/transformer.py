@@ -25,9 +25,6 @@ class CausalTransformer(Context):
         feedforward_dim: width of the hidden feed-forward layer.
         dropout: probability of dropping an attention weight or a hidden feed-forward unit.
         window: number of past latents that a latent attends to in each layer; None: all.
-
-    Raises:
-        ValueError: if the heads do not divide `dim` evenly, or a count is below 1.
     """
 
     @checked
@@ -97,14 +94,9 @@ class TransformerLayer(nn.Module):
         )
 
     def forward(self, x: Tensor, past: State = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Apply the layer.
+        """Return the output for `x` `[B, T, C]`, and keys and values `[B, H, P, C / H]` for the following latents.
 
-        Args:
-            x: `[B, T, C]`.
-            past: keys and values `[B, H, P, C / H]` of the latents before `x`; None if `x` is the start.
-
-        Returns:
-            The output `[B, T, C]`, and the keys and values for the following latents.
+        `past` are the keys and values of the latents before `x`; None if `x` is the start.
         """
         queries, keys, values = rearrange(
             self.query_key_value(self.attention_norm(x)), "b t (three h d) -> three b h t d", three=3, h=self.num_heads

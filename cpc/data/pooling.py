@@ -9,10 +9,11 @@ from jaxtyping import Float
 POOLS = "`frames`, `mean`, `mean_std` or `segments:N`"
 
 
-def check_pool(pool: str) -> None:
-    """Raise a ValueError if the name of a pooling is unknown."""
-    if pool not in ("frames", "mean", "mean_std") and not re.fullmatch(r"segments:[1-9]\d{0,3}", pool):
-        raise ValueError(f"pool={pool!r} is not one of {POOLS}, with N segments of equal length")
+def check_pool(pool: str, has_frames: bool = True) -> None:
+    """Raise a ValueError if the name of a pooling is unknown, or is `frames` where one vector is needed."""
+    if not re.fullmatch(r"mean|mean_std|segments:[1-9]\d{0,3}" + "|frames" * has_frames, pool):
+        legal = POOLS if has_frames else POOLS.removeprefix("`frames`, ")
+        raise ValueError(f"pool={pool!r} is not one of {legal}, with N segments of equal length")
 
 
 def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " F"]:

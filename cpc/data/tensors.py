@@ -19,6 +19,7 @@ _KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str]] = {
     "floats": (lambda dtype: dtype.is_floating_point, "{}.float()"),
     "integers": (lambda dtype: dtype in _INTEGERS, "{}.long()"),
     "booleans": (lambda dtype: dtype == torch.bool, "{} != 0"),
+    "numbers": (lambda dtype: dtype != torch.bool, "{}.float()"),
 }
 
 
@@ -28,7 +29,7 @@ def check_tensor(name: str, value: Any, kind: str, shape: Sequence[int | str]) -
     Args:
         name: name of the argument.
         value: the argument.
-        kind: `floats`, `integers` or `booleans`.
+        kind: `floats`, `integers`, `booleans`, or `numbers`, which may be floats or integers.
         shape: a size for each axis, or a letter for an axis of any size.
     """
     is_kind, conversion = _KINDS[kind]
@@ -68,9 +69,10 @@ def check_range(name: str, value: Tensor, lowest: int, num: int, meaning: str) -
         )
 
 
-def check_finite(name: str, value: Tensor, least: float = -math.inf) -> None:
+def check_finite(name: str, value: Tensor, least: int | float = -math.inf) -> None:
     """Raise a ValueError on values that are infinite, NaN, or below `least`; waits for the GPU."""
-    if not bool((value.isfinite() & (value >= least)).all()):
+    is_legal = value.isfinite() if least == -math.inf else value.isfinite() & (value >= least)
+    if not bool(is_legal.all()):
         floor = "" if least == -math.inf else f" and at least {least:g}"
         raise ValueError(f"{name} must be finite{floor} everywhere; it runs from {value.min():g} to {value.max():g}")
 

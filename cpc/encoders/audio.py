@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, Natural, Positive, checked
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, hops, receptive_field
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_layers, hops, receptive_field
 from cpc.encoders.encoder import Samples
 from cpc.encoders.strided_conv import convolve_blocks, output_length, rectify_into_blocks
 from cpc.encoders.waveforms import WaveformEncoder
@@ -35,9 +35,6 @@ class AudioEncoder(WaveformEncoder):
         strides: stride of each layer.
         paddings: number of zeros on each side of the input of each layer.
         norm_epsilon: number that norm `layer` adds to the variance.
-
-    Raises:
-        ValueError: if the numbers of layers differ, a size is below 1, the norm is unknown, or epsilon is not positive.
     """
 
     @checked
@@ -52,8 +49,7 @@ class AudioEncoder(WaveformEncoder):
         norm_epsilon: Positive = NORM_EPSILON,
     ) -> None:
         super().__init__(sample_rate_hz)
-        if not len(kernels) == len(strides) == len(paddings):
-            raise ValueError(f"kernels={kernels}, strides={strides} and paddings={paddings} need one entry per layer")
+        check_layers(kernels=kernels, strides=strides, paddings=paddings)
         self.dim = dim
         self.norm = norm
         self.kernels = tuple(kernels)
@@ -76,11 +72,7 @@ class AudioEncoder(WaveformEncoder):
         self._shortest_samples = shortest
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents.
-
-        Raises:
-            ValueError: if `x` is too short for a single latent.
-        """
+        """Encode waveforms into latents."""
         hidden = self._frames(x)
         for layer in self.layers:
             hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
@@ -105,9 +97,6 @@ class AudioEncoder(WaveformEncoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
-
-        Raises:
-            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
         hidden = self._frames(x)
         for layer in self.layers:

@@ -76,9 +76,7 @@ class Backbone(nn.Module):
         small, large = _SIZES
         shape, larger = (self._shape(features, size) for size in _SIZES)
         if len(shape) != 4 or larger[1] != shape[1] or larger[2] <= shape[2]:
-            raise ValueError(
-                f"{self.name} gives {shape} for {small} pixels, not a map [n, D, h, w] that grows: set layer"
-            )
+            raise ValueError(f"{self.name} gives {shape} for {small} pixels, not a map [n, D, h, w]: set layer")
         return shape[1], round((large - small) / (larger[2] - shape[2]))
 
     def _shape(self, features: nn.Module, size: int) -> tuple[int, ...]:
@@ -122,9 +120,7 @@ def _cut(network: nn.Module, layer: str, name: str) -> nn.Module:
         raise ValueError(f"{name} cannot be cut at {layer!r} ({error}): give the submodule as `network`") from error
     except ValueError as error:
         parts = ", ".join(path for path, _ in network.named_children())
-        raise ValueError(
-            f"layer={layer!r} is not a submodule of {name}, which has {parts} and their submodules"
-        ) from error
+        raise ValueError(f"layer={layer!r} is not a submodule of {name}; it has {parts} and theirs") from error
 
 
 def _feature_map(output: Tensor | dict[str, Tensor]) -> Tensor:

@@ -28,15 +28,35 @@ def receptive_field(kernels: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((kernel - 1) * hop for kernel, hop in zip(kernels, hops(strides), strict=True))
 
 
+def check_layers(**sizes: Sequence[int]) -> None:
+    """Raise ValueError unless every argument has one entry per layer, of at least one layer."""
+    lengths = {*map(len, sizes.values())}
+    if len(lengths) > 1 or lengths == {0}:
+        given = ", ".join(f"{name}={tuple(values)}" for name, values in sizes.items())
+        raise ValueError(f"{given} need one entry per layer")
+
+
+def check_side(x: Tensor, least: int) -> None:
+    """Raise ValueError if an image or patch `[..., P, Q]` has fewer than `least` pixels along a side."""
+    if min(x.shape[-2:]) < least:
+        raise ValueError(f"{tuple(x.shape[-2:])} pixels are too few: a side needs at least {least}")
+
+
+def std_and_mean(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """Return deviation and mean over `axes`; raise ValueError if they cannot initialise a layer."""
+    std, mean = torch.std_mean(x, tuple(axes))
+    if not torch.isfinite(std).all() or (std <= 1e-12).all():
+        raise ValueError("data initialisation needs a batch that is finite and not constant")
+    return std, mean
+
+
 def standardising_affine(x: Tensor, axes: Sequence[int]) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
     """Return the scale and shift that give every channel of `x` zero mean and unit deviation over `axes`.
 
     This is the data-dependent initialisation of Salimans and Kingma 2016 (arXiv:1602.07868), called ActNorm by Kingma
     and Dhariwal 2018 (arXiv:1807.03039).
     """
-    std, mean = torch.std_mean(x, tuple(axes))
-    if not torch.isfinite(std).all() or (std <= 1e-12).all():
-        raise ValueError("data initialisation needs a batch that is finite and not constant")
+    std, mean = std_and_mean(x, axes)
     scale = 1 / std.clamp(min=1e-6)
     return scale, -mean * scale
 

@@ -51,6 +51,14 @@ class Encoder(nn.Module):
         """Initialise parameters from data, before the model is wrapped, compiled or trained; by default, do nothing."""
 
 
+def check_statistics(mean: float | Tensor, std: float | Tensor) -> None:
+    """Raise ValueError unless observations can be standardised by this mean and deviation."""
+    values = [torch.as_tensor(value) for value in (mean, std)]
+    if not all(bool(value.isfinite().all()) for value in values) or bool((values[1] <= 0).any()):
+        given = " and ".join(f"{name}={value.tolist()}" for name, value in zip(("mean", "std"), values, strict=True))
+        raise ValueError(f"{given} cannot standardise observations: are they constant (silent, of one colour)?")
+
+
 @torch.no_grad()
 def check_scale(encoder: Any, x: Tensor) -> None:
     """Warn if the input of a trained encoder has another scale than its training data; only of the first batch.

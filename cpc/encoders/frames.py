@@ -12,9 +12,10 @@ from einops import rearrange
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, checked
-from cpc.encoders.convolution import Norm, initialise_layers
-from cpc.encoders.encoder import Encoder
+from cpc.config.argument_rules import Count, Range, checked
+from cpc.data.tensors import check_tensor
+from cpc.encoders.convolution import Norm, check_layers, initialise_layers
+from cpc.encoders.encoder import Encoder, check_statistics
 from cpc.encoders.tiny import TinyLayer
 
 
@@ -34,10 +35,6 @@ class FrameEncoder(Encoder):
         strides: stride of each layer.
         norm: `affine`, one scale and shift per channel, initialised from data by `initialise_from` and then
             trained; `layer`, layer norm over the channels of each position; `none`.
-
-    Raises:
-        ValueError: if the numbers of widths, kernels and strides differ, a number is below 1, frames are too small for
-            the layers, or the norm is unknown.
     """
 
     modality = "frames"
@@ -56,8 +53,7 @@ class FrameEncoder(Encoder):
         norm: Norm = "affine",
     ) -> None:
         super().__init__()
-        if not len(widths) == len(kernels) == len(strides):
-            raise ValueError(f"widths={widths}, kernels={kernels} and strides={strides} need one entry per layer")
+        check_layers(widths=widths, kernels=kernels, strides=strides)
         self.frame_size, self.dim, self.num_frames = tuple(frame_size), dim, num_frames
         self.widths, self.kernels, self.strides, self.norm = tuple(widths), tuple(kernels), tuple(strides), norm
         dims = [num_frames, *widths]
@@ -70,8 +66,7 @@ class FrameEncoder(Encoder):
         height, width = self.frame_size
         for kernel, stride in zip(kernels, strides, strict=True):
             height, width = ((side - kernel) // stride + 1 for side in (height, width))
-        if min(height, width) < 1:
-            raise ValueError(f"frames of {self.frame_size} pixels are too small for kernels={self.kernels}")
+        Range(1).check(f"frames of {self.frame_size} pixels: the size after the last layer", min(height, width))
         self.num_places = height * width
         self.projection = nn.Linear(dims[-1] * self.num_places, dim)
         self.pixel_mean: Tensor
@@ -91,11 +86,7 @@ class FrameEncoder(Encoder):
         return torch.randint(256, size, generator=generator, dtype=torch.uint8)
 
     def forward(self, x: Num[Tensor, "B T S H W"]) -> Float[Tensor, "B T D"]:
-        """Encode every stack of frames separately; pixels lie between 0 and 255.
-
-        Raises:
-            ValueError: if stacks or frames have another size.
-        """
+        """Encode every stack of frames separately; pixels lie between 0 and 255."""
         return self.latents_and_places(x)[0]
 
     def latents_and_places(self, x: Num[Tensor, "B T S H W"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T _"]]:
@@ -105,8 +96,7 @@ class FrameEncoder(Encoder):
 
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation that standardise the pixels; both on a scale where 255 is 1."""
-        if std <= 0:
-            raise ValueError(f"mean={mean} and std={std} cannot standardise frames: do all pixels have one colour?")
+        check_statistics(mean, std)
         self.pixel_mean.fill_(mean)
         self.pixel_std.fill_(std)
 
@@ -120,8 +110,7 @@ class FrameEncoder(Encoder):
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n H W S"]:
         """Return the standardised stacks with channels last, as the layers need them."""
-        if x.shape[2:] != (self.num_frames, *self.frame_size):
-            raise ValueError(f"stacks of {tuple(x.shape[2:])}, not {(self.num_frames, *self.frame_size)}, were given")
+        check_tensor("frames", x, "numbers", ("B", "T", self.num_frames, *self.frame_size))
         pixels = x.to(self.pixel_mean.dtype) / 255
         return rearrange((pixels - self.pixel_mean) / self.pixel_std, "b t s h w -> (b t) h w s")
 

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, checked
+from cpc.encoders.convolution import check_side, std_and_mean
 
 _LEAST_CONTRAST = 0.05  # added to the contrast of standardised pixels, so that the division amplifies no noise
 
@@ -41,9 +42,6 @@ class GradientTrunk(nn.Module):
         stride: 1: patches may have any side from `num_cells + 2` pixels.
         receptive_field: None: a latent depends on the whole input.
         takes_frames: whether patches may have a frame of one colour.
-
-    Raises:
-        ValueError: if a number is below 1.
     """
 
     stride = 1
@@ -73,30 +71,19 @@ class GradientTrunk(nn.Module):
         self.register_buffer("feature_std", torch.ones(num_features))
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D 1 1"]:
-        """Encode patches whose pixels are standardised.
-
-        Raises:
-            ValueError: if a patch has fewer than `num_cells + 2` pixels a side.
-        """
+        """Encode patches whose pixels are standardised."""
         latents = self.layers((self._features(x) - self.feature_mean) / self.feature_std)
         return rearrange(latents, "n d -> n d 1 1")
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set the mean and deviation of every feature from these patches.
-
-        Raises:
-            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
-        """
-        std, mean = torch.std_mean(self._features(x), 0)
-        if not torch.isfinite(std).all() or (std <= 1e-12).all():
-            raise ValueError("data initialisation needs patches that are finite and not constant")
+        """Set the mean and deviation of every feature from these patches."""
+        std, mean = std_and_mean(self._features(x), (0,))
         self.feature_mean.copy_(mean)
         self.feature_std.copy_(std.clamp(min=1e-3))
 
     def _features(self, x: Tensor) -> Float[Tensor, "n F"]:
-        if min(x.shape[2:]) < self.num_cells + 2:
-            raise ValueError(f"{tuple(x.shape[2:])} pixels are too few: a side needs at least {self.num_cells + 2}")
+        check_side(x, self.num_cells + 2)
         histograms = cell_means(orientation_maps(x, self.num_orientations), self.num_cells)
         energy = reduce(histograms.square(), "n o h w -> n 1 h w", "sum")
         contrast = F.avg_pool2d(energy, 3, 1, 1, count_include_pad=False).sqrt() + _LEAST_CONTRAST

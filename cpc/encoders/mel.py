@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Dropout, checked
+from cpc.config.argument_rules import Count, Dropout, Odd, checked
 from cpc.encoders.spectral import LogMel
 
 
@@ -24,16 +24,12 @@ class MelEncoder(LogMel):
     Args:
         dim: width of the latents.
         hidden_dim: width of the hidden layer.
-        num_frames: frames that a latent depends on, an odd number.
+        num_frames: frames that a latent depends on, an odd number: a latent's own frame is in the middle.
         dropout: probability of dropping a hidden unit in training.
         num_mels: mel bands.
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of latents.
         window_samples: length of a frame's window.
-
-    Raises:
-        ValueError: if a width is below 1, `num_frames` is not odd, or `dropout` is not a probability below 1; also the
-            errors of `LogMel`.
     """
 
     @checked
@@ -41,7 +37,7 @@ class MelEncoder(LogMel):
         self,
         dim: Count = 256,
         hidden_dim: Count = 512,
-        num_frames: Count = 1,
+        num_frames: Odd = 1,
         dropout: Dropout = 0.0,
         num_mels: int = 80,
         sample_rate_hz: int = 16000,
@@ -49,8 +45,6 @@ class MelEncoder(LogMel):
         window_samples: int = 400,
     ) -> None:
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
-        if num_frames % 2 == 0:
-            raise ValueError(f"num_frames={num_frames} must be odd, because a latent's own frame is in the middle")
         self.dim = dim
         self.hidden_dim = hidden_dim
         self.num_frames = num_frames
@@ -64,11 +58,7 @@ class MelEncoder(LogMel):
         self.register_buffer("band_std", torch.ones(num_mels))
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Encode waveforms into latents."""
         frames = (self.log_energies(x, self.num_frames // 2) - self.band_mean) / self.band_std
         windows = rearrange(frames.unfold(1, self.num_frames, 1), "b t m f -> b t (f m)")
         return self.projection(F.dropout(self.hidden(windows).relu(), self.dropout, self.training))

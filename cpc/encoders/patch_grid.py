@@ -11,6 +11,8 @@ from einops import rearrange
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
+
 
 @dataclass(frozen=True)
 class PatchGrid:
@@ -22,17 +24,13 @@ class PatchGrid:
     Attributes:
         patch_size: side of a patch in pixels.
         stride: distance of neighbouring patches in pixels.
-
-    Raises:
-        ValueError: if there are pixels between patches.
     """
 
     patch_size: int
     stride: int
 
     def __post_init__(self) -> None:
-        if self.stride > self.patch_size:
-            raise ValueError(f"stride={self.stride} is larger than patch_size={self.patch_size}")
+        Range(1, self.patch_size).check("`stride`", self.stride)
 
     @property
     def overlapping_rows(self) -> int:

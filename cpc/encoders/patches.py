@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cpc.config.argument_rules import Count, checked
-from cpc.encoders.encoder import Encoder
+from cpc.config.argument_rules import Count, Range, checked
+from cpc.data.tensors import check_tensor
+from cpc.encoders.encoder import Encoder, check_statistics
 from cpc.encoders.patch_grid import PatchGrid
 
 
@@ -64,23 +65,25 @@ class PatchEncoder(Encoder):
         super().__init__()
         batch_norms = [name for name, module in trunk.named_modules() if isinstance(module, _BatchNorm)]
         if batch_norms and not getattr(trunk, "allow_batch_norm", False):
-            raise ValueError(
-                f"the trunk has batch norm ({', '.join(batch_norms[:3])}): use another norm, or allow_batch_norm"
-            )
+            raise ValueError(f"the trunk has batch norm ({', '.join(batch_norms[:3])}); see allow_batch_norm")
         self.trunk = trunk
         self.patch_size = patch_size
         self.stride = stride
         self.fully_convolutional = fully_convolutional
         self.crop_size = crop_size
         self.grid = PatchGrid(patch_size, stride)
-        if crop_size is not None and (fully_convolutional or not 1 <= crop_size <= patch_size):
+        if crop_size is not None:
+            Range(1, patch_size).check("`crop_size`", crop_size)
+        if fully_convolutional and (
+            crop_size
+            or self.trunk.receptive_field is None
+            or patch_size % self.trunk.stride
+            or stride % self.trunk.stride
+        ):
             raise ValueError(
-                f"crop_size={crop_size} must lie between 1 and {patch_size}; None with fully_convolutional=True"
+                f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}, crop_size "
+                "None, and the trunk one of limited receptive_field, with `fully_convolutional`"
             )
-        if fully_convolutional and (patch_size % self.trunk.stride or stride % self.trunk.stride):
-            raise ValueError(f"patch_size={patch_size} and stride={stride} must be multiples of {self.trunk.stride}")
-        if fully_convolutional and self.trunk.receptive_field is None:
-            raise ValueError("fully_convolutional=True needs a trunk with a limited receptive_field")
         _try_patch(trunk, patch_size)
         # Number of pixels beyond each side of its patch on which a latent depends, if the trunk runs over whole images.
         margin = (self.trunk.receptive_field - self.trunk.stride + 1) // 2 if fully_convolutional else 0
@@ -104,11 +107,7 @@ class PatchEncoder(Encoder):
         return torch.rand(batch + 1, self.num_channels, *sides, generator=generator)
 
     def forward(self, x: Float[Tensor, "B C S S2"] | Float[Tensor, "B H W C P P"]) -> Float[Tensor, "B H W D"]:
-        """Encode images, or patches that are already cut, with pixels in [0, 1].
-
-        Raises:
-            ValueError: if the number of channels is not that of the trunk, or the grid does not fit the images.
-        """
+        """Encode images, or patches that are already cut, with pixels in [0, 1]."""
         features = self.trunk(self._pixels(x))
         if self.fully_convolutional:
             cell = self.trunk.stride
@@ -123,10 +122,7 @@ class PatchEncoder(Encoder):
 
     def set_statistics(self, mean: Float[Tensor, " C"], std: Float[Tensor, " C"]) -> None:
         """Set the mean and standard deviation of each channel that standardise the pixels."""
-        if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
-            raise ValueError(
-                f"mean={mean.tolist()} and std={std.tolist()} cannot standardise images: do all pixels have one colour?"
-            )
+        check_statistics(mean, std)
         self.pixel_mean.copy_(mean)
         self.pixel_std.copy_(std)
 
@@ -141,17 +137,15 @@ class PatchEncoder(Encoder):
 
     def _pixels(self, x: Tensor) -> Float[Tensor, "n C P Q"]:
         """Return the standardised input of the trunk: all patches, or whole images."""
-        num_channels = x.shape[1 if x.ndim == 4 else 3]
-        if num_channels != self.num_channels:
-            raise ValueError(
-                f"pixels of {num_channels} channels were given to a trunk with num_channels={self.num_channels}"
-            )
+        is_cut = x.ndim == 6 and not self.fully_convolutional  # a fully convolutional trunk reads whole images
+        check_tensor(
+            "pixels",
+            x,
+            "numbers",
+            ("B", "H", "W", self.num_channels, "P", "P") if is_cut else ("B", self.num_channels, "S", "S"),
+        )
         if not self.fully_convolutional:
-            x = rearrange(self._cut(x) if x.ndim == 4 else x, "b h w c p q -> (b h w) c p q")
-        elif x.ndim != 4:
-            raise ValueError(
-                "fully_convolutional=True encodes whole images [B, C, S, S], not patches changed one by one"
-            )
+            x = rearrange(x if is_cut else self._cut(x), "b h w c p q -> (b h w) c p q")
         else:
             for size in x.shape[2:]:
                 self.grid.side(size)

@@ -70,9 +70,6 @@ class ResNetTrunk(nn.Module):
         dim: D; with width=64 it is 256 (depth 18, 34), 1024 (50, 101) or 4096 (161).
         stride: distance of neighbouring features in pixels, 16 with the `imagenet` stem, 4 with `small`.
         receptive_field: side of the square of pixels that a feature depends on.
-
-    Raises:
-        ValueError: if the depth, norm or stem is unknown, or a count is below 1.
     """
 
     @checked
@@ -118,11 +115,7 @@ class ResNetTrunk(nn.Module):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set norms to give the input of every ReLU zero mean and unit deviation on these patches (norm `affine` only).
-
-        Raises:
-            ValueError: if the pixels are constant or not finite.
-        """
+        """Set norms to give the input of every ReLU zero mean and unit deviation on patches (norm `affine` only)."""
         affines = [module for module in self.modules() if isinstance(module, ChannelAffine)]
         hooks = [module.register_forward_pre_hook(lambda affine, x: affine.initialise_from(*x)) for module in affines]
         try:

@@ -11,7 +11,8 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cpc.config.argument_rules import Count, Dropout, checked
+from cpc.config.argument_rules import Count, Dropout, Odd, checked
+from cpc.data.tensors import check_range
 from cpc.encoders.convolution import standardising_affine
 from cpc.encoders.encoder import Encoder
 
@@ -32,9 +33,6 @@ class SentenceEncoder(Encoder):
         dropout: probability of dropping a channel of the embedding of a token.
         vocabulary: description of the tokens from `cpc.data.text.vocabulary.Vocabulary.description`; training sets it,
             so that a saved model can read text.
-
-    Raises:
-        ValueError: if a size is below 1, `kernel_size` is even, or `dropout` is not a probability below 1.
     """
 
     modality = "sentences"
@@ -45,15 +43,11 @@ class SentenceEncoder(Encoder):
         num_tokens: Count,
         dim: Count = 2400,
         embedding_dim: Count = 620,
-        kernel_size: Count = 3,
+        kernel_size: Odd = 3,
         dropout: Dropout = 0.0,
         vocabulary: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if kernel_size % 2 == 0:
-            raise ValueError(
-                f"kernel_size={kernel_size} must be odd, because a token is in the middle of its neighbours"
-            )
         self.num_tokens = num_tokens
         self.dim = dim
         self.embedding_dim = embedding_dim
@@ -65,15 +59,8 @@ class SentenceEncoder(Encoder):
         self.convolution = nn.Linear(kernel_size * embedding_dim, dim)  # of each token and its neighbours
 
     def forward(self, x: Int[Tensor, "B T W"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every sentence; zeros if a sentence has no token.
-
-        Raises:
-            ValueError: if an id is outside the vocabulary.
-        """
-        if x.numel() and not -1 <= int(x.min()) <= int(x.max()) < self.num_tokens:
-            raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}; the vocabulary ends at {self.num_tokens - 1}"
-            )
+        """Return the vector of every sentence; zeros if a sentence has no token."""
+        check_range("tokens", x, -1, self.num_tokens, "tokens of the vocabulary")
         hidden = self.convolution(self._token_windows(x)).relu()
         return mean_over_tokens(hidden, x >= 0)
 

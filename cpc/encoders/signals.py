@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, Positive, checked
-from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, hops, receptive_field
+from cpc.data.tensors import check_finite, check_tensor
+from cpc.encoders.convolution import NORM_EPSILON, Norm, NormedConvolution, check_layers, hops, receptive_field
 from cpc.encoders.encoder import Encoder, Samples
 from cpc.encoders.strided_conv import convolve_blocks
 
@@ -64,10 +65,6 @@ class SignalEncoder(Encoder):
         first_centre_samples: centre of the receptive field of latent 0, from the first sample.
         past_samples: number of samples before its hop on which a latent depends, including the moving averages.
         overlapping_steps: number of following latents whose convolutions read a sample that a latent reads as well.
-
-    Raises:
-        ValueError: if the numbers of layers differ, a size is below 1, a kernel is smaller than its stride, `front` or
-            `norm` is unknown, or names or units are not one string for each channel.
     """
 
     modality = "signals"
@@ -92,10 +89,7 @@ class SignalEncoder(Encoder):
         units: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if len(kernels) != len(strides) or not len(kernels):
-            raise ValueError(
-                f"kernels and strides need one entry per layer, got {len(kernels)} and {len(strides)} entries"
-            )
+        check_layers(kernels=kernels, strides=strides)
         if any(kernel < stride for kernel, stride in zip(kernels, strides, strict=True)):
             raise ValueError(f"kernels={tuple(kernels)} are shorter than strides={tuple(strides)}")
         self.channels = channels
@@ -147,11 +141,7 @@ class SignalEncoder(Encoder):
         return -(-self.receptive_field_samples // self.hop_samples) - 1
 
     def forward(self, x: Float[Tensor, "B S I"]) -> Float[Tensor, "B T D"]:
-        """Encode signals into latents.
-
-        Raises:
-            ValueError: if `x` has another number of channels, or no sample.
-        """
+        """Encode signals into latents."""
         num_latents = self.num_latents(x.shape[1])
         hidden, is_known = self._front(x)
         for layer in self.layers:
@@ -185,19 +175,17 @@ class SignalEncoder(Encoder):
         return torch.where(torch.rand(x.shape, generator=generator) < 0.1, math.nan, x)
 
     def set_channels(self, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
-        """Set names and units of the channels; None if they are unknown.
-
-        Raises:
-            ValueError: if they are not one string for each channel, or two channels have one name.
-        """
+        """Set names and units of the channels; None if they are unknown."""
         for argument, values in (("channel_names", names), ("units", units)):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
-            if values is not None and not (is_list and all(isinstance(value, str) for value in values)):
-                raise ValueError(f"{argument}={values!r} must be a list of strings")
-            if values is not None and len(values) != self.channels:
-                raise ValueError(f"{argument}={list(values)} has {len(values)} entries for channels={self.channels}")
-        if names is not None and len(set(names)) < len(names):
-            raise ValueError(f"channel_names={list(names)} names a channel twice")
+            if values is not None and not (
+                is_list
+                and all(isinstance(value, str) for value in values)
+                and len(values) == self.channels
+                and (values is units or len(set(values)) == len(values))
+            ):
+                once = ", no name twice" if values is names else ""
+                raise ValueError(f"{argument}={values!r} must be {self.channels} strings in a list{once}")
         self.channel_names = None if names is None else tuple(names)
         self.units = None if units is None else tuple(units)
 
@@ -205,13 +193,10 @@ class SignalEncoder(Encoder):
         """Set the statistics of each channel: mean, deviation, and floor of local deviations, in signal units.
 
         A channel that is constant in the training split keeps deviation and floor 1.
-
-        Raises:
-            ValueError: if a number is not finite, or a deviation is negative.
         """
         values = [torch.as_tensor(value, dtype=torch.float64) for value in (mean, std, floor)]
-        if not all(torch.isfinite(value).all() for value in values) or min(float(v.min()) for v in values[1:]) < 0:
-            raise ValueError(f"mean={mean}, std={std} and floor={floor} must be finite, and std not negative")
+        for name, value, least in zip(("mean", "std", "floor"), values, (-math.inf, 0, 0), strict=True):
+            check_finite(name, value, least)
         mean_values, std_values, floor_values = values
         std_values = torch.where(std_values > 0, std_values, 1.0)
         self.input_mean.copy_(mean_values)
@@ -222,11 +207,7 @@ class SignalEncoder(Encoder):
 
     @torch.no_grad()
     def initialise_from(self, x: Float[Tensor, "B S I"]) -> None:
-        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
-
-        Raises:
-            ValueError: the errors of `forward`; also if the signals are constant.
-        """
+        """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only)."""
         hidden, is_known = self._front(x)
         for layer in self.layers:
             blocks = layer.blocks(hidden)  # type: ignore[operator]
@@ -238,11 +219,9 @@ class SignalEncoder(Encoder):
         return rearrange(self._standardise(x), "b s i -> (b s) i")
 
     def _standardise(self, x: Tensor) -> Float[Tensor, "B S I"]:
-        if x.ndim != 3 or x.shape[2] != self.channels or x.shape[1] < 1:
-            raise ValueError(
-                f"signals of shape {list(x.shape)} were given, but this encoder reads [batch, samples, "
-                f"{self.channels} channels]"
-            )
+        check_tensor("signals", x, "numbers", ("batch", "samples", self.channels))
+        if x.shape[1] < 1:
+            raise ValueError(f"signals of shape {list(x.shape)} have no sample")
         return (x - self.input_mean) / self.input_std
 
     def _front(self, x: Tensor) -> tuple[Float[Tensor, "B S I"], Float[Tensor, "B S 1"]]:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cpc.config.argument_rules import Count, Natural, checked
+from cpc.config.argument_rules import Count, Natural, Range, checked
 from cpc.encoders.encoder import Samples
 from cpc.encoders.waveforms import WaveformEncoder
 
@@ -44,9 +44,7 @@ class LogMel(WaveformEncoder):
     ) -> None:
         super().__init__(sample_rate_hz)
         if window_samples < hop_samples or (window_samples - hop_samples) % 2:
-            raise ValueError(
-                f"window_samples={window_samples} must exceed hop_samples={hop_samples} by an even number, or equal it"
-            )
+            raise ValueError(f"{window_samples=} must exceed {hop_samples=} by an even number, or equal it")
         self.num_mels = num_mels
         self.hop_samples = hop_samples
         self.window_samples = window_samples
@@ -67,16 +65,10 @@ class LogMel(WaveformEncoder):
         with warnings.catch_warnings(action="ignore"):  # the check below raises an error instead
             self.mel_scale = torchaudio.transforms.MelScale(num_mels, sample_rate_hz, n_stft=self.fft_samples // 2 + 1)
         if not self.mel_scale.fb.any(0).all():
-            raise ValueError(
-                f"num_mels={num_mels} bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz"
-            )
+            raise ValueError(f"{num_mels=}: bands are too narrow for {self.fft_samples} samples at {sample_rate_hz} Hz")
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T M"]:
-        """Return log mel energies of waveforms, standardised by the statistics of the corpus.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Return log mel energies of waveforms, standardised by the statistics of the corpus."""
         return self.log_energies(x)
 
     def log_energies(self, x: Float[Tensor, "B S"], num_beyond: int = 0) -> Float[Tensor, "B T_beyond M"]:
@@ -109,10 +101,6 @@ class MFCC(LogMel):
         sample_rate_hz: rate of the waveforms.
         hop_samples: distance of frames.
         window_samples: length of the window of a frame.
-
-    Raises:
-        ValueError: if there are more coefficients than bands, or none; if `num_deltas` is negative; also the errors of
-            `LogMel`.
     """
 
     @checked
@@ -126,8 +114,7 @@ class MFCC(LogMel):
         window_samples: int = 400,
     ) -> None:
         super().__init__(num_mels, sample_rate_hz, hop_samples, window_samples)
-        if num_coefficients > num_mels:
-            raise ValueError(f"num_coefficients={num_coefficients} must lie between 1 and num_mels={num_mels}")
+        Range(1, num_mels).check("`num_coefficients`", num_coefficients)
         self.num_coefficients = num_coefficients
         self.num_deltas = num_deltas
         self.dct: Tensor
@@ -136,11 +123,7 @@ class MFCC(LogMel):
         self.receptive_field_samples = window_samples + 2 * DELTA_REACH * num_deltas * hop_samples
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Return coefficients, then slopes, then slopes of slopes.
-
-        Raises:
-            ValueError: if `x` is shorter than one hop.
-        """
+        """Return coefficients, then slopes, then slopes of slopes."""
         with torch.autocast(x.device.type, enabled=False):
             coefficients = rearrange(super().forward(x) @ self.dct, "b t d -> b d t")
             orders = [coefficients]

@@ -11,7 +11,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, checked
-from cpc.encoders.convolution import Norm, NormedConvolution, initialise_layers, receptive_field
+from cpc.encoders.convolution import (
+    Norm,
+    NormedConvolution,
+    check_layers,
+    check_side,
+    initialise_layers,
+    receptive_field,
+)
 
 
 class TinyTrunk(nn.Module):
@@ -32,9 +39,6 @@ class TinyTrunk(nn.Module):
 
     Attributes:
         receptive_field: side of the square of pixels that a feature depends on.
-
-    Raises:
-        ValueError: if the numbers of strides and widths differ, one of them is below 1, or the norm is unknown.
     """
 
     @checked
@@ -47,10 +51,7 @@ class TinyTrunk(nn.Module):
         norm: Norm = "affine",
     ) -> None:
         super().__init__()
-        if len(strides) != len(widths):
-            raise ValueError(
-                f"strides and widths need one entry per layer, got {len(strides)} and {len(widths)} entries"
-            )
+        check_layers(strides=strides, widths=widths)
         self.dim = dim
         self.num_channels = num_channels
         self.strides = tuple(strides)
@@ -69,25 +70,16 @@ class TinyTrunk(nn.Module):
         self.receptive_field = receptive_field(kernels, [*strides, 1])
 
     def forward(self, x: Float[Tensor, "n C P Q"]) -> Float[Tensor, "n D h w"]:
-        """Encode patches, or images of any size, with standardised pixels.
-
-        Raises:
-            ValueError: if `x` has a side shorter than the stride.
-        """
+        """Encode patches, or images of any size, with standardised pixels."""
         return rearrange(self.layers(self._positions(x)), "n h w d -> n d h w")
 
     def initialise_from(self, x: Float[Tensor, "n C P Q"]) -> None:
-        """Set scale and bias of each layer to give zero mean and unit deviation on these patches (norm `affine` only).
-
-        Raises:
-            ValueError: the errors of `forward`; also if the pixels are constant or not finite.
-        """
+        """Set scale and bias of each layer to give zero mean and unit deviation on patches (norm `affine` only)."""
         initialise_layers(self.layers, self._positions(x))
 
     def _positions(self, x: Tensor) -> Float[Tensor, "n P Q C"]:
         """Return the pixels with channels last, as the layers need them."""
-        if min(x.shape[2:]) < self.stride:
-            raise ValueError(f"{tuple(x.shape[2:])} pixels are too few: a side needs at least {self.stride}")
+        check_side(x, self.stride)
         return rearrange(x, "n c p q -> n p q c")
 
 

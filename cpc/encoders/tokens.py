@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import Count, Dropout, checked
+from cpc.data.tensors import check_range, check_tensor
 from cpc.encoders.encoder import Encoder
 
 
@@ -25,9 +26,6 @@ class TokenEncoder(Encoder):
             normalises them for its scores.
         vocabulary: description of the tokens from `cpc.data.text.vocabulary.Vocabulary.description`; training sets it,
             so that a saved model can read text.
-
-    Raises:
-        ValueError: if `num_tokens` or `dim` is below 1, or `dropout` is not a probability below 1.
     """
 
     modality = "text"
@@ -53,20 +51,11 @@ class TokenEncoder(Encoder):
         self._table: tuple[Any, ...] = ()
 
     def forward(self, x: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Return the vector of every token.
-
-        Raises:
-            ValueError: if `is_tied` and no table is connected; on a CPU, if an id is outside the vocabulary.
-        """
+        """Return the vector of every token."""
         if self.embedding is None and not self._table:
-            raise ValueError(
-                "is_tied=True, but there is no class table: give the CPC a ClassTableLoss, or set is_tied=False"
-            )
-        # On a GPU the check would wait for the device; the embedding kernel stops on invalid ids.
-        if x.device.type == "cpu" and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < self.num_tokens:
-            raise ValueError(
-                f"tokens run from {int(x.min())} to {int(x.max())}; the vocabulary ends at {self.num_tokens - 1}"
-            )
+            raise ValueError("is_tied=True, but there is no class table: give the CPC a ClassTableLoss")
+        if x.device.type == "cpu":  # a GPU would have to wait; its embedding kernel stops on invalid ids
+            check_range("tokens", x, 0, self.num_tokens, "tokens of the vocabulary")
         weight: Tensor = self._table[0].weight if self.embedding is None else self.embedding.weight
         return F.dropout(F.embedding(x, weight), self.dropout, self.training)
 
@@ -75,17 +64,8 @@ class TokenEncoder(Encoder):
 
         Args:
             table: a `cpc.candidates.ClassTable` with one class per token.
-
-        Raises:
-            ValueError: if the number of classes differs from the number of tokens, or `is_tied` and the widths differ.
         """
-        num_classes, dim = table.weight.shape
-        if num_classes != self.num_tokens:
-            raise ValueError(
-                f"the encoder's num_tokens={self.num_tokens} must equal the table's num_classes={num_classes}"
-            )
-        if self.is_tied and dim != self.dim:
-            raise ValueError(f"is_tied=True needs equal dims: the encoder has {self.dim}, the class table {dim}")
+        check_tensor("the class table", table.weight, "numbers", (self.num_tokens, self.dim if self.is_tied else "D"))
         self._table = (table,)  # in a tuple, so that nn.Module does not save the table's parameter a second time
 
     @property

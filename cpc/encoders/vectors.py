@@ -18,9 +18,6 @@ class VectorEncoder(Encoder):
         dim: width of the latents.
         hidden_dim: width of the hidden layer.
         sample_rate_hz: rate of the vectors.
-
-    Raises:
-        ValueError: if a number is below 1.
     """
 
     modality = "vectors"

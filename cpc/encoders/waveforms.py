@@ -4,7 +4,6 @@ B batch, S samples, T latents, D latent dim.
 """
 
 import itertools
-import math
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.encoders.encoder import Encoder, Samples
+from cpc.encoders.encoder import Encoder, Samples, check_statistics
 
 
 class WaveformEncoder(Encoder):
@@ -64,10 +63,7 @@ class WaveformEncoder(Encoder):
 
     def set_statistics(self, mean: float, std: float) -> None:
         """Set the mean and standard deviation of the corpus, which standardise the samples."""
-        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
-            raise ValueError(
-                f"mean={mean} and std={std} cannot standardise audio: is the corpus silent, or not finite?"
-            )
+        check_statistics(mean, std)
         self.input_mean.fill_(mean)
         self.input_std.fill_(std)
 

@@ -10,6 +10,7 @@ from einops import rearrange
 
 from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
+from cpc.config.argument_rules import Range
 from cpc.contexts.grid import is_signal
 from cpc.data.device import moved
 from cpc.data.map_style import MapStyleCorpus
@@ -30,17 +31,10 @@ def bank_of_split(model: CPC, corpus: Any, split: str, num_latents: int, batch_s
     """Encode windows of a split, at most once each, until the bank holds `num_latents`.
 
     The corpus must also be the source of the held-out batches, since sequence ids of rows and bank are compared.
-
-    Raises:
-        ValueError: if `num_latents` is below 1, or the corpus has no windows to draw.
     """
-    if num_latents < 1:
-        raise ValueError(f"`bank_latents`={num_latents} must be at least 1")
+    Range(1).check("`bank_latents`", num_latents)
     if not isinstance(corpus, MapStyleCorpus):
-        raise ValueError(
-            f"bank={split!r}: a bank is filled with windows drawn from a split, and a {type(corpus).__name__} cannot "
-            "draw windows (it is not a cpc.data.map_style.MapStyleCorpus): leave --bank out"
-        )
+        raise ValueError(f"bank={split!r}: a {type(corpus).__name__} cannot draw windows to fill a bank")
     windows, weights = corpus.windows(split), next(model.parameters())
     size = corpus.held_out_batch_size(windows, batch_size, 1)
     stream = corpus.batches(windows, "uniform", size, seed)
@@ -64,9 +58,6 @@ def bank_tally(model: CPC, held_out: HeldOutBatches, bank: LatentBank) -> BoundT
 
     The standard error of the bound is over batches. It covers only the choice of rows, since all rows use the same
     bank.
-
-    Raises:
-        ValueError: if the bank holds only latents of a row's own sequence.
     """
     tally, weights = BoundTally(model.steps), next(model.parameters())
     for on_cpu in held_out.batches(_HELD_OUT):

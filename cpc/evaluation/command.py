@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cpc.bounds import Bound
-from cpc.candidates import BANK, STRATEGIES
+from cpc.candidates import BANK
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, Device, OutFile, Seed, checked
@@ -114,8 +114,8 @@ def evaluate(
     training_strategy, step = loss.training_strategies[0], config["provenance"].get("step")
     strategies = _strategies(model, negatives, data_options.get("sampler"))
     nums = tuple(dict.fromkeys([loss.num_negatives] if num_negatives is None else num_negatives))
-    if bank is None and bank_latents is not None:
-        raise ValueError(f"bank_latents={bank_latents} has no effect without bank: name the split of the bank")
+    if bank is None:
+        _refuse_options("without `bank` there is no bank", bank_latents=bank_latents)
     if data_options.get("speakers_per_batch") is not None:
         if error_message := modality.unread_speakers(strategies, training_strategy):
             raise ValueError(error_message)
@@ -198,9 +198,6 @@ def _strategies(model: CPC, negatives: Iterable[str] | None, sampler: str | None
     """Return the strategies of `negatives`, or the model's own and `mixed_excluding` if none are given."""
     training_strategy = model.loss_part.training_strategies[0]
     strategies = tuple(dict.fromkeys(negatives or model.loss_part.held_out_strategies(("mixed_excluding",))))
-    unknown = [name for name in strategies if name not in STRATEGIES]
-    if negatives and unknown:
-        raise ValueError(f"negatives={unknown[0]!r} is not one of {', '.join(STRATEGIES)}")
     if sampler is not None and training_strategy not in strategies:
         raise ValueError(
             f"`sampler` {sampler} applies only to the model's own strategy, {training_strategy!r}, but the bound is "
@@ -214,7 +211,4 @@ def _check_finite(bounds: list[dict[str, Any]], model_folder: str | Path) -> Non
         steps = zip(bound["steps"], bound["loss_nats"], bound["num_rows"], strict=True)
         broken = [str(k) for k, loss, num_rows in steps if loss is None and num_rows > 0]
         if broken:
-            raise ValueError(
-                f"{model_folder}: the loss of {bound['strategy']} is not finite for k = {', '.join(broken)}, because "
-                "products of the model overflow; nothing is written"
-            )
+            raise ValueError(f"{model_folder}: loss of {bound['strategy']} is not finite for k = {', '.join(broken)}")

@@ -14,6 +14,7 @@ from cpc.bounds.estimates import Estimate, EstimateTally, pooled
 from cpc.bounds.estimators import ESTIMATORS
 from cpc.bounds.sequences import ScoredRows, mean_baseline, scored_rows
 from cpc.candidates import bounds_information, interpretation
+from cpc.config.argument_rules import Choices
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
 from cpc.losses import EvalProtocol
@@ -33,8 +34,7 @@ def check_estimators(estimators: Iterable[str], strategies: Iterable[str] = ()) 
     """Raise ValueError if an estimator does not work with the scores of a model, or with a strategy."""
     strategies = tuple(strategies)
     for name in estimators:
-        if name not in SCORE_ESTIMATORS:
-            raise ValueError(f"estimators names {name!r}: choose from {', '.join(SCORE_ESTIMATORS)}")
+        Choices(SCORE_ESTIMATORS).check("`estimators`", name)
         if ESTIMATORS[name].needs_baseline and "sequence_only" in strategies:
             raise ValueError(
                 f"estimators names {name!r}, whose baseline takes half of the sequences with candidates, but with "

@@ -36,20 +36,17 @@ def held_out_bounds(
     """Return the bound of each protocol on the held-out batches: log N - L, or H - L for a model that predicts classes.
 
     Protocols that share batches also share their encoding. During the measurement the model is in eval mode. Every call
-    makes new generators with the same seeds, so every call samples the same negatives.
+    makes new generators with the same seeds, so every call samples the same negatives. If the batches are continuous,
+    each starts with the context state of the previous batch.
 
     Args:
         model: the model.
-        held_out: the batches of this rank; if they are continuous, each batch starts with the context state of the
-            previous batch.
+        held_out: the batches of this rank.
         protocols: strategies, each with the number of negatives sampled.
         forward_context: context manager around the model's computation, such as autocast.
         gather: returns the tally of all ranks from that of this rank; None: there is one rank.
         on_batch: called with each batch of the training strategy, its latents and its contexts.
         on_protocol: called with each protocol, and the model's output for each of its batches.
-
-    Raises:
-        ValueError: if a strategy leaves a row without negatives.
     """
     tallies = {protocol: BoundTally(model.steps) for protocol in protocols}
     generators = {protocol: torch.Generator().manual_seed(held_out.seed) for protocol in tallies}

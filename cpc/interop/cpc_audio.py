@@ -13,16 +13,16 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cpc.checkpoint import nonfinite_names, save_pretrained
-from cpc.config.argument_rules import NewFolder, checked
+from cpc.config.argument_rules import Choices, NewFolder, Range, checked
 from cpc.contexts import GRU, LSTM
-from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive
+from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive, reading
+from cpc.data.tensors import check_count
 from cpc.encoders import AudioEncoder
 from cpc.encoders.convolution import NORM_EPSILON, Norm
 from cpc.losses import Contrastive
@@ -71,19 +71,14 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
     checkpoint_data = _read(path)
     arguments = _arguments(path, checkpoint_data)
     for name, legal in _LEGAL.items():
-        if arguments.get(name) not in legal:
-            raise ValueError(
-                f"{path}: {name} is {arguments[name]!r}; cpc takes {', '.join(str(value) for value in legal if value)}"
-            )
+        Choices(legal).check(f"{path}: {name}", arguments.get(name))
     weights = _remove_prefix(path, checkpoint_data.get("gEncoder", checkpoint_data.get("weights")))
     criterion = _remove_prefix(path, checkpoint_data.get("cpcCriterion") or {})
     kernel = _require(path, weights, "gEncoder.conv0.weight", num_axes=3)
     hidden = _require(path, weights, "gAR.baseNet.weight_hh_l0", num_axes=2)
     predictors = _linear_predictors(criterion, (len(kernel), hidden.shape[1]))
-    if len(predictors) not in (0, arguments.get("nPredicts", len(predictors))):
-        raise ValueError(
-            f"{path}: nPredicts is {arguments['nPredicts']}, but the file holds {len(predictors)} predictors"
-        )
+    legal_numbers = (0, arguments.get("nPredicts", len(predictors)))
+    Choices(legal_numbers).check(f"{path}: the number of predictors", len(predictors))
     num_steps = len(predictors) or arguments.get("nPredicts", _NUM_STEPS)
     model = _build(path, weights, num_steps, arguments["negativeSamplingExt"])
     _copy_weights(model, path, weights)
@@ -93,9 +88,7 @@ def import_checkpoint(checkpoint: str | Path, *, out: NewFolder) -> Path:
         reason = "the predictors are not linear in c" if criterion else "there are no predictors"
         print(f"{path}: {reason}, so none are imported; the new model has untrained predictors", file=sys.stderr)
     if broken := nonfinite_names(model):
-        raise ValueError(
-            f"{path} holds values that are not finite, in {', '.join(broken[:5])}: did its training diverge?"
-        )
+        raise ValueError(f"{path} holds values that are not finite, in {', '.join(broken[:5])}")
     data = {"manifest": "unknown", "window_samples": arguments["sizeWindow"]}
     plain = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str | None)}
     provenance = {"data": {"class_path": "cpc.data.Audio", "init_args": data}, "cpc_audio": plain}
@@ -124,14 +117,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _read_legacy(path: Path) -> Any:
     """Read a file of torch before 1.6, which has no checksums."""
-    try:
+    with reading(path, "is damaged, or holds objects that could run code: only tensors and plain values are read"):
         return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        raise ValueError(
-            f"{path} is damaged, or holds objects that could run code: only tensors and plain values are read"
-        ) from error
-    except Exception as error:  # a damaged file can raise almost any exception
-        raise ValueError(f"{path} cannot be read: cut off or damaged") from error
 
 
 def _arguments(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,10 +130,8 @@ def _arguments(path: Path, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{path}: the arguments are a {type(config).__name__}, but must be a mapping")
     arguments = _DEFAULTS | (config or {})
     for name in (*_DEFAULTS, "nPredicts"):
-        if type(arguments.get(name, 1)) is not int or arguments.get(name, 1) < 1:
-            raise ValueError(f"{path}: {name} is {arguments[name]!r}, but must be at least 1")
-    if arguments.get("nPredicts", 1) > _MOST_STEPS:
-        raise ValueError(f"{path}: nPredicts is {arguments['nPredicts']}, cpc takes up to {_MOST_STEPS}")
+        check_count(f"{path}: {name}", arguments.get(name, 1), 1)
+    Range(1, _MOST_STEPS).check(f"{path}: nPredicts", arguments.get("nPredicts", 1))
     return arguments
 
 
@@ -170,16 +155,15 @@ def _linear_predictors(criterion: Weights, shape: tuple[int, int]) -> list[Tenso
 def _build(path: Path, weights: Weights, num_steps: int, num_negatives: int) -> CPC:
     """Build a model of the architecture that the shapes of the weights imply."""
     kernel, hidden = (weights[name] for name in ("gEncoder.conv0.weight", "gAR.baseNet.weight_hh_l0"))
-    num_gates, rest = divmod(hidden.shape[0], max(hidden.shape[1], 1))
+    num_gates = hidden.shape[0] / max(hidden.shape[1], 1)
     contexts = {3: GRU, 4: LSTM}
-    if num_gates not in contexts or rest:
-        raise ValueError(f"{path}: the recurrent network has {num_gates} gates; a GRU has 3, an LSTM 4")
+    Choices(tuple(contexts)).check(f"{path}: the number of gates of the recurrent network", num_gates)
     num_layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
     dim, norm = len(kernel), _norm(path, weights)
     epsilon = _EPSILON * (dim - 1) / dim if norm == "layer" and dim > 1 else NORM_EPSILON
     return CPC(
         AudioEncoder(dim=dim, norm=norm, norm_epsilon=epsilon),
-        contexts[num_gates](dim=hidden.shape[1], num_layers=num_layers),
+        contexts[int(num_gates)](dim=hidden.shape[1], num_layers=num_layers),
         Bilinear(num_steps=num_steps),
         Contrastive(negatives="mixed", num_negatives=num_negatives),
     )
@@ -235,13 +219,10 @@ def _require(
     path: Path, weights: Weights, name: str, num_axes: int | None = None, num_values: int | None = None
 ) -> Tensor:
     """Return a weight. Raise an error if the checkpoint lacks it, or it has a wrong number of axes or values."""
-    if name not in weights:
-        raise ValueError(
-            f"{path} has no weight {name}: cpc does not have this model, or the file is no CPC_audio checkpoint"
-        )
-    weight = weights[name]
-    if num_axes not in (None, weight.ndim) or num_values not in (None, weight.numel()):
-        raise ValueError(f"{path}: {name} has the shape {list(weight.shape)}, which its architecture cannot have")
+    weight = weights.get(name)
+    if weight is None or num_axes not in (None, weight.ndim) or num_values not in (None, weight.numel()):
+        found = "has no weight" if weight is None else f"has the shape {list(weight.shape)} for"
+        raise ValueError(f"{path} {found} {name}: cpc does not have this model, or it is no CPC_audio checkpoint")
     return weight
 
 

@@ -9,7 +9,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch.export import Dim
 from cpc import __version__
 from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import NewFolder, checked
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.contexts import GRU, LSTM, Identity, PixelCNN, StateSpace
 from cpc.data.store.atomic import build_atomically, json_text
 from cpc.model import CPC
@@ -76,8 +75,8 @@ def export(model_folder: str | Path, out: NewFolder, *, trusted_packages: Sequen
             a graph differ from the model's.
     """
     out = Path(out)
-    if not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
-        raise ValueError(f"cpc export needs onnx, onnxscript and onnxruntime: {install_hint('onnx')}")
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        import_extra(module, "onnx", "cpc export needs onnx, onnxscript and onnxruntime")
     model = load_pretrained(model_folder, trusted_packages=tuple(trusted_packages))
     graphs = {"encoder": encoder_graph(model)}
     if isinstance(model.context, GRU | LSTM | StateSpace | PixelCNN | Identity):

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 
 MODEL_FILES = ("config.json", "model.safetensors")
 _NAME = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
@@ -22,13 +22,10 @@ def looks_like_hub_name(model: str | Path) -> bool:
 
 
 def fetch_model(model: str, revision: str | None = None) -> Path:
-    """Fetch a model's files into the Hub's cache, unless they are cached already, and return their folder.
+    """Fetch the files of `ORG/NAME` or `ORG/NAME@REVISION` into the Hub's cache, and return their folder.
 
-    The Hub's environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 to use no network.
-
-    Args:
-        model: `ORG/NAME` or `ORG/NAME@REVISION`.
-        revision: branch, tag or commit; the main branch if not given. The files of a commit never change.
+    A revision is a branch, tag or commit, by default the main branch. The files of a commit never change. The Hub's
+    environment variables apply: HF_HOME, HF_TOKEN, HF_ENDPOINT, and HF_HUB_OFFLINE=1 to use no network.
     """
     named = _NAME.fullmatch(model)
     if named is None:
@@ -38,17 +35,10 @@ def fetch_model(model: str, revision: str | None = None) -> Path:
     return _fetch(named["repository"], revision or named["revision"])
 
 
-def hub() -> Any:
-    """Import the package `huggingface_hub`.
-
-    Raises:
-        ValueError: if the package is not installed.
-    """
-    try:
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise ValueError(f"the Hub needs huggingface_hub: {install_hint('hub')}") from error
-    return huggingface_hub
+def hub(need: str = "the Hub needs huggingface_hub") -> Any:
+    """Import the package `huggingface_hub`."""
+    import_extra("huggingface_hub.errors", "hub", need)
+    return import_extra("huggingface_hub", "hub", need)
 
 
 def why_unreachable(error: Exception) -> str:
@@ -61,30 +51,24 @@ def why_unreachable(error: Exception) -> str:
 
 @cache  # cached, because a command fetches a model several times, and must get the same files each time
 def _fetch(repository: str, revision: str | None) -> Path:
-    try:
-        package = hub()
-    except ValueError as error:
-        raise ValueError(f"there is no folder {repository}; if a model of the Hub is meant: {error}") from error
+    no_folder = f"there is no folder {repository}; if a model of the Hub is meant:"
+    package = hub(f"{no_folder} it needs huggingface_hub")
     errors, name = package.errors, f"{repository}, revision {revision}" if revision else repository
-    no_folder = f"there is no folder {repository}; if a model of the Hub is meant: {name}"
+    reasons = (  # the first class that fits
+        (errors.HFValidationError, "it is not a name of the Hub"),
+        (errors.GatedRepoError, "ask its owner for access; then log in with `hf auth login`"),
+        (errors.RepositoryNotFoundError, "the Hub has no such model, or it is private: log in with `hf auth login`"),
+        (errors.RevisionNotFoundError, "it has no such revision: name a branch, tag or commit"),
+    )
     try:
         folder = Path(package.snapshot_download(repository, revision=revision, allow_patterns=list(MODEL_FILES)))
-    except errors.HFValidationError as error:
-        raise ValueError(f"there is no folder {repository}, and it is not a name of the Hub: {error}") from error
-    except errors.GatedRepoError as error:
-        raise ValueError(f"{name}: ask its owner for access; then log in with `hf auth login`") from error
-    except errors.RepositoryNotFoundError as error:
-        raise ValueError(
-            f"there is no folder {repository}, and the Hub has no such model, or it is private: log in with `hf auth "
-            "login`"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{repository} has no revision {revision!r}: name a branch, tag or commit") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise ConnectionError(f"{no_folder} is not in the Hub's cache, and {why_unreachable(error)}") from error
     except Exception as error:  # the errors of the HTTP client have no common class
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConnectionError(f"{no_folder} cannot be fetched: {reason}; try again") from error
+        if reason := next((reason for kind, reason in reasons if isinstance(error, kind)), None):
+            raise ValueError(f"{no_folder} {name}: {reason}") from error
+        reason = f"cannot be fetched: {type(error).__name__}: {error}".splitlines()[0]
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            reason = f"is not in the Hub's cache, and {why_unreachable(error)}"
+        raise ConnectionError(f"{no_folder} {name} {reason}") from error
     missing = [file for file in MODEL_FILES if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"{name} holds no model of cpc: it lacks {' and '.join(missing)}")

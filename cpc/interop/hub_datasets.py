@@ -16,7 +16,7 @@ from typing import Any
 
 import fsspec
 
-from cpc.config.argument_rules import NewFolder, checked
+from cpc.config.argument_rules import Choices, NewFolder, checked
 from cpc.config.extras import import_extra
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.table import IMAGE_SUFFIXES
@@ -70,9 +70,8 @@ def download_dataset(
     """
     out = Path(out)
     tables = _open(source, config, revision)
-    unknown = [name for name in splits or () if name not in tables]
-    if unknown:
-        raise ValueError(f"`splits` {unknown[0]}: {source} has {', '.join(tables)}")
+    for name in splits or ():
+        Choices(tuple(tables)).check("`splits`", name)
     rows: dict[str, dict[str, str]] = {}
     media: set[str] = set()
     with build_atomically(out, lambda _: False, "out") as folder, _explain_errors(source):
@@ -105,9 +104,7 @@ def download_dataset(
                 for path in unlabelled:
                     (folder / path).rename(folder / "unlabelled" / path.name)
         if not rows:
-            raise ValueError(
-                f"{source} has no rows in {', '.join(splits or tables)}: choose other splits with `splits`"
-            )
+            raise ValueError(f"{source} has no rows in {', '.join(splits or tables)}: choose other `splits`")
         if media == {"Audio"}:
             write_labels(rows, folder / LABELS_NAME)
     print(f"{len(rows)} files written to {out}")
@@ -119,11 +116,11 @@ def download_dataset(
 def _open(source: str, config: str | None, revision: str | None) -> Mapping[str, Any]:
     """Return the splits of a dataset by name. Rows of a dataset of the Hub are fetched only when they are read."""
     library = import_extra("datasets", "datasets", "Hugging Face's datasets need the package `datasets`")
-    if revision is not None and Path(source).is_dir():
-        raise ValueError(f"`revision` {revision}: {source} is a folder, and only datasets of the Hub have revisions")
-    if (Path(source) / "dataset_dict.json").is_file():
-        if config is not None:
-            raise ValueError(f"`config` {config}: {source} is a saved dataset, which has one configuration")
+    is_saved = (Path(source) / "dataset_dict.json").is_file()
+    if (revision is not None and Path(source).is_dir()) or (config is not None and is_saved):
+        saved = f", and no `config` {config}, since it was saved with one" if is_saved else ""
+        raise ValueError(f"{source} is a folder: it has no `revision` {revision}{saved}")
+    if is_saved:
         with _explain_errors(source):
             return dict(_open_saved(Path(source), library))
     with _explain_errors(source):
@@ -190,29 +187,21 @@ def _explain_errors(source: str) -> Iterator[None]:
     """Raise OSError for the many types of errors of readers of tables, archives and networks."""
     try:
         yield
-    except OSError:
-        raise
-    except ImportError as error:  # `datasets` imports an unneeded encoder for audio files outside of tables
-        raise ValueError(
-            f"`datasets` cannot read files outside of tables in {source}: {error} Install that package, or run `hf "
-            f"download {source} --repo-type dataset --local-dir DIR` and then `cpc data index DIR`"
-        ) from error
-    except ValueError as error:
-        if source in str(error):
-            raise
-        raise ValueError(f"{source}: {error}") from error
     except Exception as error:
-        raise OSError(f"{source} cannot be read: {type(error).__name__}: {error}") from error
+        if isinstance(error, OSError) or (isinstance(error, ValueError) and source in str(error)):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ImportError):  # `datasets` imports an unneeded encoder for audio files outside of tables
+            reason += f" Install that package, or run `hf download {source} --repo-type dataset --local-dir DIR`"
+        kind = ValueError if isinstance(error, ImportError | ValueError) else OSError
+        raise kind(f"{source} cannot be read: {reason}") from error
 
 
 def _known_split(name: str, source: str) -> str:
     word = re.split(r"[\W\d_]", name)[0]  # a whole word: `validated` of Common Voice includes train, dev and test
     if split := split_called(word):
         return split
-    raise ValueError(
-        f"{source}: the name of split {name!r} is not a form of train, valid, test or unlabelled: choose other splits "
-        "with `splits`"
-    )
+    raise ValueError(f"{source}: split {name!r} is not a form of train, valid, test or unlabelled")
 
 
 def _file_column(features: Mapping[str, Any], column: str | None, source: str) -> tuple[str, str]:
@@ -227,14 +216,12 @@ def _file_column(features: Mapping[str, Any], column: str | None, source: str) -
 
 
 def _class_column(features: Mapping[str, Any], label: str | None, source: str, medium: str) -> str | None:
-    if medium != "Image":
-        if label is not None:
-            raise ValueError(f"`label` {label}: {source} holds audio, whose labels all go to {LABELS_NAME}")
-        return None
+    if label is not None and (medium != "Image" or label not in features):
+        raise ValueError(
+            f"`label` {label}: {source} has the columns {', '.join(features)}; labels of audio all go to {LABELS_NAME}"
+        )
     class_columns = [name for name, each in features.items() if name == "cls" or type(each).__name__ == "ClassLabel"]
-    if label is not None and label not in features:
-        raise ValueError(f"`label` {label}: {source} has the columns {', '.join(features)}")
-    return label or next(iter(class_columns), None)
+    return label or next(iter(class_columns), None) if medium == "Image" else None
 
 
 def _class_name(feature: Any, value: Any) -> str:
@@ -291,11 +278,7 @@ def write_labels(rows: Mapping[str, Mapping[str, str]], table: Path) -> None:
 
 
 def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: str) -> tuple[bytes, str]:
-    """Return the bytes and the suffix of the file in a cell.
-
-    Raises:
-        ValueError: if the cell is empty, its file lies outside the dataset, or its format is unknown.
-    """
+    """Return the bytes and the suffix of the file in a cell."""
     if not value or (value.get("bytes") is None and not value.get("path")):
         raise ValueError(f"{where} holds no file")
     path, content = str(value.get("path") or ""), value.get("bytes")
@@ -308,9 +291,7 @@ def read_cell(value: Mapping[str, Any] | None, medium: str, source: str, where: 
     if suffix not in _SUFFIXES[medium]:
         suffix = _guess_suffix(content, medium)
     if suffix not in _SUFFIXES[medium]:
-        raise ValueError(
-            f"{where} holds a file of unknown format, not {medium.lower()}: it begins with {content[:8]!r}"
-        )
+        raise ValueError(f"{where} holds no {medium.lower()} of a known format: it begins with {content[:8]!r}")
     return content, suffix
 
 

@@ -33,11 +33,8 @@ class UpstreamExpert(nn.Module):
         self.model = load_pretrained(ckpt, trusted_packages=trusted_packages)
         encoder = self.model.encoder
         if encoder.modality != "audio" or encoder.sample_rate_hz != 16000:
-            rate = getattr(encoder, "sample_rate_hz", None)
-            raise ValueError(
-                f"{ckpt} is a model of {encoder.modality}" + (f" at {rate} Hz" if rate else "") + ", but s3prl has "
-                "only audio at 16000 Hz"
-            )
+            rate = f" at {encoder.sample_rate_hz} Hz" if hasattr(encoder, "sample_rate_hz") else ""
+            raise ValueError(f"{ckpt} is a model of {encoder.modality}{rate}, but s3prl has only audio at 16000 Hz")
 
     def get_downsample_rates(self, key: str) -> int:
         """Return the samples per frame, which are equal for all features."""
@@ -52,9 +49,6 @@ class UpstreamExpert(nn.Module):
         Returns:
             `hidden_states`, of which s3prl takes a weighted sum: z and c, each `[B, T, D]`, padded with zeros, or only
             c if their widths differ. `last_hidden_state` is c.
-
-        Raises:
-            ValueError: if a waveform is too short for a frame.
         """
         encoded = [self.model.encode(wav[None])[:2] for wav in wavs]
         z, c = (pad_sequence([x[0] for x in features], batch_first=True) for features in zip(*encoded, strict=True))

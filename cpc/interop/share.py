@@ -68,11 +68,9 @@ def share(
             written or sent); also if the Hub does not know the licence.
         ConnectionError: if the Hub cannot be reached, or rejects the upload.
     """
-    if to is None and out is None:
-        raise ValueError("name a target: `to`, an ORG/NAME on the Hub, or `out`, a new folder to look at first")
-    if private and to is None:
+    if to is None and (out is None or private):
         raise ValueError(
-            "`private` applies only to a repository on the Hub: name a repository with `to`, or leave `private` out"
+            "name a target: `to`, an ORG/NAME on the Hub (only there `private` applies), or `out`, a new folder"
         )
     if to is not None:
         hub()  # if the package is missing, fail before the work
@@ -120,12 +118,8 @@ def _upload(folder: Path, to: str, private: bool) -> str:
             commit_message=f"cpc {__version__}",
             allow_patterns=[*MODEL_FILES, CARD_NAME],
         )
-    except package.errors.HFValidationError as error:
-        raise ValueError(f"`to`={to!r}: {error}") from error
-    except ValueError as error:  # the Hub checks the header of the card
-        raise ValueError(
-            f"{to}: the Hub rejects the card: {error}; is `license` a name of a licence on the Hub?"
-        ) from error
+    except ValueError as error:  # the Hub checks the name, and the header of the card
+        raise ValueError(f"`to`={to!r}: the Hub rejects the name, or the card with its `license`: {error}") from error
     except Exception as error:  # the errors of the HTTP client have no common class
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ConnectionError(

@@ -33,9 +33,7 @@ def monitor(
     """
     unread = [name for name, value in (("`port`", port), ("`prometheus`", prometheus or None)) if value is not None]
     if export is not None and unread:
-        raise ValueError(
-            f"{', '.join(unread)} applies only to a page that is served, but `export` writes a file: leave one out"
-        )
+        raise ValueError(f"{', '.join(unread)} applies only to a page that is served, not to `export`")
     try:
         from cpc.monitor.app import build_app
         from cpc.monitor.export import write_export

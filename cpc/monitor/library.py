@@ -26,17 +26,12 @@ class Library:
 
     Args:
         roots: run folders, or folders that contain runs, six levels down at most.
-
-    Raises:
-        ValueError: if a root is not a folder.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
         for root in roots:
             if not root.is_dir():
-                raise ValueError(
-                    f"{replace_surrogates(root)} is not a folder: name run folders, or folders that contain runs"
-                )
+                raise ValueError(f"{replace_surrogates(root)} is not a folder of runs")
         self.roots = [root.resolve() for root in roots]
         self.runs: dict[str, Run] = {}
         self._colour_indices: dict[str, int] = {}  # by name; kept, so that deleted runs do not change colours

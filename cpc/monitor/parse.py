@@ -70,13 +70,10 @@ def _make_key(steps: tuple[Any, ...], directions: tuple[Any, ...], width: int | 
     if width is None:
         return Key(names, (0,), ("",))
     steps, directions = steps or tuple(range(1, width + 1)), directions or ("",) * width
-    if not 0 < width == len(steps) == len(directions):
-        raise ValueError(f"{width} values for {len(steps)} steps and {len(directions)} directions")
-    if not all(type(k) is int for k in steps) or not all(isinstance(each, str) for each in directions):
-        raise ValueError("a step that is not an integer, or a direction that is not a word")
+    is_typed = all(type(k) is int for k in steps) and all(isinstance(each, str) for each in directions)
+    if not is_typed or not 0 < width == len(steps) == len(directions) == len({*zip(directions, steps, strict=False)}):
+        raise ValueError(f"{width} values, but not one for each of the steps {steps} and directions {directions}")
     directions = tuple(map(replace_surrogates, directions))
-    if len(set(zip(directions, steps, strict=True))) < width:
-        raise ValueError(f"the same step twice: {steps}")
     return Key(names, steps, directions)
 
 

@@ -1,15 +1,17 @@
 """The settings of the page."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+from cpc.config.argument_rules import check_fields
 from cpc.pages.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-SPLITS = ("training", "held-out")
-UNITS = ("nats", "bits")
-SMOOTHING = (1, 5, 21, 101)
+Split = Literal["training", "held-out"]
+Unit = Literal["nats", "bits"]
+Smoothing = Literal[1, 5, 21, 101]
+SPLITS, UNITS, SMOOTHING = get_args(Split), get_args(Unit), get_args(Smoothing)
 AS_TRAINED = "as trained"
 RUN_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, "#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c")
 MAX_POINTS = 24_000  # number of points that a browser can redraw every second
@@ -17,25 +19,20 @@ MAX_POINTS = 24_000  # number of points that a browser can redraw every second
 
 @dataclass(frozen=True)
 class View:
-    """Settings of all charts.
-
-    Raises:
-        ValueError: if a setting has no allowed value (a browser can send any value).
-    """
+    """Settings of all charts."""
 
     focus: str | None = None  # name of the run whose steps k are shown; None: the first run
-    split: str = "training"
+    split: Split = "training"
     strategy: str = AS_TRAINED  # `as trained`, or the name of a strategy that was evaluated
-    unit: str = "nats"  # unit of information
-    smoothing: int = 1  # number of records that are averaged
+    unit: Unit = "nats"  # unit of information
+    smoothing: Smoothing = 1  # number of records that are averaged
     log: Sequence[str] = ()  # logarithmic axes: x, y; y of bounds and accuracies, which may be zero, stays linear
     x_range: Sequence[float | int] | None = None  # first and last shown step; None: all
     num_resets: int | None = None  # a new number resets the zoom of every chart
     max_points: int = MAX_POINTS  # number of points of a chart; a chart of very many series may have more
 
     def __post_init__(self) -> None:
-        if (self.split, self.unit, self.smoothing) not in itertools.product(SPLITS, UNITS, SMOOTHING):
-            raise ValueError(f"{self} is not a view: load the page again")
+        check_fields(self)
 
     def factor(self, field: str) -> float:
         """Return the factor from a record's field to the value shown: nats or bits, and accuracies in percent."""

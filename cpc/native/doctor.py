@@ -15,12 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from cpc.config.argument_rules import Range
 from cpc.config.extras import DISTRIBUTION
 
 SYNC = "uv sync --all-extras"
 NECESSARY = ("torch", "torchvision", "torchaudio", "lightning", "tensorboard", "pillow")
 OPTIONAL = {
-    "plotly": "charts need it",
+    "plotly": "`cpc monitor` needs it",
     "dash": "`cpc monitor` needs it",
     "scikit-image": "HOG features and the image quickstart need it",
 }
@@ -138,10 +139,9 @@ def espeak() -> str:
 
 def disk(folder: Path) -> str:
     """Return the free space of the disk that holds `folder`."""
-    space = f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB free in the current folder"
-    if shutil.disk_usage(folder).free < SCARCE_DISK_GIB * 2**30:
-        raise ValueError(space)
-    return space
+    free_gib = round(shutil.disk_usage(folder).free / 2**30, 1)
+    Range(SCARCE_DISK_GIB).check("GiB free in the current folder", free_gib)
+    return f"{free_gib} GiB free in the current folder"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ not need Plotly.
 """
 
 import math
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 from cpc.pages.palette import BLUE, GREY
@@ -50,30 +49,3 @@ def number(value: SupportsFloat | None, digits: int = 3) -> str:
     ('1.235', 'n/a', 'n/a')
     """
     return "n/a" if value is None or not math.isfinite(value) else f"{float(value):.{digits}f}"
-
-
-def with_spread(
-    values: Iterable[SupportsFloat | None], spreads: Iterable[SupportsFloat | None], digits: int = 3
-) -> list[str]:
-    """Return each value as text, with its spread in brackets."""
-    return [f"{number(v, digits)} ({number(s, digits)})" for v, s in zip(values, spreads, strict=True)]
-
-
-def curve(
-    x: Sequence[SupportsFloat], y: Sequence[SupportsFloat | None], name: str, colour: str, **options: Any
-) -> dict[str, Any]:
-    """Return the trace of a line whose hover label shows its name and value."""
-    hover = f"{name}: %{{y:.3~f}}<extra></extra>"
-    trace = dict(type="scatter", mode="lines", x=list(x), y=list(y), name=name, hovertemplate=hover)
-    return trace | dict(line_color=colour, line_width=2) | options
-
-
-def axis(title: str, **options: Any) -> dict[str, Any]:
-    """Return an axis that makes room for its labels."""
-    return dict(title_text=title, automargin=True, **options)
-
-
-def layout(height: int, **options: Any) -> dict[str, Any]:
-    """Return the layout of figures that are not zoomed: dragging is off, so that a touch scrolls the page."""
-    own = dict(height=height, dragmode=False, font_family="system-ui, sans-serif", font_size=13)
-    return SHARED_LAYOUT | own | dict(margin_l=10, margin_r=20, margin_t=35, margin_b=10) | options

@@ -33,9 +33,6 @@ def models(*, card: str | None = None) -> list[dict[str, Any]]:
     Returns:
         For each model its name, modality, data, steps of training, held-out `log N - L` and ceiling in nats (of the
         strategy `mixed_excluding`, the mean over prediction steps), size in MB, and folder.
-
-    Raises:
-        ValueError: if there is no model of the name `card`.
     """
     if card is not None and card not in shipped_names():
         raise ValueError(f"`card`={card!r} is not one of {', '.join(shipped_names())}")

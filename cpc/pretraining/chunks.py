@@ -20,12 +20,6 @@ def contrast_in_chunks(
     Latents, contexts and queries of all sequences are kept. All other activations are computed again, chunk by chunk,
     in the backward pass, for a third more arithmetic (gradient caching, Gao et al. 2021, arXiv:2101.06983). Random
     numbers of the forward pass, such as those of dropout, are the same both times.
-
-    Args:
-        model: the model, which must treat sequences independently, and starts them without a state.
-        batch: B sequences.
-        num_chunks: number of chunks of equal size; the last one may be smaller.
-        generator: source of the draws of negatives.
     """
 
     def predict(x: Tensor, target: Tensor | None) -> Output:

@@ -119,10 +119,8 @@ def run_pretraining(arguments: list[str] | dict[str, Any]) -> Run:
     command = parse(arguments)
     config, trainer = command.config, command.trainer
     command.model.compile_mode = config.compile
-    if trainer.max_steps < 1:
-        raise ValueError("trainer.max_steps must be given: the schedule and the sampler need the number of steps")
-    if config.run_dir is None:
-        raise ValueError("--run_dir must name the run's folder")
+    if trainer.max_steps < 1 or config.run_dir is None:
+        raise ValueError("trainer.max_steps and --run_dir must be given: the number of steps, and the run's folder")
     run_dir = Path(config.run_dir)
     if must_start_ranks(trainer):
         start_ranks(trainer.num_devices, trainer.num_nodes, run_dir)

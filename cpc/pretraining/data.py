@@ -21,20 +21,7 @@ from cpc.pretraining.batch_checks import check_batches
 
 
 class PretrainingData(pl.LightningDataModule):
-    """The training and held-out batches of a run.
-
-    Args:
-        modality: the source and its options, the `data` section of a config.
-        tasks: tasks of online probes.
-
-    Raises:
-        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
-
-    Attributes:
-        corpus: the opened source; None before `setup`.
-        training: the endless stream of training batches.
-        held_out: the held-out batches.
-    """
+    """The training and held-out batches of a run."""
 
     training: Training
     held_out: HeldOutBatches

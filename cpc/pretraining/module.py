@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cpc.bounds import Bound, BoundTally
 from cpc.checkpoint import nonfinite_names
-from cpc.config.argument_rules import Count, Natural, NonNegative, Positive, Seed, Share, check_values
+from cpc.config.argument_rules import Choices, Count, Natural, NonNegative, Positive, Seed, Share, check_values
 from cpc.config.description import describe, without_removed
 from cpc.data.batch import Batch
 from cpc.data.modality import Modality
@@ -116,16 +116,9 @@ class Pretraining(pl.LightningModule):
         return self.trainer.datamodule.modality
 
     def setup(self, stage: str) -> None:
-        """Initialise the encoder from data, before the model is wrapped for several devices.
-
-        Raises:
-            ValueError: if `num_chunks` is given for data whose contexts continue from batch to batch, or `compile_mode`
-                does not work with the other options.
-        """
+        """Initialise the encoder from data, before the model is wrapped for several devices."""
         if self.num_chunks > 1 and self.data.is_continuous:
-            raise ValueError(
-                f"model.num_chunks={self.num_chunks} does not work with {self.data.name}: lower `batch_size`"
-            )
+            raise ValueError(f"model.num_chunks={self.num_chunks} does not work with {self.data.name}")
         self._check_compile_mode()
         self.generator.manual_seed(self.seed + (0 if self.model.loss_part.uses_all_ranks else self.global_rank))
         if stage == "fit" and not self.model.is_initialised:
@@ -207,11 +200,7 @@ class Pretraining(pl.LightningModule):
         return bounds, [probe.held_out_record(self.trainer, self.global_step, bounds[0]) for probe in probes]
 
     def require_finite_loss(self) -> None:
-        """Check the loss of the last step, unless it was checked before.
-
-        Raises:
-            FloatingPointError: if the loss is infinite or not a number.
-        """
+        """Check the loss of the last step, unless it was checked before."""
         unchecked, self._unchecked = self._unchecked, None
         if unchecked is None or bool(torch.isfinite(unchecked[1].loss)):
             return
@@ -229,9 +218,6 @@ class Pretraining(pl.LightningModule):
         """Check the last loss and all weights before the model is measured or saved.
 
         The loss of a step belongs to the weights before the step, so it does not show a broken gradient.
-
-        Raises:
-            FloatingPointError: the errors of `require_finite_loss`; also if a weight or statistic is infinite or NaN.
         """
         self.require_finite_loss()
         broken = nonfinite_names(self.model)
@@ -295,16 +281,13 @@ class Pretraining(pl.LightningModule):
         mismatches = list(differences(without_removed(state["architecture"]), self._architecture))
         if mismatches:
             raise ValueError(f"the models of checkpoint and config differ: {'; '.join(mismatches)}")
-        if state["num_workers"] != self.data.num_workers:
-            raise ValueError(f"`num_workers` is {self.data.num_workers}, but was {state['num_workers']}: restore it")
+        Choices((state["num_workers"],)).check("`num_workers`", self.data.num_workers)
         # The model is converted before loading. Lightning converts it only afterwards, and float64 weights would be
         # loaded as float32.
         self.to(next(each.dtype for each in checkpoint["state_dict"].values() if each.is_floating_point()))
         num_ranks = self.trainer.world_size
         if len(state["ranks"]) != num_ranks and self.data.is_continuous:
-            raise ValueError(
-                f"{num_ranks} devices cannot continue contexts of {len(state['ranks'])}: restore `trainer.devices`"
-            )
+            raise ValueError(f"{num_ranks} `trainer.devices` cannot continue contexts of {len(state['ranks'])}")
         changes = list(differences(state["settings"], self._settings(), name=""))
         self._settings_changed = bool(changes)
         if changes and self.global_rank == 0:

@@ -61,15 +61,10 @@ class RunFolder(Checkpoint):
     step and the checkpoint. A checkpoint is therefore always written after the records of its step, and a resumed run
     neither repeats nor misses a record.
 
-    Args:
-        folder: the run's folder.
-        record_every_steps: steps between records of the training bound.
-        eval_every_steps: steps between measurements of the held-out bound, which is also measured at the end.
-        checkpoint_every_steps: steps between writes of `last.ckpt`, which is also written at the end.
-        config_yaml: the config, written when training starts, so that a failed start does not replace an older config.
-        init_from: source of the initial weights, saved with the model.
-        init_trained_on: record of the observations that the initial weights were trained on, saved with the model.
-        seeds: seeds by the names of their options. A resumed run takes its random numbers from the checkpoint instead.
+    The held-out bound is also measured, and `last.ckpt` written, at the end. The config is written when training
+    starts, so that a failed start does not replace an older config. `init_from` and `init_trained_on`, the record of
+    the observations that the initial weights were trained on, are saved with the model. A resumed run takes its random
+    numbers from the checkpoint instead of `seeds`, which has them by the names of their options.
     """
 
     def __init__(

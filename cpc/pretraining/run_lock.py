@@ -16,10 +16,6 @@ def lock_run(folder: Path) -> Iterator[None]:
     """Lock a run's folder for this process while the block runs, since two processes would mix their records.
 
     The operating system releases the lock when the process ends, however it ends. The file `lock` names the process.
-
-    Raises:
-        ValueError: if another process holds the lock; the message names its number and machine.
-        OSError: if the folder cannot be written to.
     """
     path = folder / "lock"
     lock = FileLock(path, fallback_to_soft=False)
@@ -34,9 +30,7 @@ def lock_run(folder: Path) -> Iterator[None]:
         holder = "another process"
         with suppress(FileNotFoundError):  # the process that held the lock has just ended
             holder = path.read_text() or holder
-        raise ValueError(
-            f"{holder} is training in {folder}: wait until it ends, stop it, or name another --run_dir"
-        ) from error
+        raise ValueError(f"{holder} is training in {folder}: wait, or name another --run_dir") from error
     except OSError as error:
         print(f"{folder} is on a file system without locks ({error}): do not start a second run in it", file=sys.stderr)
     if lock.is_locked and (former := path.read_text()):

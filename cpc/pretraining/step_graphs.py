@@ -35,14 +35,8 @@ class StepGraphs:
     the loss from these, and a graph repeats its plan. All other steps are computed as without graphs, and counted.
     Accumulation and clipping of gradients and the optimiser follow outside of the graph, as for any loss.
 
-    Args:
-        compute: forward pass and loss, in which the host draws nothing.
-        model: the model whose parameters are trained; its loss is a `Contrastive`.
-        generator: the generator from which `compute` draws; its device is that of the steps.
-
-    Attributes:
-        num_steps: number of steps.
-        num_replayed: number of steps that were replays.
+    In `compute`, forward pass and loss, the host draws nothing: draws come from the generator, whose device is that of
+    the steps. The loss of the model is a `Contrastive`.
     """
 
     def __init__(self, compute: Callable[[Batch], StepResult], model: CPC, generator: torch.Generator) -> None:

@@ -1,15 +1,15 @@
 """Lightning's trainer of one endless epoch. The run evaluates, saves and logs instead of the trainer."""
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from cpc.config.argument_rules import Count, NonNegative, check_values
 from cpc.data.store.contents import later_ranks, say
 
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed")  # 16-bit weights make the loss and the bound inexact
 FIXED = {
     "max_epochs": 1,  # the sampler counts passes over the corpus
     "limit_val_batches": 0,  # `RunFolder` evaluates, saves and logs
@@ -27,26 +27,25 @@ NOT_OFFERED = {  # options of Lightning that would have no effect, or stop the e
 }
 
 
+class TrainerOptions:
+    """Legal values of options of Lightning's trainer that it does not check itself."""
+
+    gradient_clip_val: NonNegative | None
+    accumulate_grad_batches: Count
+    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] | None  # 16-bit weights make the bound inexact
+
+
 def make_trainer(**options: Any) -> pl.Trainer:
     """Build the trainer of one endless epoch, which `max_steps` ends.
 
     Args:
         options: options of Lightning's `Trainer`, except `NOT_OFFERED`.
     """
-    clip_value, clip_algorithm = options.get("gradient_clip_val"), options.get("gradient_clip_algorithm")
-    if clip_value is not None and not clip_value >= 0:
-        raise ValueError(f"trainer.gradient_clip_val={clip_value} must not be negative; null or 0 does not clip")
-    if clip_algorithm is not None and not clip_value:
-        raise ValueError(
-            f"trainer.gradient_clip_algorithm={clip_algorithm} has no effect without trainer.gradient_clip_val"
-        )
-    if options.get("accumulate_grad_batches", 1) < 1:
-        raise ValueError(f"trainer.accumulate_grad_batches={options['accumulate_grad_batches']} must be at least 1")
-    if options.get("precision") not in (None, *PRECISIONS):
-        raise ValueError(
-            f"trainer.precision={options['precision']}: choose one of {', '.join(PRECISIONS)}; 16-bit weights make the "
-            "loss and the bound inexact"
-        )
+    named = {name: options[name] for name in TrainerOptions.__annotations__ if name in options}
+    check_values(TrainerOptions, named, "trainer.")
+    clip_algorithm = options.get("gradient_clip_algorithm")
+    if clip_algorithm is not None and not options.get("gradient_clip_val"):
+        raise ValueError(f"trainer.gradient_clip_algorithm={clip_algorithm} needs trainer.gradient_clip_val")
     if options.get("logger") in (None, True):
         options["logger"] = False  # `pretrain` adds the default logger, and the progress bar
     try:

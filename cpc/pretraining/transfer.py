@@ -20,15 +20,9 @@ def start_from(model: CPC, folder: str | Path) -> None:
     Bilinear predictors copy the W_k of the steps that both models have. The encoder's input statistics are also copied,
     because its weights were trained on inputs that these statistics standardise; so are the names and units of its
     channels, unless the new encoder has some.
-
-    Args:
-        model: the new model.
-        folder: a model folder, a run folder that holds one, or a model of the Hub (`cpc.interop.hub`).
     """
     if model.loss_part.predicts == "classes":
-        raise ValueError(
-            "--init_from needs a model that predicts latents, because tokens of another corpus have other numbers"
-        )
+        raise ValueError("--init_from needs a model that predicts latents: tokens of another corpus differ")
     packages = {path.partition(".")[0] for path in _class_paths(describe(model))}  # the config names these classes
     saved = load_pretrained(folder, trusted_packages=("cpc", *sorted(packages - {"cpc"})))
     for name, part in model.named_children():

@@ -161,10 +161,6 @@ def _targets(
     for relative, file in sources:
         target = out / relative.with_suffix(f".{format}")
         if target in targets:
-            other = targets[target]
-            if other.resolve() == file.resolve():
-                raise ValueError(f"{file} is named twice, directly or through a folder: name it once")
-            way = "rename one" if other.parent == file.parent else "name the folder above both"
-            raise ValueError(f"{other} and {file} would both be written to {target}: {way}, or set another `out`")
+            raise ValueError(f"{targets[target]} and {file} would both be written to {target}: leave out or rename one")
         targets[target] = file
     return targets

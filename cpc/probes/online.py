@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.bounds import Bound
-from cpc.config.argument_rules import Positive, checked
+from cpc.config.argument_rules import Positive, Range, checked
 from cpc.contexts.grid import is_grid
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
@@ -58,9 +58,7 @@ class OnlineProbe(pl.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self.classes: list[str] = data.class_names(self.task)
         self._labels_are_groups: bool = data.is_group_task(self.task)
-        if len(self.classes) < 2:
-            found = f"task {self.task!r} has the classes {self.classes} in these data"
-            raise ValueError(f"OnlineProbe: {found}, but needs at least 2: remove the probe from trainer.callbacks")
+        Range(2).check(f"OnlineProbe: the number of classes of task {self.task!r}", len(self.classes))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Allocate the probe, or restore it from the checkpoint."""

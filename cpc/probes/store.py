@@ -82,10 +82,7 @@ class FeatureStore:
         title = " ".join(extractor.dims)
         num_vectors = extractor.num_vectors(rows)
         if not num_vectors.any():
-            raise ValueError(
-                f"none of the {len(rows)} observations, such as {name(int(rows[0]))}, is long enough for "
-                f"a single vector of {title}"
-            )
+            raise ValueError(f"{len(rows)} observations, such as {name(int(rows[0]))}, are too short for {title}")
         chosen = {name: extraction.dtype or extractor.dtypes.get(name, "float32") for name in extractor.dims}
         dtypes = {name: np.dtype(dtype) for name, dtype in chosen.items()}
         shapes = {feature: (int(num_vectors.sum()), dim) for feature, dim in extractor.dims.items()}
@@ -106,10 +103,7 @@ class FeatureStore:
                     with np.errstate(over="ignore"):
                         vectors = vectors.astype(dtypes[feature], copy=False)
                     if not np.isfinite(vectors).all():
-                        raise ValueError(
-                            f"{name(row)}: features {feature!r} are not finite in {dtypes[feature]}: the file is "
-                            "broken, or the training of the model diverged"
-                        )
+                        raise ValueError(f"{name(row)}: features {feature!r} are not finite in {dtypes[feature]}")
                     values[feature][start : start + len(vectors)] = vectors
                 num_filled[row] += len(vectors)
             assert num_filled == {row: store.span(row).stop - store.span(row).start for row in num_filled}
@@ -192,7 +186,6 @@ def build_untrained(
 
 
 def check_names(option: str, names: Sequence[str], legal: Sequence[str]) -> None:
-    """Raise ValueError if an option names a value that is not legal."""
-    unknown = [name for name in names if name not in legal]
-    if unknown or isinstance(names, str):
+    """Raise ValueError if an option names a value that is not legal, or is a text instead of a list."""
+    if isinstance(names, str) or not set(names) <= set(legal):
         raise ValueError(f"{option}={names!r} must be among {', '.join(legal)}")

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from cpc.config.argument_rules import Count, NonNegative, Positive, Seed, Share, check_fields
+from cpc.config.argument_rules import Count, Dropout, NonNegative, Positive, Seed, check_fields
 from cpc.data.batch import Batch
 from cpc.data.device import move
 from cpc.data.probe_data import UNLABELLED, ProbeData
@@ -60,7 +60,7 @@ class SupervisedProtocol:
     window_latents: Count = 32
     learning_rate: Positive = 2e-3
     weight_decay: NonNegative = 0.0
-    warmup_share: Share = 0.1
+    warmup_share: Dropout = 0.1  # below 1: then no step would be left in which the rate falls
     norm: Literal["first_batch", "layer"] = "first_batch"
     seed: Seed = 0
 
@@ -68,8 +68,6 @@ class SupervisedProtocol:
         check_fields(self)
         if self.seconds is None and self.num_steps is None and self.num_epochs is None:
             raise ValueError("the supervised network needs a budget: seconds, num_steps or num_epochs")
-        if self.warmup_share == 1:
-            raise ValueError("`warmup_share`=1 leaves no step in which the rate falls: lower it")
 
     def steps(self, num_observations: int) -> float:
         """Return the maximum number of steps; infinite if the only budget is time."""

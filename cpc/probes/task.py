@@ -155,19 +155,15 @@ class Task:
         """Return the same task with only these rows in the training part, one of them labelled; the classes stay."""
         task = copy(self)
         task.train = np.intersect1d(self.train, rows)
-        if not len(task.train):
-            unit = self.probe_data.unit
-            raise ValueError(f"none of the {len(rows)} training {unit}s chosen has a label for task {self.name!r}")
+        self._require_labels(len(task.train), "train")
         return task
 
     def subset(self, share: float, seed: int = 0) -> "Task":
         """Return the task with this share of the training labels of each class, at least one; shares are nested."""
         SHARE.check("`label_shares`", share)
-        if self.column is not None:
-            raise ValueError(f"`label_shares` need a training split, but `folds` is {self.column!r}: leave one out")
-        if self.pool == "frames":
-            need = f"`label_shares` need labels of whole {self.probe_data.unit}s"
-            raise ValueError(f"{need}, but task {self.name!r} labels every frame: set `pool` to mean")
+        if self.column is not None or self.pool == "frames":
+            need = f"`label_shares` need a training split and labels of whole {self.probe_data.unit}s"
+            raise ValueError(f"{need}, but task {self.name!r} has `folds`={self.column!r} and `pool`={self.pool!r}")
         labels = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
         order = np.random.default_rng(seed).permutation(len(labels))
         by_class = [order[labels[order] == label] for label in np.unique(labels)]
@@ -200,11 +196,7 @@ class Task:
                 indices.append(span.start + np.flatnonzero(is_labelled))
             labels.append(codes[is_labelled])
             rows.append(np.full(len(labels[-1]), row))
-        if not sum(map(len, labels)):
-            raise ValueError(
-                f"no frame of the {part} part (split {self.splits[part]!r}) has a label for task {self.name!r}: do "
-                "the times of the labels fit, and are the files long enough for a frame?"
-            )
+        self._require_labels(sum(map(len, labels)), part)
         all_rows = np.concatenate(rows)
         return Examples(
             np.stack(pooled) if pooled else values,
@@ -231,6 +223,11 @@ class Task:
             "clusters": self.clusters,
         }
 
+    def _require_labels(self, num: int, part: str) -> None:
+        if not num:
+            where = f"{self.probe_data.unit} or frame of the {part} part (split {self.splits[part]!r})"
+            raise ValueError(f"no {where} has a label for task {self.name!r}")
+
     def _label_names(self, rows: np.ndarray) -> set[str]:
         return {label for row in rows.tolist() for label in self._labels.names(row)}
 
@@ -247,9 +244,7 @@ class Task:
             found = f"{len(nameless)} of {len(self.rows)} {self.probe_data.unit}s with a label have no {column}"
             raise ValueError(f"`folds` {column}: {found}, such as {self.probe_data.name(nameless[0])}; fill the column")
         names = sorted(set(group_names.values()), key=_numeric_key)
-        if not 2 <= num_folds <= len(names):
-            found = f"the number of groups of {column!r}"
-            raise ValueError(f"`num_folds`={num_folds} must be at least 2 and at most {len(names)}, {found}")
+        Range(2, len(names)).check(f"`folds` {column} has {len(names)} groups: `num_folds`", num_folds)
         group_ids = {name: index for index, name in enumerate(names)}
         groups = np.full(len(self.probe_data.splits), -1)
         groups[self.rows] = [group_ids[group_names[row]] for row in self.rows.tolist()]
@@ -269,9 +264,7 @@ class Task:
     def _check(self, train_labels: set[str], test_labels: set[str]) -> None:
         train_split, test_split = self.splits.values()
         for part, labels in (("train", train_labels), ("test", test_labels)):
-            if not labels:
-                where = f"{self.probe_data.unit} of the {part} part (split {self.splits[part]!r})"
-                raise ValueError(f"no {where} has a label for task {self.name!r}")
+            self._require_labels(len(labels), part)
         if len(train_labels) < 2:
             found = f"task {self.name!r} has only the class {self.classes[0]!r} in split {train_split!r}"
             raise ValueError(f"{found}, but needs two; name another task or `train_split`")

@@ -14,6 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from cpc.config.argument_rules import Range
 from cpc.contexts.grid import is_signal
 from cpc.data.batch import Batch
 from cpc.data.store.atomic import finite
@@ -154,8 +155,7 @@ class Health(NamedTuple):
 @torch.no_grad()
 def health(features: Float[Tensor, "n D"]) -> Health:
     """Return variance and effective rank of at least two features, of 512 at most; no random number is drawn."""
-    if len(features) < 2:
-        raise ValueError(f"{len(features)} features have no variance: at least 2 are needed")
+    Range(2).check("the number of features", len(features))
     if len(features) > NUM_FEATURES:
         features = features[torch.linspace(0, len(features) - 1, NUM_FEATURES, device=features.device).long()]
     x = features.double()

@@ -42,9 +42,6 @@ def quickstart(
         steps: optimiser steps; those of the recipe if not given.
         seed: seed of the model, the batches and the corpus.
         device: auto (the GPU if there is one), cpu, cuda or cuda:N.
-
-    Raises:
-        ValueError: the errors of `cpc.quickstart.engine.quickstart`.
     """
     from cpc.quickstart import engine
 

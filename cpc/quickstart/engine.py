@@ -1,23 +1,22 @@
 """The quickstart: make a corpus, pretrain, measure the bound, probe, write a report."""
 
-import importlib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.device import describe_device, find_device
 from cpc.data.store.atomic import write_json
-from cpc.data.store.records import read_records
 from cpc.evaluation import evaluate
-from cpc.pages.chart import Chart
+from cpc.pages.report import Report
 from cpc.pretraining.pretrain import pretrain
+from cpc.pretraining.run import Run as TrainedRun
 from cpc.probes import report as probes
 from cpc.probes.record import add_seconds
 from cpc.probes.store import Extraction
-from cpc.quickstart.page import bound_charts, write_page
+from cpc.quickstart.page import write_page
 from cpc.quickstart.recipe import Recipe, Run, Study
 
 
@@ -26,20 +25,9 @@ def quickstart(
 ) -> dict[str, Any]:
     """Run all stages; write `report.json`, `report.html` and a run for each study of the recipe into `out`.
 
-    Args:
-        recipe: corpus, models and probes.
-        out: a new folder.
-        corpus: folder of the corpus; made if it does not exist.
-        seed: seed of the corpus, the models and the batches.
-        steps: optimiser steps of each model; None: those of the study.
-        device: auto (the GPU if there is one), cpu, cuda or cuda:N.
-
     Returns:
         The content of report.json: accuracies in percent by task and representation, with 95 % intervals under
         `TASK_interval`; the bound of each study, under `runs`; and the seconds of each stage.
-
-    Raises:
-        ValueError: if `out` already holds a quickstart, an extra is not installed, or the device cannot be used.
     """
     device = find_device(device)
     _require_new(out, recipe)
@@ -50,7 +38,7 @@ def quickstart(
     with stage(recipe.making):
         sources, report = recipe.make(corpus, seed)
     report = report | {"runs": {}, "device": describe_device(device), "num_threads": torch.get_num_threads()}
-    run_figures: dict[str, list[Chart]] = {}
+    shown: dict[str, TrainedRun | Report] = {}
     for name, study in recipe.studies.items():
         run = Run(out / name, sources[name], device, seed)
         with stage("pretrain"):
@@ -60,8 +48,11 @@ def quickstart(
             bounds = evaluation["bounds"]
         if study.tasks:
             with stage("probes"):
-                report |= _probe(recipe, study, run, bounds)
-        run_figures[name] = bound_charts(read_records(run.folder / "bound.jsonl"))
+                print(probed := _probe(study, run, bounds))
+            report |= _accuracies(recipe, study, probed)
+            shown[f"{name.capitalize()}: accuracy of linear probes"] = probed
+        shown[f"{name.capitalize()}: bound on held-out batches"] = evaluation
+        shown[f"{name.capitalize()}: bound over training"] = TrainedRun(run.folder)
         trained_with = {key: bounds[0][key] for key in ("steps", "directions", "mi_bound_nats", "mi_ceiling_nats")}
         trained_with |= {"negatives": bounds[0]["strategy"], "reading": bounds[0]["reading"], "bounds": bounds}
         trained_with |= {"perplexity": bounds[0].get("perplexity")}  # None: not of text
@@ -69,7 +60,7 @@ def quickstart(
     report["seconds"] = dict(seconds)
     write_json(report, out / "report.json")
     with stage("page"):
-        write_page(out / "report.html", recipe, report, run_figures)
+        write_page(out / "report.html", recipe, report, shown)
     total = round(sum(seconds.values()), 1)
     report["seconds"] = seconds | {"total": total}
     write_json(report, out / "report.json")
@@ -78,21 +69,14 @@ def quickstart(
 
 
 def _require_new(out: Path, recipe: Recipe) -> None:
-    if (out / "report.json").exists():
-        raise ValueError(f"{out} already holds a quickstart: name another folder with --out")
-    unfinished = [str(out / name) for name in recipe.studies if (out / name).exists()]
-    if unfinished:
-        raise ValueError(f"{out} holds an unfinished quickstart: remove {', '.join(unfinished)} to begin again")
+    earlier = [str(out / name) for name in ("report.json", *recipe.studies) if (out / name).exists()]
+    if earlier:
+        raise ValueError(f"{out} already holds a quickstart: remove {', '.join(earlier)}, or name another `out`")
 
 
 def _require_extras(recipe: Recipe) -> None:
     for module, extra in recipe.extras.items():
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ValueError(
-                f"the quickstart needs {module.partition('.')[0]}: {install_hint(extra)} ({error})"
-            ) from error
+        import_extra(module, extra, f"the quickstart needs {module.partition('.')[0]}")
 
 
 def _pretrain(name: str, study: Study, run: Run, num_steps: int) -> dict[str, Any]:
@@ -107,12 +91,14 @@ def _pretrain(name: str, study: Study, run: Run, num_steps: int) -> dict[str, An
     return {"num_train_steps": num_steps, "precision": precision}
 
 
-def _probe(recipe: Recipe, study: Study, run: Run, bounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the entries of report.json for every task of a study."""
+def _probe(study: Study, run: Run, bounds: list[dict[str, Any]]) -> Report:
     extraction = Extraction(device=run.device, precision="bfloat16" if run.device.startswith("cuda") else "float32")
     tasks = tuple(study.tasks.values())
-    probed = probes.probe(run.folder, run.source, tasks, held_out=bounds, extraction=extraction, **study.probe)
-    print(probed)
+    return probes.probe(run.folder, run.source, tasks, held_out=bounds, extraction=extraction, **study.probe)
+
+
+def _accuracies(recipe: Recipe, study: Study, probed: Report) -> dict[str, Any]:
+    """Return the entries of report.json for every task of a study."""
     shared: dict[str, Any] = {}
     for name, task in study.tasks.items():
         results = probed["tasks"][task]["results"]

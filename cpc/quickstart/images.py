@@ -69,7 +69,7 @@ def study(name: str, num_steps: int, image_size: int, grid: PatchGrid, **data: A
 
 
 RECIPE = Recipe(
-    extras={"skimage": "image", "plotly.offline": "dashboard"},
+    extras={"skimage": "image"},
     making="images",
     make=make,
     studies={
@@ -78,13 +78,6 @@ RECIPE = Recipe(
     },
     heading=heading("what contrastive pretraining learnt from images", "image classes"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
-    representations={
-        "majority": "majority",
-        "random": "random",
-        "pixels": "pixels",
-        "hog": "HOG",
-        "cpc": "CPC",
-        "supervised": "supervised",
-    },
+    representations=("majority", "random", "pixels", "hog", "cpc", "supervised"),
     caption=CAPTION,
 )

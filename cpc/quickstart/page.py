@@ -1,17 +1,16 @@
-"""The page report.html with the results of a quickstart; it needs neither network nor server.
+"""The page report.html with the results of a quickstart; it needs neither network nor server."""
 
-Below every chart is a table of its values, for keyboards, screen readers and tests.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+import io
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from cpc.config.extras import install_hint
-from cpc.pages.chart import Chart, number
-from cpc.pages.charts import training_chart
-from cpc.pages.html import PLOT_CONFIG, folded, render, scroll, table, write_document
+from cpc.pages.chart import number
+from cpc.pages.html import write_document
+from cpc.pages.report import Report
+from cpc.pretraining.run import Run
 from cpc.quickstart.recipe import Recipe
 
 FACTS = {  # texts for keys that every report has
@@ -38,75 +37,49 @@ body { margin: 0 auto; max-width: 60rem; padding: 1rem; background: var(--page);
 h1 { font-size: 1.5rem; line-height: 1.25; margin: 0.5rem 0; }
 h2 { font-size: 1.15rem; margin: 2.5rem 0 0.25rem; }
 p { margin: 0.4rem 0; }
-.facts, caption { color: var(--faint); }
+img { max-width: 100%; background: #ffffff; }
+.facts { color: var(--faint); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.2rem 1rem 0.2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--page); }
 @media (max-width: 30rem) { table { font-size: 0.8rem; } th, td { padding-right: 0.5rem; } }
-summary { cursor: pointer; padding: 0.3rem 0; }
-.js-plotly-plot g:not(.hovertext) > text { fill: var(--text) !important; }
-.xerror { stroke: var(--text) !important; }
-.gridlayer path, .zerolinelayer path { stroke: var(--line) !important; }
 </style>
 """
 
 
-def write_page(path: Path, recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Sequence[Chart]]) -> None:
-    """Write a quickstart's page.
+def write_page(path: Path, recipe: Recipe, report: dict[str, Any], shown: Mapping[str, Run | Report]) -> None:
+    """Write a quickstart's page: the recipe's text, facts of report.json, and a section for each of `shown` by title.
 
-    Args:
-        path: the HTML file.
-        recipe: the recipe, which holds the text of the page.
-        report: content of report.json.
-        run_figures: figures by the name of the run. With several runs, the titles of the figures begin with the name.
+    A section has a picture and the tables of its values, for screen readers and tests.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise ValueError(f"{path.name} needs plotly: {install_hint('dashboard')}") from error
-    parts = "".join(_parts(recipe, report, run_figures))
-    body = f"{parts}<section><h2>How to read this</h2>\n{''.join(recipe.how_to_read)}</section>"
-    write_document(path, "cpc quickstart", STYLE, get_plotlyjs(), body)
+    sections = "".join(_section(title, each) for title, each in shown.items())
+    facts = "".join(f'<p class="facts">{escape(line)}</p>\n' for line in _facts(recipe, report) if line)
+    explained = f"<section><h2>How to read this</h2>\n{''.join(recipe.how_to_read)}</section>"
+    write_document(path, "cpc quickstart", STYLE, "", f"{recipe.heading}{facts}{sections}{explained}")
 
 
-def _parts(recipe: Recipe, report: dict[str, Any], run_figures: Mapping[str, Sequence[Chart]]) -> Iterator[str]:
-    seconds = [f"{stage} {number(value, 0)} s" for stage, value in report.get("seconds", {}).items()]
-    lines = [_facts({**recipe.facts, **FACTS}, report)]
+def _section(title: str, shown: Run | Report) -> str:
+    shown.figure().savefig(stream := io.BytesIO(), format="png", dpi=150)
+    picture = base64.b64encode(stream.getvalue()).decode()
+    return (
+        f"<section><h2>{escape(title)}</h2>\n"
+        f'<img alt="{escape(title)}; the values are in the tables below" src="data:image/png;base64,{picture}">\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">{shown._repr_html_()}</div>\n'
+        "</section>\n"
+    )
+
+
+def _facts(recipe: Recipe, report: Mapping[str, Any]) -> Iterator[str]:
+    yield _filled({**recipe.facts, **FACTS}, report)
     for name, run in report["runs"].items():
-        lines.append(f"{name.capitalize()}: {_facts(RUN_FACTS, run)}.")
-    lines += ["Time: " + ", ".join(seconds) if seconds else "", report.get("recipe_chosen_on", "")]
-    figures = recipe.comparisons(report)
-    for name, own in run_figures.items():
-        prefix = f"{name.capitalize()}: " if len(run_figures) > 1 else ""
-        figures += [figure._replace(title=prefix + figure.title, alt=prefix + figure.alt) for figure in own]
-    yield recipe.heading
-    yield from (f'<p class="facts">{escape(line)}</p>\n' for line in lines if line)
-    for index, figure in enumerate(figures, start=1):
-        yield _chart_section(figure, f"chart-{index}")
+        yield f"{name.capitalize()}: {_filled(RUN_FACTS, run)}."
+    seconds = ", ".join(f"{stage} {number(value, 0)} s" for stage, value in report["seconds"].items())
+    yield f"Time: {seconds}"
+    yield report["recipe_chosen_on"]
+    yield recipe.caption
 
 
-def _facts(texts: Mapping[str, str], values: Mapping[str, Any]) -> str:
+def _filled(texts: Mapping[str, str], values: Mapping[str, Any]) -> str:
     """Return the texts of all keys that have a value."""
     return ", ".join(text.format(values[key]) for key, text in texts.items() if values.get(key) is not None)
-
-
-def bound_charts(records: list[dict[str, Any]]) -> list[Chart]:
-    """Return a chart of held-out bounds over training for each strategy."""
-    by_strategy: dict[str, list[dict[str, Any]]] = {}
-    for record in sorted(records, key=lambda record: record["step"]):
-        if record["split"] != "train":
-            by_strategy.setdefault(record["strategy"], []).append(record)
-    return list(map(training_chart, by_strategy.values()))
-
-
-def _chart_section(chart: Chart, name: str) -> str:
-    from plotly.io import to_html
-
-    plot = to_html(chart.figure, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=name)
-    values = render(scroll(table(*chart.table[:2]), f"Values: {chart.title}"))
-    return (
-        f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>\n"
-        f'<div role="img" aria-label="{escape(chart.alt)}">{plot}</div>\n'
-        f"{folded('values', values, is_open=name == 'chart-1')}</section>\n"
-    )

@@ -64,7 +64,6 @@ def config(source: Path, seed: int) -> Config:
 
 
 RECIPE = Recipe(
-    extras={"plotly.offline": "dashboard"},
     making="prose",
     make=make,
     studies={"prose": Study(config=config, num_steps=1200, evaluation={"split": "test"})},

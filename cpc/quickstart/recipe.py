@@ -5,10 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cpc.pages.chart import Chart
-from cpc.pages.charts import probe_chart
-from cpc.pages.palette import BLUE, VERMILION
-
 Config = dict[str, Any]
 CEILING = """<p><b>Ceiling.</b> With N candidates, including the positive, <i>log N - L</i> never exceeds <i>log N</i>,
 however large the information is. Near the ceiling a curve shows the number of candidates, not the information.</p>
@@ -67,27 +63,21 @@ class Recipe:
             for the report; one fact is `recipe_chosen_on`.
         studies: studies by name; a run's folder has the name of its study.
         heading: heading of the page, as HTML.
-        how_to_read: explanation of the charts, as HTML.
+        how_to_read: explanation of the figures, as HTML.
         facts: texts on the page by key of the report; the page leaves out keys that the report lacks.
-        representations: labels of the probed representations, from top to bottom of the first chart.
-        caption: caption of the first chart.
+        representations: names of the probed representations in report.json.
+        caption: the data on which the probes are tested.
     """
 
-    extras: Mapping[str, str]
+    extras: Mapping[str, str] = field(default_factory=dict)
     making: str
     make: Callable[[Path, int], tuple[Mapping[str, Path], dict[str, Any]]]
     studies: Mapping[str, Study]
     heading: str
     how_to_read: Sequence[str]
     facts: Mapping[str, str] = field(default_factory=dict)
-    representations: Mapping[str, str] = field(default_factory=dict)
+    representations: Sequence[str] = ()
     caption: str = ""
-
-    def comparisons(self, report: dict[str, Any]) -> list[Chart]:
-        """Return the chart of the accuracies of the probes, if there are probes."""
-        tasks = [task for study in self.studies.values() for task in study.tasks]
-        colours = dict(zip(tasks, (BLUE, VERMILION), strict=False))
-        return [probe_chart(report, colours, self.representations, self.caption)] if tasks else []
 
 
 def heading(title: str, targets: str) -> str:

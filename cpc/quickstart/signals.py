@@ -66,7 +66,7 @@ def config(source: Path, seed: int) -> Config:
 
 
 RECIPE = Recipe(
-    extras={"seglearn": "signals", "plotly.offline": "dashboard"},
+    extras={"seglearn": "signals"},
     making="recordings",
     make=make,
     studies={
@@ -86,13 +86,6 @@ RECIPE = Recipe(
     heading=heading("what contrastive pretraining learnt from a smartwatch", "one of seven exercises"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of exercises", "num_people": "{} people", "num_classes": "{} exercises"},
-    representations={
-        "majority": "majority",
-        "hand": "hand-made",
-        "random_stream": "random",
-        "cpc": "CPC isolated",
-        "cpc_stream": "CPC stream",
-        "supervised": "supervised",
-    },
+    representations=("majority", "hand", "random_stream", "cpc", "cpc_stream", "supervised"),
     caption=CAPTION,
 )

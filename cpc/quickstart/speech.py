@@ -65,7 +65,7 @@ def config(source: Path, seed: int) -> Config:
 
 
 RECIPE = Recipe(
-    extras={"espeakng_loader": "speech", "plotly.offline": "dashboard"},
+    extras={"espeakng_loader": "speech"},
     making="synthesise",
     make=make,
     studies={
@@ -80,13 +80,6 @@ RECIPE = Recipe(
     heading=heading("what contrastive pretraining learnt", "phones and speakers"),
     how_to_read=[CEILING, WHICH_ARE_BOUNDS, BASELINES],
     facts={"corpus_minutes": "{:.0f} minutes of speech", "num_speakers": "{} speakers"},
-    representations={
-        "majority": "majority",
-        "random": "random c",
-        "mfcc": "MFCC",
-        "cpc_z": "CPC z",
-        "cpc": "CPC c",
-        "supervised": "supervised",
-    },
+    representations=("majority", "random", "mfcc", "cpc_z", "cpc", "supervised"),
     caption=CAPTION,
 )

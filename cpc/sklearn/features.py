@@ -9,6 +9,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from cpc.checkpoint import load_pretrained
+from cpc.config.argument_rules import Choices
 from cpc.data.device import find_device
 from cpc.data.features import Features
 from cpc.model import CPC
@@ -74,11 +75,7 @@ class CPCFeatures(TransformerMixin, BaseEstimator):
         key = (self.model, self.features, self.device)
         if getattr(self, "_reader_key", None) != key:
             model = self.model if isinstance(self.model, CPC) else load_pretrained(self.model)
-            if model.encoder.modality != "audio":
-                raise ValueError(
-                    f"the model encodes {model.encoder.modality}, but CPCFeatures needs waveforms: pass a model of "
-                    "audio"
-                )
+            Choices(("audio",)).check("the modality of the model", model.encoder.modality)
             self._cached_reader = Features(self.features, model.to(find_device(self.device)))
             self._reader_key = key
         self.n_features_out_, self.sample_rate_hz_ = self._cached_reader.dim, self._cached_reader.sample_rate_hz
@@ -95,23 +92,17 @@ def _waves(X: Any, reader: Features) -> list[np.ndarray]:
         raise TypeError("X is a sparse matrix, but waveforms must be dense: give X.toarray()")
     X = on_cpu(X)
     rows = np.asarray(X) if hasattr(X, "__array__") else list(X)
-    if isinstance(rows, np.ndarray) and rows.ndim < 2 and rows.dtype != object:
-        raise ValueError(f"X has the shape {rows.shape}. Reshape your data: [1, S] if it is one waveform")
-    if len(rows) == 0:
-        raise ValueError("there are no waveforms: give at least one")
+    if len(rows) == 0 or (isinstance(rows, np.ndarray) and rows.ndim < 2 and rows.dtype != object):
+        raise ValueError(f"X has the shape {np.shape(rows)}. Reshape your data: [n, S], with n of at least 1")
     return [_check_wave(i, wave, reader) for i, wave in enumerate(rows)]
 
 
 def _check_wave(index: int, wave: Any, reader: Features) -> np.ndarray:
     samples = real_numbers(wave, f"waveform {index}")
     if np.asarray(on_cpu(wave)).dtype.kind in "iu":
-        raise ValueError(
-            f"waveform {index} holds integers, but amplitudes are floats from -1 to 1: divide int16 by 32768"
-        )
-    if samples.ndim != 1:
-        raise ValueError(f"waveform {index} has the shape {samples.shape}: it must be [S]")
-    if not np.isfinite(samples).all():
-        raise ValueError(f"waveform {index} holds NaN or inf")
+        raise ValueError(f"waveform {index} holds integers, not floats from -1 to 1: divide int16 by 32768")
+    if samples.ndim != 1 or not np.isfinite(samples).all():
+        raise ValueError(f"waveform {index} of shape {list(samples.shape)} must be [S], without NaN or inf")
     if int(reader.num_frames(np.array(len(samples)))) < 1:
         raise ValueError(f"waveform {index} has {len(samples)} samples, too few for a single frame")
     return samples

@@ -26,10 +26,8 @@ def real_numbers(values: Any, name: str) -> Float32[np.ndarray, "..."]:
     """Return an array, a tensor or a data frame of real numbers as float32; `name` is for messages."""
     try:
         array = np.asarray(on_cpu(values))
-        if array.dtype.kind == "c":
-            raise ValueError("Complex data not supported")
-        if array.dtype.kind in "mM":
-            raise ValueError(f"the dtype is {array.dtype}")
+        if array.dtype.kind in "cmM":
+            raise ValueError(f"Complex data not supported, nor times: the dtype is {array.dtype}")
         with np.errstate(over="ignore"):  # infinity is refused later, with its place
             return array.astype(np.float32)
     except (TypeError, ValueError) as error:
@@ -63,10 +61,7 @@ def read_recordings(
         recording = rearrange(array, "t -> t 1") if array.ndim == 1 else array
         num_channels = num_channels or recording.shape[-1]
         if recording.ndim != 2 or recording.shape[1] != num_channels or len(recording) < 1:
-            raise ValueError(
-                f"recording {row} has the shape {list(array.shape)}, but recordings are [samples, {num_channels} "
-                "channels]"
-            )
+            raise ValueError(f"recording {row} has the shape {list(array.shape)}, not [samples, {num_channels}]")
         if not np.isfinite(recording).all():
             sample, channel = np.argwhere(~np.isfinite(recording))[0].tolist()
             raise ValueError(f"recording {row} is not finite in channel {channel} at sample {sample}: fill or cut it")
@@ -87,10 +82,7 @@ def channels_named(recording: Any, name: str, channels: Sequence[str] | None) ->
         return recording
     columns = [find_channel(channel, own) for channel in channels]
     if -1 in columns or len(own) != len(channels):
-        raise ValueError(
-            f"{name} has the columns {own}, but the channels are {list(channels)}: give each of these once, in any "
-            "order, and no other column"
-        )
+        raise ValueError(f"{name} has the columns {own}, but the channels are {list(channels)}")
     return recording[[own[column] for column in columns]]
 
 

@@ -41,9 +41,7 @@ def train(
         losses[step] = loss.detach()
         if (step % _CHECK_EVERY == 0 or step == max_steps - 1) and not losses.isfinite().all():
             broken = int((~losses.isfinite()).nonzero()[0])
-            raise FloatingPointError(
-                f"the loss is {losses[broken]} at step {broken}: lower learning_rate={learning_rate}"
-            )
+            raise FloatingPointError(f"the loss is {losses[broken]} at step {broken}: lower {learning_rate=}")
         optimiser.zero_grad()
         loss.backward()
         clip_grad_norm_(weights, _LARGEST_GRADIENT)

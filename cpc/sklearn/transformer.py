@@ -163,11 +163,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             recordings = self._recordings(X, is_fitting=True)
             lengths = np.array([len(recording) for recording in recordings])
             model = model or self._new_model(lengths)
-        if model.encoder.channels != self.num_channels_:
-            raise ValueError(
-                f"init_from={str(self.init_from)!r} encodes signals of {model.encoder.channels} channels, X has "
-                f"{self.num_channels_}: choose another model"
-            )
+        Choices((model.encoder.channels,)).check(f"{self.init_from}: the number of channels of X", self.num_channels_)
         if names is None and self.channel_names_ is not None and hasattr(model.encoder, "set_channels"):
             model.encoder.set_channels(self.channel_names_, model.encoder.units)
         recordings = self._in_units_of(model, recordings)
@@ -280,9 +276,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     def _check_options(self) -> None:
         check_values(type(self).__init__, self.get_params(deep=False))
-        check_pool(self.pool)
-        if self.pool == "frames":
-            raise ValueError("pool='frames' gives no single vector: choose mean, mean_std or segments:N")
+        check_pool(self.pool, has_frames=False)
 
     def _recordings(self, X: Any, *, is_fitting: bool) -> list[Float32[np.ndarray, "_ C"]]:
         """Return recordings as arrays of channels. In `fit`, set number and names of the channels."""
@@ -349,13 +343,8 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     def _earlier_model(self, folder: str | Path) -> CPC:
         model = load_pretrained(folder)
         encoder, name = model.encoder, f"init_from={str(self.init_from)!r}"
-        if encoder.modality != "signals":
-            raise ValueError(f"{name} encodes {encoder.modality}, not signals: choose another model")
-        if encoder.sample_rate_hz != self.sample_rate_hz:
-            raise ValueError(
-                f"{name} encodes {encoder.sample_rate_hz:g} samples per second, but sample_rate_hz="
-                f"{self.sample_rate_hz:g}: resample X, and set sample_rate_hz to that"
-            )
+        Choices(("signals",)).check(f"{name}: the modality", encoder.modality)
+        Choices((encoder.sample_rate_hz,)).check(f"{name}: `sample_rate_hz`", self.sample_rate_hz)
         return model
 
     def _new_model(self, lengths: np.ndarray) -> CPC:
@@ -417,10 +406,8 @@ def _group_names(groups: Any, num: int) -> list[str]:
     """Return the name of each recording's group; "" for None, NaN and pd.NA, which stand for an unknown group."""
     if groups is None:
         return [""] * num
-    if getattr(groups, "ndim", 1) != 1:
-        raise ValueError(f"groups has the shape {list(groups.shape)}: give one group for each recording, [{num}]")
-    if len(groups) != num:
-        raise ValueError(f"groups has {len(groups)} entries for {num} recordings: give one for each")
+    if np.shape(groups)[:1] != (num,) or getattr(groups, "ndim", 1) != 1:
+        raise ValueError(f"groups has the shape {list(np.shape(groups))}: give one group for each recording, [{num}]")
     return ["" if _is_unknown(group) else str(group) for group in groups]
 
 

@@ -109,7 +109,7 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(Environment, "make", lambda self: pytest.fail("an environment was opened"))
     assert train_agents(config, **options) == compared
     assert events.read_text() == before
-    with pytest.raises(ValueError, match=r"of update 40, but a2c.num_steps ends at update 20"):
+    with pytest.raises(ValueError, match=r"=40 must be at least 0 and at most 20"):
         train_agents(config, num_steps=300, **options)
 
 
@@ -129,7 +129,7 @@ with FileLock(path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match=r"process 7 on elsewhere.*\s+is training in .*runs: wait until it ends"):
+        with pytest.raises(ValueError, match=r"process 7 on elsewhere.*\s+is training in .*runs: wait"):
             train_agents(config, run_dir=tmp_path / "runs", num_seeds=1)
         process.communicate()
     assert not (tmp_path / "runs" / "cpc_0").exists()
@@ -146,7 +146,7 @@ def test_every_byte_of_a_checkpoint_counts(config: Path, tmp_path: Path) -> None
     flipped[place] ^= 1
     for damaged in (bytes(flipped), whole[: len(whole) // 2], b""):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged.*delete it to start"):
+        with pytest.raises(ValueError, match=r"last.ckpt cannot be read: cut off, damaged"):
             train_agents(config, **options)
     torch.save({"settings": {}}, path)
     with pytest.raises(ValueError, match=r"was not written by cpc agent: it lacks update, agent, optimiser"):
@@ -259,8 +259,8 @@ def test_steps_to_a_threshold() -> None:
         ({"environment": {"name": "nothing:Here-v0"}}, "'nothing:Here-v0' cannot be made: No module"),
         ({"environment": {"size": 3}}, "does not accept option .size."),
         ({"environment": {"shrink": 0}}, "environment.shrink.=0 must be at least 1"),
-        ({"environment": {"name": "MountainCarContinuous-v0"}}, "actions must be Discrete"),
-        ({"environment": {"shrink": 1}}, "stacks of .1, 24, 16., not"),
+        ({"environment": {"name": "MountainCarContinuous-v0"}}, "is not one of Discrete"),
+        ({"environment": {"shrink": 1}}, "frames is torch.uint8 of the shape"),
         ({"a2c": {"discount": -1}}, "a2c.discount.=-1.0 must be at least 0"),
         ({"a2c": {"learning_rate": 0}}, "a2c.learning_rate.=0.0 must be positive"),
         ({"a2c": {"learning_rate": "fast"}}, r"(?s)a2c\.learning_rate.*Got value: fast"),

@@ -98,5 +98,5 @@ def test_saturation_is_flagged_within_three_tenths_of_the_ceiling() -> None:
 
 
 def test_nothing_added_is_named() -> None:
-    with pytest.raises(ValueError, match="no batch of split 'valid'"):
+    with pytest.raises(ValueError, match="number of batches of 'valid'=0 must be"):
         BoundTally().compute("mixed", "valid")

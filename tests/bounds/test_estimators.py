@@ -267,13 +267,13 @@ def test_pooling_is_one_pass_over_all_rows(name: str, scores: Tensor) -> None:
         (lambda: info_nce(torch.zeros(3, 2)), r"scores \[3, 2\] have no diagonal"),
         (lambda: nwj(torch.zeros(1, 1)), "1 of 1 rows of the scores have no negative"),
         (lambda: donsker_varadhan(torch.zeros(2, 3), candidates=torch.eye(2, 3).bool()), "2 of 2 rows"),
-        (lambda: smile(torch.zeros(2, 2), clip=0), "clip=0 must be positive"),
+        (lambda: smile(torch.zeros(2, 2), clip=0), "clip`=0 must be positive"),
         (
             lambda: interpolated(torch.zeros(2, 2), log_baseline=torch.zeros(2), alpha=2),
-            r"alpha=2 must lie in \[0, 1\]",
+            "alpha`=2 must be at least 0 and at most 1",
         ),
-        (lambda: leave_one_out(torch.zeros(2, 3)), "must be square"),
-        (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor=0 must be positive"),
+        (lambda: leave_one_out(torch.zeros(2, 3)), r"of the shape \[N, 2\]"),
+        (lambda: anchored_info_nce(torch.zeros(2, 2), anchor=0), "anchor`=0 must be positive"),
         (lambda: pooled([]), "0 estimates"),
     ],
 )
@@ -433,7 +433,7 @@ def test_without_memory_it_is_the_plain_gradient() -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, math.nan])
 def test_decay(decay: float) -> None:
-    with pytest.raises(ValueError, match=f"decay={decay}"):
+    with pytest.raises(ValueError, match=f"decay`={decay} must be at least 0 and below 1"):
         MovingAverageGradient(decay)
 
 
@@ -481,5 +481,5 @@ def test_large_scores_pool() -> None:
 
 def test_one_matrix_has_no_standard_error_and_none_nothing_to_read() -> None:
     assert math.isnan(tallied([estimated("nwj", some_scores(1)[0])]).compute()[1])
-    with pytest.raises(ValueError, match="no score matrix"):
+    with pytest.raises(ValueError, match="number of rows=0 must be"):
         EstimateTally().compute()

@@ -87,7 +87,7 @@ def test_no_sequence_is_read_and_in_the_baseline(batch: tuple[Tensor, Tensor], n
 
 
 def test_a_baseline_needs_two_other_sequences(batch: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(ValueError, match="two other sequences in a batch, not 1"):
+    with pytest.raises(ValueError, match="other sequences=1 must be at least 2"):
         next(scored(*batch, WHOLE._replace(sequence_id=IDS // 2), strategy="mixed_excluding", has_baseline=True))
 
 
@@ -133,7 +133,7 @@ def test_sequences_are_parted_whole() -> None:
     first, second = split_by_sequence(pool, ids)
     assert first.tolist() == [[True, False, True, False, False, False], [True, True, False, False, False, False]]
     assert second.tolist() == [[False, False, False, True, True, True], [False, False, False, True, False, False]]
-    with pytest.raises(ValueError, match="two other sequences in a batch, not 1"):
+    with pytest.raises(ValueError, match="other sequences=1 must be at least 2"):
         split_by_sequence(pool[:, :2], ids[:2])
 
 

@@ -166,13 +166,13 @@ def test_transformed_scores_are_those_of_the_base(generator: torch.Generator) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("swiss_roll", 2.0, 3), "tasks names 'swiss_roll', which is not one of gaussian"),
+        (("swiss_roll", 2.0, 3), "tasks`='swiss_roll' is not one of gaussian"),
         (("discrete", 6.0, 2), "mi=6 is out of reach of 'discrete' at dim=2: 0 to 5.55 nats"),
         (("student", 0.1, 20), "mi=0.1 is out of reach of 'student' at dim=20: "),
         (("gaussian", 0.0, 2), "mi=0 is out of reach"),
         (("uniform", 800.0, 1), "mi=800 is out of reach of 'uniform' at dim=1: 0 to 12 nats"),
-        (("uniform", 1.0, 0), "dim=0 must be at least 1"),
-        (("spiral", 1.0, 1), "dim=1 must be at least 2"),
+        (("uniform", 1.0, 0), "uniform=0 must be at least 1"),
+        (("spiral", 1.0, 1), "spiral=1 must be at least 2"),
     ],
 )
 def test_mistakes(arguments: tuple[str, float, int], message: str) -> None:

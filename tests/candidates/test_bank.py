@@ -68,10 +68,10 @@ def test_it_counts_the_latents_of_sequences() -> None:
 @pytest.mark.parametrize(
     ("values", "facts", "message"),
     [
-        (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy holds features 'c', but a bank holds latents"),
-        (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy and .*a.npy come from different models"),
-        (np.ones((2, 4), np.float32), {}, "b.npy holds 4 channels, the other files 3"),
-        (np.full((2, 3), np.nan, np.float32), {}, "b.npy holds values that are not finite"),
+        (np.ones((2, 3), np.float32), {"features": "c"}, "b.npy has features 'c', but a bank needs 'z'"),
+        (np.ones((2, 3), np.float32), {"model_sha256": "other"}, "b.npy has model_sha256 'other'"),
+        (np.ones((2, 4), np.float32), {}, r"b.npy: latents \[n, 4\] must be finite \[n, 3\]"),
+        (np.full((2, 3), np.nan, np.float32), {}, r"b.npy: latents \[n, 3\] must be finite"),
     ],
 )
 def test_embeddings_that_make_no_bank_are_named(values: np.ndarray, facts: dict, message: str, tmp_path: Path) -> None:
@@ -89,16 +89,16 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.npy: cannot be read"):
         LatentBank.load_embeddings(tmp_path)
     path.with_suffix(".json").unlink()
-    with pytest.raises(ValueError, match=r"a\.json, which describes the content of .*a\.npy, is missing"):
+    with pytest.raises(ValueError, match=r"a\.json: there is no such file"):
         LatentBank.load_embeddings(tmp_path)
 
 
 def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no bank: it has no bank\.json"):
+    with pytest.raises(ValueError, match=r"bank\.json: there is no such file"):
         LatentBank.open(tmp_path)
     LatentBank(torch.zeros(5, 2)).save(tmp_path)
     np.save(tmp_path / "latents.npy", np.zeros((4, 2), np.float32))
-    with pytest.raises(ValueError, match=r"holds 4 latents and 5 sequence ids, but bank\.json says 5"):
+    with pytest.raises(ValueError, match="the number of latents=4 is not one of 5"):
         LatentBank.open(tmp_path)
     with pytest.raises(ValueError, match="at least one"):
         LatentBank(torch.zeros(0, 2))
@@ -109,8 +109,8 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
     [
         ("bank.json", b'{"format_version": 1, "num', r"bank\.json is not JSON; was it cut off"),
         ("bank.json", b"\xff\xfe", r"bank\.json is not JSON"),
-        ("bank.json", b"[1, 2]", r"bank\.json holds no JSON object"),
-        ("bank.json", b'{"format_version": 1}', r"bank\.json lacks num_latents"),
+        ("bank.json", b"[1, 2]", r"bank\.json must hold"),
+        ("bank.json", b'{"format_version": 1}', r"bank\.json must hold format_version and num_latents"),
         ("latents.npy", b"", r"latents\.npy: (cannot be read|is empty|there is no such file)"),
         ("latents.npy", None, r"latents\.npy: (cannot be read|is empty|there is no such file)"),
         ("sequence_id.npy", b"no array", r"sequence_id\.npy: cannot be read"),

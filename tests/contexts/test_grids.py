@@ -248,7 +248,7 @@ def test_mistakes_are_named() -> None:
     context = connected()
     with pytest.raises(ValueError, match="takes no state"):
         context(torch.randn(B, H, W, D), (torch.zeros(B),))
-    with pytest.raises(ValueError, match="width 6, got width 5"):
+    with pytest.raises(ValueError, match=r"of the shape \[B, H, W, 6\]"):
         context(torch.randn(B, H, W, 5))
     with pytest.raises(ValueError, match="skip_steps=-1"):
         model(-1)

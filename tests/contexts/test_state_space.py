@@ -201,7 +201,7 @@ def test_bad_arguments() -> None:
         ({"num_layers": 0}, "num_layers=0"),
         ({"num_modes": 0}, "num_modes=0"),
         ({"initialisation": "random"}, "initialisation='random' is not one of lin, inv, legs"),
-        ({"min_step": 0.2, "max_step": 0.1}, "min_step=0.2 is larger than max_step=0.1"),
+        ({"min_step": 0.2, "max_step": 0.1}, "min_step`=0.2 must be at least 0 and at most 0.1"),
         ({"min_step": 0.0}, "min_step=0.0"),
         ({"dropout": 1.0}, "dropout"),
     ):

@@ -136,8 +136,8 @@ def test_initialisation_standardises_every_layer() -> None:
     ("options", "message"),
     [
         ({"kernels": (2,), "strides": (4,)}, "are shorter than strides"),
-        ({"kernels": (4, 4), "strides": (4,)}, "got 2 and 1"),
-        ({"kernels": (), "strides": ()}, "got 0 and 0"),
+        ({"kernels": (4, 4), "strides": (4,)}, "need one entry per layer"),
+        ({"kernels": (), "strides": ()}, "need one entry per layer"),
         ({"dim": 0}, "dim=0 must be at least 1"),
         ({"sample_rate_hz": math.inf}, "sample_rate_hz=inf"),
         ({"level_seconds": 0.0}, "level_seconds=0.0"),

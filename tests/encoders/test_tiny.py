@@ -115,7 +115,7 @@ def test_built_again_from_its_description() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="one entry per layer, got 2 and 3"):
+    with pytest.raises(ValueError, match="need one entry per layer"):
         TinyTrunk(strides=(4, 2))
     with pytest.raises(ValueError, match="strides=0 must be at least 1"):
         TinyTrunk(strides=(4, 0, 2))

@@ -41,9 +41,9 @@ def test_dropout_drops_channels_in_training_alone() -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="there is no class table"):
         TokenEncoder(num_tokens=3, dim=2, is_tied=True)(torch.zeros(1, 1, dtype=torch.long))
-    with pytest.raises(ValueError, match="num_tokens=3 must equal the table's num_classes=4"):
+    with pytest.raises(ValueError, match=r"the class table is .* of the shape \[3, "):
         TokenEncoder(num_tokens=3, dim=2).connect_classes(ClassTable(4, 2))
-    with pytest.raises(ValueError, match="the encoder has 2, the class table 5"):
+    with pytest.raises(ValueError, match=r"the class table is .* of the shape \[\d+, 2\]"):
         TokenEncoder(num_tokens=3, dim=2, is_tied=True).connect_classes(ClassTable(3, 5))
     with pytest.raises(ValueError, match="must be at least 1"):
         TokenEncoder(num_tokens=0)
@@ -53,7 +53,5 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("token", [-1, 9])
 def test_ids_that_are_no_token_are_named(token: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"tokens run from {min(token, 3)} to {max(token, 3)}; the vocabulary ends at 8"
-    ):
+    with pytest.raises(ValueError, match=rf"tokens run from {min(token, 3)} to {max(token, 3)}, but the 9 tokens"):
         TokenEncoder(9, 4)(torch.tensor([[3, token]]))

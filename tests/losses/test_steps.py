@@ -160,7 +160,7 @@ def test_steps_1_to_3_are_num_steps(build: Any) -> None:
 @pytest.mark.usefixtures("unchecked_types")
 @pytest.mark.parametrize("steps", [[], [0], [-1, 2], [2, 2], [3, 1], [True], [1.0], 14])
 def test_steps_that_are_none(steps: list[Any]) -> None:
-    words = "must be distinct whole numbers of at least 1, in increasing order"
+    words = "must be increasing whole numbers of at least 1"
     with pytest.raises(ValueError, match=rf"^`predictor.steps`=.* {words}"):
         Bilinear(steps=steps)
     with pytest.raises(ValueError, match=rf"^steps=.* {words}"):
@@ -168,7 +168,7 @@ def test_steps_that_are_none(steps: list[Any]) -> None:
 
 
 def test_steps_that_do_not_fit_each_other_or_the_sequences() -> None:
-    with pytest.raises(ValueError, match=r"num_steps`=12 is not the number of steps=\[14\]: leave num_steps out"):
+    with pytest.raises(ValueError, match=r"num_steps`=12 is not one of None, 1"):
         Bilinear(12, steps=[14])
     queries, latents = torch.zeros(1, B, T, D), torch.zeros(B, T, D)
     with pytest.raises(ValueError, match=r"steps=\[1, 2\] are 2 steps for 1 queries"):

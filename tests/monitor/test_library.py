@@ -72,7 +72,7 @@ def test_a_folder_without_runs_is_watched_until_one_comes(tmp_path: Path, monkey
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "none", tmp_path / "file"):
-        with pytest.raises(ValueError, match=f"{root} is not a folder: name run folders"):
+        with pytest.raises(ValueError, match=f"{root} is not a folder of runs"):
             Library([root])
 
 

@@ -92,7 +92,7 @@ def test_formats_and_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         doctor.audio_files()
     usage = types.SimpleNamespace(free=2**29)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(ValueError, match=r"0\.5 GiB free"):
+    with pytest.raises(ValueError, match=r"current folder=0\.5 must be at least 2"):
         doctor.disk(tmp_path)
     usage.free = 2**40
     assert doctor.disk(tmp_path) == "1024.0 GiB free in the current folder"

@@ -368,7 +368,7 @@ def test_mistakes_end_before_training_with_their_name(
     ("labels", "message"),
     [
         ([-1] * 6, "has no labels for an online probe"),
-        ([0] * 6, "task 'class' has the classes ['0'] in these data, but needs at least 2"),
+        ([0] * 6, "number of classes of task 'class'=1 must be at least 2"),
     ],
 )
 def test_an_online_probe_needs_classes(

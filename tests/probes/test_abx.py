@@ -264,11 +264,11 @@ def test_frames_that_say_nothing_are_refused() -> None:
     for value in (np.nan, np.inf):
         broken = vectors.copy()
         broken[2, 0] = value
-        with pytest.raises(ValueError, match="item 2 has frames that are not finite, at 2 to 3"):
+        with pytest.raises(ValueError, match="item 2 needs finite frames 2 to 3"):
             abx_errors(broken, single_frames(4), items)
     with pytest.raises(ValueError, match="there are 3 spans for 4 items"):
         abx_errors(vectors, single_frames(3), items)
-    with pytest.raises(ValueError, match="item 3 has the frames 3 to 5, but there are only 4 frames"):
+    with pytest.raises(ValueError, match="item 3 needs finite frames 3 to 5 of the 4 frames"):
         abx_errors(vectors, Spans(np.arange(4), np.array([1, 1, 1, 2])), items)
 
 

@@ -70,9 +70,9 @@ def test_two_inputs_with_one_output_are_refused_before_anything_is_written(
     (tmp_path / "same").mkdir()
     shutil.copy(audio_folder / "bob" / "0.flac", tmp_path / "same" / "a.flac")
     shutil.copy(audio_folder / "eve" / "3.mp3", tmp_path / "same" / "a.mp3")
-    with pytest.raises(ValueError, match="rename one, or set another `out`"):
+    with pytest.raises(ValueError, match="leave out or rename one"):
         embed(model_folder, [tmp_path / "same"], tmp_path / "new", progress=False)
-    with pytest.raises(ValueError, match=r"a\.mp3 is named twice, directly or through a folder: name it once"):
+    with pytest.raises(ValueError, match=r"a\.mp3 and .*a\.mp3 would both be written"):
         embed(
             model_folder, [tmp_path / "same/a.mp3", tmp_path / "same/../same/a.mp3"], tmp_path / "new", progress=False
         )

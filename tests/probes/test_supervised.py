@@ -113,7 +113,7 @@ def test_a_loss_that_is_not_finite_stops(audio: Open, model: cpc.CPC, monkeypatc
         *(({name: 0}, f"`{name}`=0 must be") for name in ("num_steps", "num_epochs", "min_steps", "batch_size")),
         ({"learning_rate": 0.0}, "`learning_rate`=0.0 must be positive"),
         ({"weight_decay": -1.0}, "`weight_decay`=-1.0 must be at least 0"),
-        ({"warmup_share": 1.0}, "`warmup_share`=1 leaves no step"),
+        ({"warmup_share": 1.0}, "warmup_share`=1.0 must be"),
     ],
 )
 def test_protocols_that_allow_no_training(arguments: dict, message: str) -> None:

@@ -107,11 +107,8 @@ def test_the_checks_of_scikit_learn(unchecked_types: None, tmp_path: Path) -> No
         ([np.zeros((2, 1600))], r"waveform 0 has the shape \(2, 1600\)"),
         ([np.full(1600, np.nan)], "waveform 0 holds NaN or inf"),
         ([["a", "b"]], "waveform 0 cannot be read as real numbers"),
-        (
-            [np.zeros(1600), np.zeros(1600, np.int16)],
-            "waveform 1 holds integers, but amplitudes .*: divide int16 by 32768",
-        ),
-        ([], "there are no waveforms"),
+        ([np.zeros(1600), np.zeros(1600, np.int16)], "waveform 1 holds integers, not floats .*: divide int16 by 32768"),
+        ([], "with n of at least 1"),
         ([np.zeros(1600, np.complex64)], "waveform 0 .*Complex data not supported"),
         ([torch.zeros(1600, dtype=torch.int16)], "waveform 0 holds integers"),
     ],

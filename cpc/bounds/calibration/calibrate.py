@@ -17,7 +17,7 @@ from cpc.bounds.critic_losses import DEFAULT_ANCHOR
 from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ESTIMATORS
 from cpc.bounds.gaussian import optimal_bound_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
-from cpc.config.argument_rules import Count, Device, OutFolder, Positive, Range, Seed, checked
+from cpc.config.argument_rules import Choices, Count, Device, OutFolder, Positive, Range, Seed, checked
 from cpc.data.device import find_device
 from cpc.data.store.atomic import finite, write_atomically, write_json
 
@@ -87,9 +87,7 @@ def calibrate(
     }
     _check(grid)
     if steps is not None and not set(grid["critics"]) - {EXACT}:
-        raise ValueError(
-            f"`steps`={steps} applies only to critics that are trained, and exact is not trained: leave it out"
-        )
+        raise ValueError(f"`steps`={steps} applies only to critics that are trained, and exact is not")
     steps = _NUM_STEPS if steps is None else steps
     left_out: list[str] = []
     diverged: list[str] = []
@@ -105,8 +103,8 @@ def calibrate(
             rows += setting_rows
     if not rows:
         raise ValueError(
-            f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen estimators: "
-            "change --mi, --dim or --estimators (leave_one_out works only with the exact critic)"
+            f"the tasks {', '.join(tasks)} reach none of {', '.join(map(str, mi))} nats with the chosen `estimators` "
+            "and `dim`; leave_one_out works only with the exact critic"
         )
     report = {
         "schema": SCHEMA,
@@ -131,9 +129,8 @@ def calibrate(
 
 def _check(grid: dict[str, list[Any]]) -> None:
     for kind, legal in (("tasks", TASKS), ("estimators", ESTIMATORS), ("critics", (EXACT, *CRITICS))):
-        unknown = [name for name in grid[kind] if name not in legal]
-        if unknown:
-            raise ValueError(f"{kind} names {unknown[0]!r}, which is not one of {', '.join(legal)}")
+        for name in grid[kind]:
+            Choices(tuple(legal)).check(f"`{kind}`", name)
 
 
 def _reachable(name: str, informations_nats: Sequence[float], dim: int, left_out: list[str]) -> list[KnownPairs]:

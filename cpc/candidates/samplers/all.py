@@ -5,6 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.sampler import Draw, Request, Sampler
+from cpc.config.argument_rules import Choices
 
 
 class All(Sampler):
@@ -17,11 +18,7 @@ class All(Sampler):
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if `num` is not the number of classes."""
-        if num != self.num_classes:
-            raise ValueError(
-                f"num_sampled={num}, but All draws each of the {self.num_classes} classes: pass "
-                f"num_sampled={self.num_classes}"
-            )
+        Choices((self.num_classes,)).check("num_sampled of All", num)
 
     def _sample(self, request: Request) -> Draw:
         self.check_targets(request.targets)

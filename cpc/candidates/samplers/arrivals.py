@@ -38,17 +38,12 @@ class Arrivals(NamedTuple):
 def first_arrivals(
     proposal: "ProposalSampler", num: int, excluded: Int[Tensor, "R E"], generator: torch.Generator | None = None
 ) -> Arrivals:
-    """Return the first `num` distinct classes of R streams, without excluded classes.
+    """Return the first `num` distinct classes of R streams of a proposal, without excluded classes (padded with -1).
 
-    This samples slightly more than rejection would. If a stream as long as the number of classes is too short, the
-    remaining classes come from n exponential clocks. The result has the same distribution, because the waiting time of
-    an unseen class does not depend on the time that has passed.
-
-    Args:
-        proposal: sampler whose proposal is used.
-        num: m; every row needs at least m classes of positive probability that are not excluded.
-        excluded: excluded classes of the R streams, one row each, padded with -1.
-        generator: source of random numbers, on the CPU.
+    Every row needs at least `num` classes of positive probability that are not excluded. This samples slightly more
+    than rejection would. If a stream as long as the number of classes is too short, the remaining classes come from n
+    exponential clocks. The result has the same distribution, because the waiting time of an unseen class does not
+    depend on the time that has passed.
     """
     num_rows, device, num_possible = len(excluded), excluded.device, proposal.num_possible
 

@@ -6,7 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cpc.candidates.samplers.sampler import Draw, Request, Sampler, counts_tensor, make_draw
+from cpc.candidates.samplers.sampler import (
+    Draw,
+    Request,
+    Sampler,
+    check_possible,
+    counts_tensor,
+    make_draw,
+    proportions,
+)
+from cpc.config.argument_rules import Range
 
 
 class Bernoulli(Sampler):
@@ -22,9 +31,6 @@ class Bernoulli(Sampler):
             `set_counts` or `follow` is called, as pretraining on text does.
         shared: whether one sample serves all queries of a batch; otherwise each query has a separate sample. Short
             samples are padded with class 0 and a log count of +inf.
-
-    Raises:
-        ValueError: if a weight is negative or not finite, or all are zero.
     """
 
     removed_hits = ("remove", "exclude")
@@ -41,15 +47,7 @@ class Bernoulli(Sampler):
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Set q in proportion to these counts."""
-        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
-        total = float(weights.sum())
-        if weights.shape != (self.num_classes,) or not bool((weights >= 0).all()) or not 0 < total < torch.inf:
-            raise ValueError(
-                f"weights have the shape {tuple(weights.shape)}, the sum {total} and the minimum "
-                f"{float(weights.min())}: give one finite weight for each of {self.num_classes} classes, none below 0 "
-                "and at least one above 0"
-            )
-        self.q = weights / total
+        self.q = proportions(counts_of_classes, self.num_classes)
         self.is_open = False
 
     def expected_counts(self, num: int, device: torch.device | str = "cpu") -> Float[Tensor, " n"]:
@@ -66,12 +64,7 @@ class Bernoulli(Sampler):
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if fewer than `num` classes have a positive weight; excluded classes count too."""
-        num_possible = int((self.q > 0).sum())
-        if num > num_possible:
-            raise ValueError(
-                f"num_sampled={num}, but {num_possible} of {self.num_classes} classes have a positive weight, and each "
-                "comes at most once; lower num_sampled"
-            )
+        Range(1, int((self.q > 0).sum())).check("num_sampled", num)
 
     def _sample(self, request: Request) -> Draw:
         targets = request.targets
@@ -79,9 +72,7 @@ class Bernoulli(Sampler):
         inclusion = self.expected_counts(request.num, self.q.device)
         log_inclusion = inclusion.log()
         log_count_targets = torch.where(targets < 0, torch.inf, log_inclusion[targets.clamp(min=0)])
-        if bool((log_count_targets == -torch.inf).any()):
-            target = int(targets[log_count_targets == -torch.inf][0])
-            raise ValueError(f"class {target} is a target, but its weight is 0: it would be expected 0 times")
+        check_possible(targets, log_count_targets, "give it a weight")
 
         num_rows = 1 if self.shared else len(targets)
         uniform = torch.rand(num_rows, self.num_classes, generator=request.generator, dtype=torch.float64)

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cpc.candidates.kernels import KernelMap
+from cpc.config.argument_rules import Choices, Range
 
 ROWS_AT_ONCE = 2**14
 MAX_COORDINATE = 1e16  # the sum of a million squares of this number is finite in float32
@@ -63,15 +64,9 @@ class BlockMass(nn.Module, ABC):
         """Return the factors of the queries in the product with the statistics."""
 
     def reserve(self, num_blocks: int, dim: int) -> None:
-        """Allocate the buffers of `num_blocks` blocks.
-
-        Raises:
-            ValueError: if this mass takes embeddings of another width, or another sampler already uses it.
-        """
+        """Allocate the buffers of `num_blocks` blocks."""
         if next(self.buffers(recurse=False), None) is not None:
-            raise ValueError(
-                f"another sampler already uses this {type(self).__name__}: give each TwoLevel its own mass"
-            )
+            raise ValueError(f"another sampler already uses this {type(self).__name__}")
         self.num_blocks = num_blocks
         sums = torch.zeros(num_blocks, self.num_features(dim), dtype=torch.float32)
         num_statistics = self.block_statistics(sums[:1], torch.ones(1, dtype=torch.long)).shape[1]
@@ -156,10 +151,8 @@ class CentroidMass(BlockMass):
 
     def check(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
         """Raise ValueError if a sum of squares could overflow; its block would be infinite until the next `refresh`."""
-        if vectors.numel() and not float(vectors.abs().amax()) < MAX_COORDINATE:
-            raise ValueError(
-                f"{name} exceed {MAX_COORDINATE:g}: the model has diverged; lower the learning rate, or clip gradients"
-            )
+        if vectors.numel():
+            Range(0, MAX_COORDINATE, is_below=True).check(f"largest coordinate of {name}", float(vectors.abs().amax()))
 
 
 class FeatureMass(BlockMass):
@@ -179,8 +172,7 @@ class FeatureMass(BlockMass):
         self.needs_normalised = kernel.needs_normalised
 
     def num_features(self, dim: int) -> int:  # noqa: D102
-        if self.kernel.dim != dim:
-            raise ValueError(f"the kernel maps {self.kernel.dim} dimensions, the classes have {dim}")
+        Choices((dim,)).check("the kernel's dim", self.kernel.dim)
         return self.kernel.num_features
 
     def features(self, embeddings: Float[Tensor, "P D"]) -> Float[Tensor, "P F"]:  # noqa: D102

@@ -22,12 +22,8 @@ TILE_ELEMENTS = 2**24
 def assign_blocks(kind: str, embeddings: Float[Tensor, "n D"], num_blocks: int, seed: int) -> Int[Tensor, " n"]:
     """Return the block of each class.
 
-    Args:
-        kind: `kmeans`: a class belongs to the nearest centroid; blocks have any size and may be empty. `ids`: blocks of
-            equal size hold consecutive classes. `random`: blocks of equal size hold random classes.
-        embeddings: embeddings of all classes.
-        num_blocks: B.
-        seed: seed of k-means and of random blocks.
+    `kmeans`: a class belongs to the nearest centroid; blocks have any size and may be empty. `ids`: blocks of equal
+    size hold consecutive classes. `random`: blocks of equal size hold random classes.
     """
     num = len(embeddings)
     consecutive = torch.arange(num, device=embeddings.device) * num_blocks // num

@@ -9,6 +9,7 @@ from torch import Tensor
 from cpc.candidates.samplers.all import sample_all
 from cpc.candidates.samplers.proposal import Counts, ProposalSampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, drop_hits
+from cpc.config.argument_rules import Range
 
 
 class Partition(ProposalSampler):
@@ -29,9 +30,6 @@ class Partition(ProposalSampler):
         num_classes: n.
         max_words: tau.
         shared: see `ProposalSampler`, also for `replacement` and `counts`.
-
-    Raises:
-        ValueError: unless tau is at least 1 and below n.
     """
 
     remedy = "call set_step(index of the batch) before each batch"
@@ -46,11 +44,7 @@ class Partition(ProposalSampler):
         counts: Counts | None = None,
     ) -> None:
         super().__init__(num_classes, shared=shared, replacement=replacement, counts=counts)
-        if not 1 <= max_words < num_classes:
-            raise ValueError(
-                f"max_words={max_words} is not from 1 to {num_classes - 1}. To have all {num_classes} classes in one "
-                "part, use All or a full objective"
-            )
+        Range(1, num_classes - 1).check("`max_words`", max_words)
         self.max_words = max_words
         self._batch_targets: Callable[[int], Tensor] | None = None
         self._num_batches = 0
@@ -67,38 +61,21 @@ class Partition(ProposalSampler):
         return self._start, self._end
 
     def words_of_part(self) -> Int[Tensor, " m"]:
-        """Return the words of the current part in ascending order.
-
-        Raises:
-            ValueError: before `look_ahead` and `set_step`.
-        """
-        if self._batch_targets is None or not self._end:
-            raise ValueError(
-                "Partition has no current part yet: call look_ahead(targets_of, num_batches) and set_step(batch)"
-            )
+        """Return the words of the current part in ascending order."""
+        if not self._end:
+            raise ValueError("Partition has no current part yet: call look_ahead, then set_step(batch)")
         return self._words
 
     def look_ahead(self, targets_of: Callable[[int], Tensor], num_batches: int) -> None:
-        """Set the order of the targets, as in `Sampler.look_ahead`. No part is longer than an epoch.
-
-        Raises:
-            ValueError: if there is no batch, or a batch has ids out of range or more than tau distinct words.
-        """
-        if num_batches < 1:
-            raise ValueError("an empty corpus has no parts")
+        """Set the order of the targets, as in `Sampler.look_ahead`. No part is longer than an epoch."""
+        Range(1).check("num_batches", num_batches)
         self._batch_targets, self._num_batches = targets_of, num_batches
         self._reset()
         for batch in range(num_batches):
             self._batch_words(batch)
 
     def set_step(self, batch: int) -> None:
-        """Move to the part that contains the batch with this index.
-
-        Raises:
-            ValueError: before `look_ahead`.
-        """
-        if self._batch_targets is None:
-            raise ValueError("Partition has no corpus yet: call look_ahead(targets_of, num_batches)")
+        """Move to the part that contains the batch with this index."""
         if batch < self._start:
             self._reset()
         while batch >= self._end:
@@ -149,13 +126,11 @@ class Partition(ProposalSampler):
             words = torch.cat([words, self._batch_words(self._end)]).unique()
 
     def _batch_words(self, batch: int) -> Int[Tensor, " w"]:
-        assert self._batch_targets is not None
+        if self._batch_targets is None:
+            raise ValueError("Partition has no corpus yet: call look_ahead(targets_of, num_batches)")
         targets = self._batch_targets(batch).flatten()
         self.check_targets(targets)
         words = targets[targets != NO_TARGET].unique()
         if len(words) > self.max_words:
-            raise ValueError(
-                f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}: raise max_words, "
-                "or use smaller batches"
-            )
+            raise ValueError(f"batch {batch} has {len(words)} unique words, more than max_words={self.max_words}")
         return words

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.arrivals import first_arrivals, isin_rows
-from cpc.candidates.samplers.sampler import Draw, Hits, Request, Sampler, distinct, make_draw
+from cpc.candidates.samplers.sampler import Draw, Hits, Request, Sampler, check_possible, distinct, make_draw
 from cpc.config.argument_rules import checked
 
 Counts = Literal["gumbel", "rejection", "tensorflow"]
@@ -47,9 +47,6 @@ class ProposalSampler(Sampler):
         shared: whether one sample serves all queries of a batch; otherwise each query has a separate sample.
         replacement: whether candidates may repeat.
         counts: `gumbel`, `rejection` or `tensorflow`; None: `gumbel` without replacement.
-
-    Raises:
-        ValueError: if `counts` is unknown, or is given together with replacement.
     """
 
     remedy = "give it a count, or mix with UniformMixture"  # the advice in the error on a target of probability zero
@@ -60,10 +57,7 @@ class ProposalSampler(Sampler):
     ) -> None:
         super().__init__(num_classes)
         if counts is not None and replacement:
-            raise ValueError(
-                f"counts={counts!r} is for draws without replacement; with replacement the count is m q: omit counts, "
-                "or set replacement=False"
-            )
+            raise ValueError(f"counts={counts!r} is for draws without replacement; with replacement it is m q")
         self.shared = shared
         self.replacement = replacement
         self.counts: Counts | None = None if replacement else counts or "gumbel"
@@ -108,14 +102,7 @@ class ProposalSampler(Sampler):
         """Process the targets of a batch after sampling in training mode; most proposals do nothing."""
 
     def _sample(self, request: Request) -> Draw:
-        """Sample candidates on the device of the targets; `queries` are ignored.
-
-        Raises:
-            ValueError: if a target is out of range or has probability zero; if more candidates are requested without
-                replacement than there are classes; with hits="exclude" and shared candidates, if queries have different
-                targets. (If the targets of the whole batch were excluded, every query would lack candidates that are
-                not its own targets, and no correction of counts could repair this.)
-        """
+        """Sample candidates on the device of the targets; `queries` are ignored."""
         _, num, targets, hits, generator = request
         log_q = self._target_log_probability(targets)
         excluded = self._excluded_classes(targets, hits)
@@ -137,11 +124,7 @@ class ProposalSampler(Sampler):
         """Return log q of the targets; 0 for padding."""
         self.check_targets(targets)
         log_q = torch.where(targets < 0, 0.0, self.log_probability(targets.clamp(min=0)))
-        if bool((log_q == -torch.inf).any()):
-            raise ValueError(
-                f"class {int(targets[log_q == -torch.inf][0])} is a target, but {type(self).__name__} never draws it: "
-                f"its expected count would be 0; {self.remedy}"
-            )
+        check_possible(targets, log_q, self.remedy)
         return log_q
 
     def _excluded_classes(self, targets: Int[Tensor, "M T"], hits: Hits) -> Int[Tensor, "R E"]:
@@ -151,6 +134,8 @@ class ProposalSampler(Sampler):
         distinct_targets = distinct(targets)
         if not self.shared:
             return distinct_targets
+        # Without the targets of the whole batch, a query would lack candidates that are not its own targets, which no
+        # correction of counts could repair.
         if bool((distinct_targets != distinct_targets[:1]).any()):
             raise ValueError(
                 "hits='exclude' with shared candidates needs the same targets in every query: use hits='remove', or "

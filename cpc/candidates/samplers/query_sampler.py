@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cpc.candidates.class_table import ClassTable
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request, Sampler, distinct
-from cpc.config.argument_rules import Count, Positive, checked
-from cpc.data.tensors import check_indices, check_tensor
+from cpc.config.argument_rules import Choices, Count, Positive, Range, checked
+from cpc.data.tensors import check_finite, check_indices, check_tensor
 
 _log = logging.getLogger(__name__)
 
@@ -38,9 +38,6 @@ class QuerySampler(Sampler):
         num_classes: n.
         dim: D.
         temperature: the proposal approximates the softmax of h . c / temperature.
-
-    Raises:
-        ValueError: if `dim` is below 1, or the temperature is not positive and finite.
     """
 
     needs_queries = True
@@ -57,11 +54,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def refresh(self, embeddings: Float[Tensor, "n D"]) -> None:
-        """Set the embeddings of all classes.
-
-        Raises:
-            ValueError: if the embeddings have a wrong shape or are not finite, or the sampler cannot use them.
-        """
+        """Set the embeddings of all classes."""
         self._check_embeddings(embeddings, self.num_classes)
         with torch.autocast(embeddings.device.type, enabled=False):
             self._refresh(embeddings.float())
@@ -69,12 +62,7 @@ class QuerySampler(Sampler):
 
     @torch.no_grad()
     def update(self, ids: Int[Tensor, " U"], embeddings: Float[Tensor, "U D"]) -> None:
-        """Replace the embeddings of some classes.
-
-        Raises:
-            ValueError: if `refresh` was never called, ids are out of range or repeat, or `refresh` would refuse the
-                embeddings.
-        """
+        """Replace the embeddings of some classes."""
         self._check_ready()
         check_indices("ids", ids, ("U",), self.num_classes, "classes")
         if len(ids.unique()) < len(ids):
@@ -104,11 +92,8 @@ class QuerySampler(Sampler):
                 f"{name} is built for vectors of dim={self.dim}, but the table has dim={table.dim}: build it with "
                 f"this dim{with_bias}"
             )
-        if self.has_temperature and self.temperature != table.temperature:
-            raise ValueError(
-                f"the sampler draws at temperature={self.temperature}, the table scores at {table.temperature}: "
-                "give both the same"
-            )
+        if self.has_temperature:
+            Choices((table.temperature,)).check(f"{name}: temperature", self.temperature)
         if can_have_bias and self.dim == table.dim:
             _log.warning(
                 "%s(dim=%d) draws by products and ignores the biases of the table: give dim=%d to include them",
@@ -123,10 +108,9 @@ class QuerySampler(Sampler):
             return self._log_prob(queries.float())
 
     def _sample(self, request: Request) -> Draw:
-        if request.queries is None:
-            raise ValueError(f"{type(self).__name__} samples by query: pass `queries`")
         targets = request.targets
         check_tensor("queries", request.queries, "floats", (len(targets), self.dim))
+        assert request.queries is not None
         self._check_ready()
         num_excluded = targets.shape[1] if request.hits == "exclude" else 0
         if num_excluded >= self.num_classes:  # count distinct targets, since a target may repeat
@@ -158,10 +142,7 @@ class QuerySampler(Sampler):
 
     def check_left(self, num: int, num_excluded: int) -> None:
         """Raise ValueError if every class is excluded."""
-        if self.num_classes <= num_excluded:
-            raise ValueError(
-                f"nothing is left to draw: {num_excluded} of {self.num_classes} classes are excluded; use hits='remove'"
-            )
+        Range(0, self.num_classes - 1).check("the number of excluded classes", num_excluded)
 
     def check_values(self, queries: Float[Tensor, "M D"], targets: Int[Tensor, "M T"]) -> None:
         """Raise ValueError if targets are not classes, or the sampler cannot use the queries."""
@@ -169,16 +150,8 @@ class QuerySampler(Sampler):
         self.check_vectors(queries, "queries")
 
     def check_vectors(self, vectors: Float[Tensor, "*M D"], name: str) -> None:
-        """Raise an error on queries or embeddings that the sampler cannot use.
-
-        Raises:
-            ValueError: if they are not finite; a subclass may add conditions.
-        """
-        if not bool(vectors.isfinite().all()):
-            raise ValueError(
-                f"{name} are not finite: the model has diverged (lower the learning rate, or clip gradients), or the "
-                "table was never initialised"
-            )
+        """Raise an error on queries or embeddings that the sampler cannot use."""
+        check_finite(name, vectors)
 
     def _check_embeddings(self, embeddings: Float[Tensor, "U D"], num: int) -> None:
         check_tensor("embeddings", embeddings, "floats", (num, self.dim))

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.candidates.fixed_dtype import FixedDtype
-from cpc.config.argument_rules import Count, checked
-from cpc.data.tensors import check_range, check_tensor
+from cpc.config.argument_rules import Choices, Count, Range, checked
+from cpc.data.tensors import check_finite, check_range, check_tensor
 
 Hits = Literal["keep", "remove", "exclude"]
 HITS: tuple[str, ...] = get_args(Hits)
@@ -41,19 +41,11 @@ class Draw(NamedTuple):
 
         `meaning` is a noun in the plural for what was drawn from.
         """
-        ids, log_count, log_count_targets = self
-        check_tensor("ids of the draw", ids, "integers", ("M", "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
-        for name, each in (("log_count_sampled", log_count), ("log_count_targets", log_count_targets)):
-            if not isinstance(each, Tensor) or not each.is_floating_point():
-                raise ValueError(
-                    f"{name} of the draw is {getattr(each, 'dtype', type(each).__name__)}, but must hold floats"
-                )
-        row_shape = (num_rows, ids.shape[-1])
-        if ids.shape not in (row_shape[1:], row_shape) or log_count.shape not in (ids.shape, row_shape):
-            raise ValueError(
-                f"ids {tuple(ids.shape)} and log_count_sampled {tuple(log_count.shape)} do not fit {num_rows} queries: "
-                f"they are [m] or [{num_rows}, m]"
-            )
+        ids, log_count, _ = self
+        check_tensor("ids of the draw", ids, "integers", (num_rows, "m") if getattr(ids, "ndim", 1) > 1 else ("m",))
+        is_shared = ids.ndim == getattr(log_count, "ndim", 1) == 1
+        shape = ids.shape if is_shared else (num_rows, ids.shape[-1])
+        check_tensor("log_count_sampled of the draw", log_count, "floats", shape)
         if not bool(log_count.min() > -torch.inf):  # a comparison with nan is False
             raise ValueError("log_count_sampled is -inf or nan: a class that was drawn is expected more than 0 times")
         check_range("ids of the draw", ids, 0, num_candidates, meaning)
@@ -71,18 +63,13 @@ class Draw(NamedTuple):
             problem = "lacks a row's own target, which was removed after it was drawn"
         else:
             return
-        raise ValueError(
-            f"the draw {problem}, but the objective accepts only hits={' or '.join(accepted)}: ask the sampler for them"
-        )
+        raise ValueError(f"the draw {problem}, but the objective accepts only hits={' or '.join(accepted)}")
 
     def target_counts(self, targets: Int[Tensor, "M T"]) -> Float[Tensor, "M T"]:
         """Return the log count of each target, +inf for a missing one; ValueError if that of a target is not finite."""
         counts = self.log_count_targets
-        if counts.numel() != targets.numel():
-            raise ValueError(
-                f"log_count_targets has the shape {tuple(counts.shape)}, the targets {tuple(targets.shape)}: "
-                "they must be equal"
-            )
+        is_flat = getattr(counts, "ndim", 2) == 1 and targets.shape[1] == 1
+        check_tensor("log_count_targets", counts, "floats", targets.shape[: 1 if is_flat else 2])
         is_target, counts = targets != NO_TARGET, counts.reshape(targets.shape)
         is_unknown = ~counts.isfinite() & is_target
         if bool(is_unknown.any()):
@@ -113,9 +100,6 @@ class Sampler(FixedDtype, ABC):
 
     Args:
         num_classes: n.
-
-    Raises:
-        ValueError: if `num_classes` is below 1.
     """
 
     hits: tuple[str, ...] = HITS  # treatments of accidental hits that this sampler supports
@@ -169,9 +153,6 @@ class Sampler(FixedDtype, ABC):
             targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
                 processes together, padded with -1.
             num_batches: batches in an epoch.
-
-        Raises:
-            ValueError: if the sampler cannot serve one of the batches.
         """
 
     def set_step(self, batch: int) -> None:
@@ -207,10 +188,8 @@ class Sampler(FixedDtype, ABC):
 
     def check_request(self, num: int, hits: str) -> None:
         """Check the arguments that are not tensors."""
-        if hits not in self.hits:
-            raise ValueError(f"hits={hits!r}: {type(self).__name__} offers {', '.join(self.hits)}")
-        if num < 1:
-            raise ValueError(f"num_sampled={num} must be at least 1")
+        Choices(self.hits).check(f"{type(self).__name__}: hits", hits)
+        Range(1).check("num_sampled", num)
 
     def check_targets(self, targets: Int[Tensor, "..."]) -> None:
         """Raise ValueError if a target is not the index of a class."""
@@ -220,6 +199,25 @@ class Sampler(FixedDtype, ABC):
 def counts_tensor(counts: Tensor | Sequence[float | int] | int) -> Tensor:
     """Return the counts as a tensor; equal counts if `counts` is the number of classes."""
     return torch.ones(max(counts, 0)) if isinstance(counts, int) else torch.as_tensor(counts)
+
+
+def proportions(counts: Tensor | Sequence[float | int], num_classes: int, distortion: float = 1.0) -> Tensor:
+    """Return q in float64, in proportion to count ** distortion; raise ValueError on counts that define no q."""
+    weights = torch.as_tensor(counts, dtype=torch.float64)
+    check_tensor("counts", weights, "floats", (num_classes,))
+    check_finite("counts", weights, 0)
+    weights = torch.where(weights > 0, weights**distortion, 0.0)
+    if not 0 < float(weights.sum()) < torch.inf:
+        raise ValueError(f"count ** {distortion} has the sum {float(weights.sum())}, which must be positive and finite")
+    return weights / weights.sum()
+
+
+def check_possible(targets: Int[Tensor, "M T"], log_q: Float[Tensor, "M T"], remedy: str) -> None:
+    """Raise ValueError if a target has probability 0, so that its expected count would be 0."""
+    if bool((log_q == -torch.inf).any()):
+        raise ValueError(
+            f"class {int(targets[log_q == -torch.inf][0])} is a target, but the sampler never draws it: {remedy}"
+        )
 
 
 def make_draw(
@@ -244,14 +242,9 @@ def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Te
 
 
 def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Return targets as `[M, T]`.
-
-    Raises:
-        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
-    """
+    """Return targets as `[M, T]`."""
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
-    if targets.numel() == 0:
-        raise ValueError(f"targets are empty, {list(targets.shape)}: give at least one row, and one target in each")
+    Range(1).check("the number of targets", targets.numel())
     targets = targets.reshape(num_rows, -1)
     check_range("targets", targets, NO_TARGET, num_classes, "classes")
     is_empty = (targets == NO_TARGET).all(1)

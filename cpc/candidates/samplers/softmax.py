@@ -25,9 +25,6 @@ class SoftmaxSampler(QuerySampler):
         num_classes: n.
         dim: D.
         temperature: divides the scores.
-
-    Raises:
-        ValueError: if the temperature is not positive.
     """
 
     embeddings: Tensor

@@ -17,7 +17,7 @@ from cpc.candidates.samplers.blocks import Blocks, Members, assign_blocks, block
 from cpc.candidates.samplers.inverse_cdf import inverse_cdf
 from cpc.candidates.samplers.query_sampler import QuerySampler
 from cpc.candidates.samplers.sampler import NO_TARGET, Draw, Request
-from cpc.config.argument_rules import Count, checked
+from cpc.config.argument_rules import Count, Range, checked
 from cpc.native.compiled import CFunction, compiled, source
 
 SOURCE = source("two_level.c")
@@ -74,9 +74,6 @@ class TwoLevel(QuerySampler):
         block_size: mean number of classes in a block; 64 suits m = 10 and D = 64.
         uniform_share: share of samples whose block is chosen by its number of classes; None: the default of the mass.
         seed: seed of k-means and of random blocks.
-
-    Raises:
-        ValueError: if `blocks` is unknown, `block_size` is below 1, or `uniform_share` is not in (0, 1).
     """
 
     embeddings: Tensor
@@ -104,11 +101,8 @@ class TwoLevel(QuerySampler):
         self.block_size = block_size
         self.num_blocks = math.ceil(num_classes / block_size)
         self.uniform_share = self.mass.uniform_share if uniform_share is None else uniform_share
-        if not 0 < self.uniform_share < 1:
-            raise ValueError(
-                f"uniform_share={self.uniform_share} is not in (0, 1): without it a block whose mass is estimated as "
-                "zero would never be drawn"
-            )
+        # Without a share, a block whose mass is estimated as zero would never be drawn.
+        Range(0, 1, is_open=True, is_below=True).check("`uniform_share`", self.uniform_share)
         self.seed = seed
         self.mass.reserve(self.num_blocks, dim)
         self.register_buffer("embeddings", torch.zeros(num_classes, dim, dtype=torch.bfloat16))  # in block order

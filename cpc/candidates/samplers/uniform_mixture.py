@@ -18,9 +18,6 @@ class UniformMixture(ProposalSampler):
     Args:
         proposal: the sampler of q, which also sets `shared`, `replacement` and `counts`.
         share: share of the uniform distribution, in (0, 1).
-
-    Raises:
-        ValueError: if the share is not in (0, 1).
     """
 
     @checked

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from cpc.candidates.samplers.alias_table import build_alias_table, sample_alias_table
 from cpc.candidates.samplers.proposal import Counts, ProposalSampler
-from cpc.candidates.samplers.sampler import counts_tensor
+from cpc.candidates.samplers.sampler import counts_tensor, proportions
 
 
 class Unigram(ProposalSampler):
@@ -21,9 +20,6 @@ class Unigram(ProposalSampler):
             gives a uniform proposal until `set_counts` or `follow` is called, as pretraining on text does.
         distortion: 1 keeps the proportions of the counts, 0 makes q uniform over the classes with a positive count.
         shared: see `ProposalSampler`, also for `replacement` and `counts`.
-
-    Raises:
-        ValueError: if a count is negative or not finite, or all are zero.
     """
 
     log_q: Tensor
@@ -51,19 +47,7 @@ class Unigram(ProposalSampler):
 
     def set_counts(self, counts_of_classes: Tensor | Sequence[float | int]) -> None:
         """Set q from these counts."""
-        weights = torch.as_tensor(counts_of_classes, dtype=torch.float64)
-        if weights.shape != (self.num_classes,) or not bool((weights.isfinite() & (weights >= 0)).all()):
-            raise ValueError(
-                f"counts have the shape {tuple(weights.shape)} and run from {float(weights.min())} to "
-                f"{float(weights.max())}: give one finite count for each of {self.num_classes} classes, none below 0"
-            )
-        weights = torch.where(weights > 0, weights**self.distortion, 0.0)
-        if not 0 < float(weights.sum()) < torch.inf:
-            raise ValueError(
-                f"count ** distortion (distortion={self.distortion}) has the sum {float(weights.sum())}, which must be "
-                "positive and finite"
-            )
-        probabilities = weights / weights.sum()
+        probabilities = proportions(counts_of_classes, self.num_classes, self.distortion)
         self.log_q, self.num_positive = probabilities.log(), (probabilities > 0).sum()
         self.thresholds, self.aliases = build_alias_table(probabilities)
         self.is_open = False

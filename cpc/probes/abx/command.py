@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
-from cpc.config.argument_rules import OutFile, checked
+from cpc.config.argument_rules import OutFile, Range, checked
 from cpc.data.audio.items import Items, read_items
 from cpc.data.audio.manifest import is_manifest
 from cpc.data.audio.modality import Audio
@@ -54,8 +54,6 @@ def abx(
 
     Args:
         model_folder: a model folder, or a run folder that holds one.
-        items: item file of `cpc data items`, libri-light or ZeroSpeech.
-        data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
         items: item file of `cpc data items`, libri-light or ZeroSpeech.
         data: manifest CSV of the audio, or the folder that holds it; the item file's folder if not given.
         features: features of the model (c, z) and hand-made features (mfcc, logmel); c z mfcc if not given.
@@ -104,8 +102,7 @@ def abx(
     features = probe_data.default_features if features is None else features
     check_names("features", features, [*probe_data.features, *probe_data.hand_made])
     check_names("baselines", baselines, [*BASELINES, *probe_data.hand_made])
-    if not (features or baselines):
-        raise ValueError("`features` and `baselines` are empty: name at least one feature or baseline")
+    Range(1).check("the number of `features` and `baselines`", len(features) + len(baselines))
     num_listed = len(listed)
     listed, rows, num_cut = locate(listed, items, probe_data, extraction.skip_bad)
     learnt = [name for name in features if name in probe_data.features]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from cpc.config.argument_rules import Count, Range, Seed, check_fields
+from cpc.config.argument_rules import Choices, Count, Range, Seed, check_fields
 from cpc.data.audio.items import Items
 from cpc.probes.abx.alignment import alignment_distances
 from cpc.probes.abx.items import Spans
@@ -127,25 +127,12 @@ def abx_errors(
     device: str = "cpu",
     progress: bool = False,
 ) -> dict[str, ABXError | None]:
-    """Return how often features confuse two phones `within` and `across` speakers; None if there is no triplet.
-
-    Args:
-        vectors: `[R, D]` array of frames.
-        spans: the finite frames of each item; items without frames are left out.
-        items: the items.
-        protocol: the choice of triplets.
-        device: device of the computation, in float64.
-        progress: show progress bars.
-    """
-    if not len(spans.starts) == len(spans.lengths) == len(items):
-        raise ValueError(f"there are {len(spans.starts)} spans for {len(items)} items: give one span per item")
+    """Return how often features confuse two phones `within` and `across` speakers; None if there is no triplet."""
+    Choices((len(items),)).check("the number of spans", len(spans.starts))
     for row, (start, length) in enumerate(zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)):
-        if not 0 <= start <= start + length <= len(vectors):
-            raise ValueError(
-                f"item {row} has the frames {start} to {start + length}, but there are only {len(vectors)} frames"
-            )
-        if not np.isfinite(vectors[start : start + length]).all():
-            raise ValueError(f"item {row} has frames that are not finite, at {start} to {start + length}")
+        end = start + length
+        if not 0 <= start <= end <= len(vectors) or not np.isfinite(vectors[start:end]).all():
+            raise ValueError(f"item {row} needs finite frames {start} to {end} of the {len(vectors)} frames")
     kept = np.flatnonzero(spans.lengths)
     if not len(kept):
         return {"within": None, "across": None}

@@ -140,9 +140,9 @@ def test_training_is_the_seeds() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ["knn"]}, "tasks names 'knn'"),
-        ({"estimators": ["knn"]}, "estimators names 'knn'"),
-        ({"critics": ["knn"]}, "critics names 'knn', which is not one of exact, separable"),
+        ({"tasks": ["knn"]}, "tasks`='knn' is not one of"),
+        ({"estimators": ["knn"]}, "estimators`='knn' is not one of"),
+        ({"critics": ["knn"]}, "critics`='knn' is not one of exact, separable"),
         ({"num_candidates": [16, 1]}, "`num_candidates`=1 must be at least 2"),
         ({"steps": 0}, "`steps`=0 must be at least 1"),
         ({"num_matrices": 1}, "`num_matrices`=1 must be at least 2"),

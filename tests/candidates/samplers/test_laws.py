@@ -392,18 +392,23 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         (lambda: Uniform(4, shared=False), 4, "exclude", "3 classes.*1 are excluded"),
         (lambda: Unigram([2, 1, 0, 0]), 3, "keep", "num_sampled=3.*2 classes.*lower num_sampled"),
         (lambda: Uniform(1, replacement=True), 1, "exclude", "hits='remove'"),
-        (lambda: Unigram([0, 0, 1, 1]), 1, "keep", "class 0 is a target, but Unigram never draws it.*UniformMixture"),
+        (
+            lambda: Unigram([0, 0, 1, 1]),
+            1,
+            "keep",
+            "class 0 is a target, but the sampler never draws it.*UniformMixture",
+        ),
         (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
-        (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "2 of 3 classes"),
-        (lambda: All(4), 3, "keep", "draws each of the 4"),
+        (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "num_sampled=3 must be at least 1 and at most 2"),
+        (lambda: All(4), 3, "keep", "of All=3 is not one of 4"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
         (lambda: UniformMixture(Uniform(4), 1.0), 1, "keep", "share=1.0"),
-        (lambda: Unigram([1.0, -1]), 1, "keep", "none below 0"),
+        (lambda: Unigram([1.0, -1]), 1, "keep", "at least 0 everywhere"),
         (lambda: Unigram([1.0, math.nan]), 1, "keep", "finite"),
         (lambda: Unigram([0.0, 0]), 1, "keep", "must be positive and finite"),
-        (lambda: Bernoulli([0.0, 0.0]), 1, "keep", "one above"),
+        (lambda: Bernoulli([0.0, 0.0]), 1, "keep", "which must be positive and finite"),
     ],
 )
 def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> None:
@@ -414,7 +419,7 @@ def test_bad_input_is_named(make: object, num: int, hits: str, message: str) -> 
 def test_targets_that_no_draw_can_avoid_are_named() -> None:
     with pytest.raises(ValueError, match=r"same targets in every query.*shared=False"):
         Uniform(9).sample(None, 2, torch.tensor([0, 1]), "exclude")
-    with pytest.raises(ValueError, match="hits='drop': Uniform offers keep, remove, exclude"):
+    with pytest.raises(ValueError, match="Uniform: hits='drop' is not one of keep, remove, exclude"):
         Uniform(9).check_request(2, "drop")
     with pytest.raises(ValueError, match="targets run from 0 to 9"):
         Uniform(9).sample(None, 2, torch.tensor([0, 9]))

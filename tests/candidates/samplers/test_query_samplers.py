@@ -226,7 +226,7 @@ def test_queries_of_a_model_that_has_diverged_are_refused(
 ) -> None:
     sampler, _, queries = ready(name, generator)
     queries[1, 2] = value
-    with pytest.raises(ValueError, match="queries are not finite"):
+    with pytest.raises(ValueError, match="queries must be finite"):
         drawn(path, sampler, queries, 5, TARGETS, "keep", generator)
 
 
@@ -411,7 +411,7 @@ def test_draws_give_no_gradient(name: str, path: str, has_autocast: bool, genera
 
 def test_squares_that_overflow_are_refused(generator: torch.Generator) -> None:
     sampler, classes, _ = ready("kmeans", generator)
-    with pytest.raises(ValueError, match="embeddings exceed 1e\\+16: the model has diverged"):
+    with pytest.raises(ValueError, match="largest coordinate of embeddings="):
         sampler.update(torch.tensor([3]), classes[:1] * 1e20)
     assert sampler.mass.sums.isfinite().all()
 
@@ -548,7 +548,7 @@ def test_positive_features_of_the_longest_embeddings_do_not_vanish(generator: to
 def test_refused(name: str, generator: torch.Generator) -> None:
     sampler, classes, queries = ready(name, generator)
     for arguments, message in (
-        ((None, 5, TARGETS), "samples by query: pass `queries`"),
+        ((None, 5, TARGETS), "queries is a NoneType"),
         ((queries[:, :5], 5, TARGETS), r"queries is torch.float32 of the shape \[3, 5\]; .* of the shape \[3, "),
         ((queries, 0, TARGETS), "num_sampled=0"),
         ((queries, 5, TARGETS + 1), "targets run from 0 to 37"),
@@ -582,8 +582,8 @@ def test_refused(name: str, generator: torch.Generator) -> None:
         (lambda: KernelTree(3, Quadratic(DIM), uniform_share=1.0), r"not in \[0, 1\)"),
         (lambda: TwoLevel(3, DIM, blocks="clusters"), "blocks='clusters' is not one of kmeans"),
         (lambda: TwoLevel(3, DIM, block_size=0), "block_size=0"),
-        (lambda: TwoLevel(3, DIM, uniform_share=0.0), "would never be drawn"),
-        (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel maps 5 dimensions"),
+        (lambda: TwoLevel(3, DIM, uniform_share=0.0), "must be positive and below 1"),
+        (lambda: TwoLevel(3, DIM, mass=FeatureMass(Quadratic(5))), "the kernel's dim=5 is not one of"),
     ],
 )
 def test_refused_options(make: Callable[[], QuerySampler], message: str) -> None:

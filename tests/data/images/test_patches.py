@@ -25,7 +25,7 @@ def test_the_papers_grid() -> None:
 def test_grids_that_are_none_are_named() -> None:
     with pytest.raises(ValueError, match="PatchEncoder: stride=0 must be at least 1"):
         PatchEncoder(TinyTrunk(4), 8, 0)
-    with pytest.raises(ValueError, match="stride=9 is larger than patch_size=8"):
+    with pytest.raises(ValueError, match="stride`=9 must be at least 1 and at most 8"):
         PatchGrid(8, 9)
 
 

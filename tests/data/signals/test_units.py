@@ -226,9 +226,9 @@ def test_an_encoder_of_other_units_does_not_start_from_a_model(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channel_names": ["a"]}, r"channel_names=\['a'\] has 1 entries for channels=2"),
-        ({"channel_names": ["a", "a"]}, "names a channel twice"),
-        ({"units": "uV"}, "units='uV' must be a list of strings"),
+        ({"channel_names": ["a"]}, r"channel_names=\['a'\] must be 2 strings in a list"),
+        ({"channel_names": ["a", "a"]}, "no name twice"),
+        ({"units": "uV"}, "units='uV' must be 2 strings in a list"),
     ],
 )
 def test_names_and_units_are_one_string_each(options: dict[str, Any], message: str) -> None:
