@@ -15,8 +15,7 @@ from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
 from cpc.data.store.contents import is_quiet, say
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.stream import BatchStream, Draw, is_of_files, naming
-from cpc.data.streams.uniform import SameGroupBatches, UniformBatches
+from cpc.data.streams.stream import BatchStream, Draw, SameGroupBatches, UniformBatches, is_of_files, naming
 
 
 class MapStyleCorpus(ABC):

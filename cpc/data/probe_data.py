@@ -4,6 +4,8 @@ A row is the index of an observation of the corpus, such as a file or an image. 
 dim, B observations of a batch.
 """
 
+import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ from torch import Tensor, nn
 
 from cpc.data.batch import UNLABELLED as UNLABELLED
 from cpc.data.batch import Batch
-from cpc.data.device import move
 from cpc.data.store.fingerprints import Content
+from cpc.data.tensors import move
 
 Precision = Literal["float32", "bfloat16"]
 # maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes; `UNLABELLED` if there is no label
@@ -204,7 +206,7 @@ class ProbeData(ABC):
         return None, num_folds
 
     def default_pool(self, task: str) -> str:
-        """Return `frames` if every vector of an observation is probed, else a pooling (`cpc.data.pooling`)."""
+        """Return `frames` if every vector of an observation is probed, else a pooling (`cpc.data.probe_data`)."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
@@ -255,3 +257,29 @@ class ProbeData(ABC):
     def record(self) -> dict[str, Any]:
         """Return facts about the corpus for `probe.json`."""
         return {}
+
+
+POOLS = "`frames`, `mean`, `mean_std` or `segments:N`"
+
+
+def check_pool(pool: str) -> None:
+    """Raise a ValueError if the name of a pooling is unknown."""
+    if pool not in ("frames", "mean", "mean_std") and not re.fullmatch(r"segments:[1-9]\d{0,3}", pool):
+        raise ValueError(f"pool={pool!r} is not one of {POOLS}, with N segments of equal length")
+
+
+def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " F"]:
+    """Return one vector, computed in float64.
+
+    `mean` has D values. `mean_std` has 2 D values: mean and standard deviation. `segments:N` has N D values: the means
+    of N segments of equal length. With fewer than N vectors, neighbouring segments share a vector.
+    """
+    if pool == "mean":
+        return x.mean(0, dtype=np.float64).astype(np.float32)
+    if pool == "mean_std":
+        return np.concatenate([x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)]).astype(np.float32)
+    num_segments = int(pool.removeprefix("segments:"))
+    edges = np.arange(num_segments + 1) * len(x) // num_segments
+    segments = [x[first : max(end, first + 1)] for first, end in itertools.pairwise(edges)]
+    means = [segment.mean(0, dtype=np.float64) for segment in segments]
+    return np.concatenate(means).astype(np.float32)

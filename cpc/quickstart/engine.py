@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from cpc.config.extras import install_hint
-from cpc.data.device import describe_device, find_device
-from cpc.data.store.atomic import write_json
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records, write_json
+from cpc.data.tensors import describe_device, find_device
 from cpc.evaluation import evaluate
 from cpc.pages.chart import Chart
 from cpc.pretraining.pretrain import pretrain

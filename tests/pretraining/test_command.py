@@ -29,8 +29,8 @@ from cpc.cli import main
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.modality import EVALUATION_SEED
-from cpc.data.store.records import read_records
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.store.atomic import read_records
+from cpc.data.streams.stream import UniformBatches
 from cpc.evaluation import evaluate
 from cpc.pretraining.command import _worker_error, parse
 from cpc.pretraining.data import PretrainingData

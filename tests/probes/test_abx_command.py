@@ -10,9 +10,9 @@ import pytest
 import cpc
 from cpc.cli import main
 from cpc.data import Audio
-from cpc.data.audio.files import read_audio
 from cpc.data.audio.items import HEADER, read_items
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.pack import read_audio
 from cpc.data.features import Features
 from cpc.probes import Extraction
 from cpc.probes.abx.command import abx

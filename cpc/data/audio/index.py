@@ -15,7 +15,7 @@ from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
 from cpc.data.signals.listing import GROUP_NAMES
 from cpc.data.store.folders import composed, find_files, names_in_table, refuse, refuse_bad, refuse_doubles
 from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
-from cpc.data.store.tables import format_table, read_table
+from cpc.data.store.text_files import format_table, read_table
 
 SplitBy = Literal["file", "speaker"]
 

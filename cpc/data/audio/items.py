@@ -14,8 +14,7 @@ from cpc.data.audio.manifest import read_manifest, shortest_names
 from cpc.data.recordings.labels import Segment
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.folders import refuse, require_utf8
-from cpc.data.store.tables import number_or_nan
-from cpc.data.store.text_files import read_text
+from cpc.data.store.text_files import number_or_nan, read_text
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 

@@ -18,7 +18,7 @@ from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, COUNT_LIMITS, 
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.contents import say_contents
 from cpc.data.store.folders import composed, refuse, refuse_doubles
-from cpc.data.store.tables import format_table, number_or_nan, read_table
+from cpc.data.store.text_files import format_table, number_or_nan, read_table
 
 MANIFEST_NAME = "manifest.csv"
 KNOWN_COLUMNS = ("path", "split", "speaker", *COUNT_COLUMNS)

@@ -17,8 +17,7 @@ from cpc.data.audio.pack import open_sharded, pack
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.map_style import MapStyleModality
 from cpc.data.recordings.corpus import RecordingCorpus, check_window
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
 from cpc.data.store.shards import Shards, is_sharded
 
 

@@ -21,7 +21,7 @@ from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, 
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.stream import UniformBatches
 
 STATE = "state"  # the task of all variables
 _LEFT_OUT = -1

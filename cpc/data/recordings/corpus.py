@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.recordings.labels import RecordingLabels
-from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.recordings.windows import (
     FrameLabels,
     Starts,
     WindowDataset,
     known_samples,
     ranges_of,
+    signal_statistics,
     unpadded_samples,
     usable_starts,
 )

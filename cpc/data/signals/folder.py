@@ -25,10 +25,9 @@ from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
 from cpc.data.signals.tables import CommaTable, ParquetTable, SignalTable, leave_out_counters
 from cpc.data.store.contents import say
-from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
-from cpc.data.store.parallel import map_in_order
+from cpc.data.store.folders import composed, find_files, map_in_order, name_a_few, names_in_table, refuse_doubles
 from cpc.data.store.splits import split_called
-from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.text_files import number_or_nan, read_table
 
 INTERVALS_NAME = "labels.csv"
 LABEL_COLUMNS = ("label",)

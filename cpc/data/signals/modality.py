@@ -13,8 +13,7 @@ from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
 from cpc.data.recordings.corpus import RecordingCorpus, check_window
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
 from cpc.data.signals.channels import is_nameless
 from cpc.data.signals.pack import open_sharded_signals, pack_signals
 from cpc.data.signals.probe_data import SignalProbeData

@@ -11,7 +11,7 @@ from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import Segment
 from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.text_files import number_or_nan, read_table
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16

@@ -1,13 +1,16 @@
-"""Search for files by suffix, and checks of file names."""
+"""Files of a folder: search by suffix, checks of names, and reading of many files by threads, which release the GIL."""
 
 import os
 import unicodedata
 import warnings
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
+from cpc.config.argument_rules import Count, checked
 from cpc.data.store.contents import say
 
 # Formats of audio, images and text that are not read: their files are counted, so that the user notices them.
@@ -136,3 +139,24 @@ def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) ->
     if not skip_bad or len(problems) == num:
         raise ValueError(f"{words}\nrepair or remove them, or set `skip_bad` to go on without them")
     warnings.warn(f"went on without {words}", stacklevel=4)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@checked
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_workers: Count) -> Iterator[Result]:
+    """Yield `function(item)` for every item in order, by `num_workers` threads, of which few results are pending."""
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(num_workers) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) >= 4 * num_workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

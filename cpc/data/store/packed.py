@@ -22,8 +22,7 @@ from jaxtyping import Float64, Int64, Shaped
 from tqdm import tqdm
 
 from cpc.data.store.atomic import build_atomically, build_once, json_text
-from cpc.data.store.folders import refuse_bad
-from cpc.data.store.parallel import map_in_order
+from cpc.data.store.folders import map_in_order, refuse_bad
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.untrusted import read_json
 

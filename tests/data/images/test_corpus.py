@@ -17,10 +17,9 @@ from PIL import Image
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.pack import pack_images
-from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_augmentation import PatchAugmentation, keyed_uniforms
 from cpc.data.map_style import HeldOut
 from cpc.data.store.fingerprints import num_shared
-from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 
 SIDE = 14  # of the images in the source

@@ -15,7 +15,7 @@ from cpc.data.audio.pack import pack
 from cpc.data.recordings.windows import WindowDataset, initialisation_windows
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.stream import UniformBatches
 
 LENGTHS = [5000, 300, 1000, 12345, 999, 2048]
 WINDOW = 1000

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.statistics import signal_statistics
+from cpc.data.recordings.windows import PackedRecordings, signal_statistics
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 

@@ -10,8 +10,7 @@ from opened import opened
 
 import cpc
 from cpc.data import Signals
-from cpc.data.recordings.statistics import FLOOR_QUANTILE, signal_statistics
-from cpc.data.recordings.windows import Starts, ranges_of, usable_starts
+from cpc.data.recordings.windows import FLOOR_QUANTILE, Starts, ranges_of, signal_statistics, usable_starts
 from cpc.encoders import SignalEncoder
 
 RATE_HZ = 20.0
