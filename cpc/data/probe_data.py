@@ -57,14 +57,9 @@ class Labels:
         return self.of_row[row] if self.vary_within else {self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the class of every vector, `[T]` int64, `UNLABELLED` for a vector without a label.
+        """Return the class of each of T vectors of an observation, `[T]` int64, `UNLABELLED` without a label.
 
-        Args:
-            row: the observation.
-            code_of: the class of each label.
-            times: the times of the vectors, `FeatureExtractor.times`.
-            start: first sample, if the vectors belong to a part of the observation; 0 for the whole.
-            num_vectors: T.
+        `code_of` is the class of each label, `times` that of the `FeatureExtractor`; the vectors begin at a sample.
         """
         if self.codes_of is not None:
             return self.codes_of(row, code_of, times, start, num_vectors)
@@ -184,10 +179,7 @@ class ProbeData(ABC):
         """Return the files below a folder that a model can read, relative to it; raise an error if there are none."""
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the families of tasks that a name stands for, by default none. A report gives the mean of each family.
-
-        Members of a family are tasks, or families that precede it in the mapping.
-        """
+        """Return the families of tasks, or of preceding families, whose means a report gives; by default none."""
         return {}
 
     def name(self, row: int) -> str:
@@ -199,10 +191,7 @@ class ProbeData(ABC):
         return "test"
 
     def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
-        """Return the column and the number of folds; the column is None if the task has a test split.
-
-        `num_folds` is the number that the user gave; None: the default of the task.
-        """
+        """Return the column and the number of folds (`num_folds` if given); None if the task has a test split."""
         return None, num_folds
 
     def default_pool(self, task: str) -> str:

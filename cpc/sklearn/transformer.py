@@ -27,9 +27,8 @@ from cpc.data.signals.arrays import transposed
 from cpc.data.signals.channels import conversion
 from cpc.data.signals.modality import Signals
 from cpc.data.signals.recordings import Recordings
-from cpc.data.store.contents import quiet
+from cpc.data.store.contents import draw_splits, quiet
 from cpc.data.store.fingerprints import merged
-from cpc.data.store.splits import draw_splits
 from cpc.data.tensors import find_device
 from cpc.encoders import SignalEncoder
 from cpc.encoders.encoder import check_scale

@@ -43,17 +43,12 @@ _FILES_PER_MESSAGE = 256  # files sent to a worker on Ray at once, because a mes
 
 
 class Header(NamedTuple):
-    """Length, rate and channels of one audio file.
+    """Length, rate and channels of one audio file."""
 
-    Attributes:
-        num_samples: samples per channel at the file's own rate.
-        subtype: libsndfile's name of the sample format, such as "PCM_16" or "FLOAT".
-    """
-
-    num_samples: int
+    num_samples: int  # per channel, at the file's own rate
     sample_rate_hz: int
     num_channels: int
-    subtype: str
+    subtype: str  # libsndfile's name of the sample format, such as "PCM_16" or "FLOAT"
 
 
 class Sound(soundfile.SoundFile):
@@ -111,11 +106,7 @@ def read_header(path: Path) -> Header:
     """Read length, rate and channels of an audio file, and check that it is whole.
 
     A truncated WAV, AIFF or AU file is detected by its header, a FLAC file by its last sample, an Ogg file by its last
-    page, an MP3 file by counting its frames.
-
-    Raises:
-        ValueError: if the file is missing, empty, truncated, without samples or not audio, holds several files, or has
-            an absurd rate or length. The message names the file.
+    page, an MP3 file by counting its frames. A file that is not whole or not audio is a ValueError that names it.
     """
     with open_sound(path) as sound:
         header = Header(sound.num_samples, sound.samplerate, sound.channels, sound.subtype)

@@ -135,8 +135,8 @@ def write_items(
         silences: labels that are not phones; they may be neighbours, but not items.
 
     Raises:
-        ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
-            phone has two neighbours, or a name holds a blank.
+        ValueError: if the alignments do not fit, a file has no speaker, no phone has two neighbours, or a name holds a
+            blank.
     """
     manifest = read_manifest(data)
     rows = manifest.rows(split).tolist()

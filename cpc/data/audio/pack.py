@@ -43,7 +43,6 @@ def pack(
     Raises:
         ValueError: if the rate is out of range, or files are bad (missing, damaged, truncated, NaN, constant); the
             message names the first few. Good files are packed before the error.
-        OSError: if the disk is full; no partial pack remains.
     """
     check_rate(sample_rate_hz, "`sample_rate_hz` is")
     packs = manifest.root / ".cpc_cache" if cache_dir is None else Path(cache_dir)
@@ -60,9 +59,7 @@ def open_sharded(shards: Shards, manifest: Manifest, sample_rate_hz: int, skip_b
             f"{shards.source} holds audio at {packed.sample_rate_hz} Hz, the encoder takes {sample_rate_hz} Hz: make "
             "shards of this rate"
         )
-    if len(packed) != len(manifest):
-        raise ValueError(f"{shards.source} holds {len(packed)} files, its manifest {len(manifest)}: shard it again")
-    check_skipped(packed, "file", skip_bad)
+    check_skipped(packed, "file", skip_bad, len(manifest))
     return packed
 
 
@@ -154,12 +151,7 @@ _MAX_FACTOR = 256  # enough for 192 kHz to 1 kHz
 
 
 def read_audio(path: str | Path, sample_rate_hz: int) -> np.ndarray:
-    """Read a whole audio file, mono, at `sample_rate_hz`.
-
-    Raises:
-        ValueError: if the file is missing, damaged, truncated, without samples, or holds NaN or infinity. The message
-            names the file.
-    """
+    """Read a whole audio file, mono, at `sample_rate_hz`; a file that is not whole or not finite is a ValueError."""
     return np.concatenate(list(read_blocks(path, sample_rate_hz)))
 
 
@@ -207,11 +199,7 @@ def check_rates(path: str | Path, old_rate_hz: int, new_rate_hz: int) -> None:
 
 
 class _Resampling:
-    """Windowed-sinc resampling with torchaudio's filters.
-
-    `old` input samples and `new` output samples make one pattern. The outputs of a pattern depend only on the inputs of
-    this pattern and of `margin` patterns before and after it.
-    """
+    """Resampling by torchaudio's filters: `new` outputs depend on `old` inputs and `margin` such patterns around."""
 
     def __init__(self, old_rate_hz: int, new_rate_hz: int) -> None:
         divisor = math.gcd(old_rate_hz, new_rate_hz)

@@ -162,10 +162,9 @@ def change_light(
 ) -> Float[Tensor, "n C P P"]:
     """Change every patch by one of AutoAugment's `OPERATIONS` (Cubuk et al. 2019, arXiv:1805.09501).
 
-    Pixels lie in [0, 1] before and after; amounts, the strength and direction, lie in [-1, 1). Operations follow
-    Pillow's definitions, as in torchvision, which takes one amount for all patches. Inversion is left out, since it is
-    solarisation at amount -1, and equalisation, which Pillow does not apply to fewer than 256 pixels. `which` selects
-    the operation: equal parts of [0, 1) stand for the entries of `OPERATIONS`; 1 or more: no operation.
+    Pixels lie in [0, 1] before and after, amounts in [-1, 1). Operations follow Pillow's definitions, as in
+    torchvision, which takes one amount for all patches. Inversion is solarisation at amount -1; equalisation is left
+    out. `which` selects the operation: equal parts of [0, 1) stand for `OPERATIONS`; 1 or more: no operation.
     """
     changed = patches.clone()
     operation_index = (which * len(OPERATIONS)).long()

@@ -207,13 +207,3 @@ class RecordingCorpus(MapStyleCorpus):
                 if not is_usable.all():
                     num[recording], ranges[recording] = is_usable.sum(), ranges_of(is_usable)
         return Starts(num, ranges)
-
-
-def check_window(model: Any, window_samples: int, option: str) -> None:
-    """Raise a ValueError if windows are too short for a model's predictions; the message has the option."""
-    num_latents, furthest = model.encoder.num_latents(window_samples), model.steps[-1].k
-    if num_latents <= furthest:
-        raise ValueError(
-            f"a window of {option} gives {num_latents} latents, but the model predicts {furthest} steps ahead: "
-            "lengthen the window or lower `predictor.num_steps` (or the last of `predictor.steps`) or `loss.skip_steps`"
-        )

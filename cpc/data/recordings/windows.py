@@ -223,7 +223,8 @@ FrameLabels = Callable[[int, int, int], np.ndarray]
 class Samples(Protocol):
     """The source of windows: `PackedRecordings`, arrays in memory, or your own class.
 
-    A class whose samples have channels also has a `shape`, `(C,)`.
+    A class whose samples have channels also has a `shape`, `(C,)`, and one whose windows are not padded by NaN, or by
+    zero without channels, has a `padding`, a number of numpy whose type is that of the samples.
     """
 
     @property
@@ -253,6 +254,7 @@ class WindowDataset(Dataset[Batch]):
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
         noun: noun for the recordings, by which a resumed run compares their lengths.
+        size_name: name of `window_samples` for a resumed run.
         made_from: further properties of the data, by name, that a resumed run checks.
 
     Example:
@@ -273,6 +275,7 @@ class WindowDataset(Dataset[Batch]):
     windows_at_once: int | None = None
     has_missing: bool = False
     noun: str = "recordings"
+    size_name: str = "window_samples"
     made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -306,7 +309,7 @@ class WindowDataset(Dataset[Batch]):
         num_starts = self.starts.num
         if not num_starts.any():
             raise ValueError(f"none of the {len(self.rows)} recordings holds a sample, so windows cannot be drawn")
-        made_from = {"window_samples": self.window_samples, self.noun: digest(self.lengths), **self.made_from}
+        made_from = {self.size_name: self.window_samples, self.noun: digest(self.lengths), **self.made_from}
         if self.starts.ranges:
             parts = [num_starts, *self.starts.ranges.values()]
             made_from["starts of windows"] = digest(np.concatenate(parts, axis=None))
@@ -324,8 +327,8 @@ class WindowDataset(Dataset[Batch]):
 
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """Return the batch of these windows; the loader calls this instead of `__getitem__`."""
-        size = (len(windows), self.window_samples, *self.shape)
-        x = np.full(size, np.nan, np.float32) if self.shape else np.zeros(size, np.float32)
+        padding = getattr(self.samples, "padding", np.float32(np.nan if self.shape else 0))
+        x = np.full((len(windows), self.window_samples, *self.shape), padding)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
         target = np.zeros_like(x) if self._is_past_changed else None

@@ -91,11 +91,8 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             duplicates.append(
                 f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}"
             )
-    if duplicates:
-        raise ValueError(
-            f"{len(duplicates)} files of {root} have two names, so they could be both trained on and held out:\n"
-            f"{name_a_few(duplicates)}\nkeep one name of each"
-        )
+    problem = f"files of {root} have two names, so they could be both trained on and held out"
+    refuse(problem, duplicates, "keep one name of each")
 
 
 def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
@@ -127,8 +124,7 @@ def require_file(path: Path) -> None:
 def require_utf8(names: Iterable[str], where: str) -> None:
     """Raise an error on names that are not UTF-8, because the format `where` cannot hold them."""
     bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
-    if bad:
-        raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")
+    refuse(f"names are not UTF-8, which {where} cannot hold", bad, "rename them")
 
 
 def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import refuse
 from cpc.data.store.untrusted import reading, require_regular
 
 Encoding = Literal["UTF-8", "latin-1", "windows-1252"]
@@ -46,9 +46,7 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
 
     `offset` is that of the bytes in the file `source`, whose start may have a mark. Without `encoding` it is UTF-8.
 
-    Raises:
-        ValueError: if bytes are not in the encoding, a byte is NUL, or `latin-1` or `windows-1252` is declared for
-            UTF-8. The message names the file and the first such byte.
+    Bytes that are not in the encoding, a NUL, and `latin-1` or `windows-1252` declared for UTF-8 are a ValueError.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)
     body = data[length:] if length else data
@@ -103,18 +101,13 @@ def read_table(path: str | Path, errors: str = "strict") -> tuple[list[str], Ite
     read as quoted only if all its quoted cells are well-formed; otherwise a quote is an ordinary character. Rows
     without any content are skipped.
 
-    Args:
-        path: the table; with the suffix `.tsv` tabs separate cells, otherwise commas.
-        errors: argument `errors` of `open`, for bytes that are not UTF-8.
-
     Returns:
         The column names; and, for each row, its line number and its cells, as many as there are columns.
 
     Raises:
-        ValueError: if the file cannot be read, is a FIFO or a device, or has another format (semicolons, UTF-16, JSON);
-            if the header holds only numbers and dates (but 0, 1, 2, ... are names), a column has no name, two columns
-            have one name, a quote does not close in its line, or the number of cells of a row differs from the number
-            of columns. The message names the file and the line.
+        ValueError: if the file cannot be read or has another format (semicolons, UTF-16, JSON); if the header holds
+            only numbers and dates (but 0, 1, 2, ... are names), columns have no name or one name, a quote does not
+            close in its line, or a row has more or fewer cells. The message names the file and the line.
     """
     path = Path(path)
     rows = _rows(path, "\t" if path.suffix.lower() == ".tsv" else ",", errors)
@@ -142,8 +135,7 @@ def format_table(columns: Mapping[str, Sequence[str]]) -> bytes:
     broken = [
         f"{name}: {cell[:80]!r}" for name, cells in columns.items() for cell in (name, *cells) if has_line_break(cell)
     ]
-    if broken:
-        raise ValueError(f"{len(broken)} cells of a table hold a line break; rename them\n{name_a_few(broken)}")
+    refuse("cells of a table hold a line break", broken, "rename them")
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)

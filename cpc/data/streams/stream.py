@@ -1,7 +1,8 @@
 """The endless, resumable stream of batches. Batch i of a rank depends only on (seed, i, rank, world_size).
 
 An item is an audio file or an image. A draw is a pair (item, start): the first sample of a window in a file, or a key
-for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items.
+for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items, whose
+order is uniformly random, spread over the pass, or of a few groups in every batch.
 """
 
 import hashlib
@@ -247,15 +248,11 @@ class SameGroupBatches(BatchStream):
     slots are repeated. If group sizes differ too much for batches of different groups, smaller groups are repeated.
 
     Args:
-        group_ids: `[num_items]` the group of each item.
+        group_ids: `[num_items]` the group of each item; an unknown group (-1) is a ValueError.
         require_distinct_items: require two items or more in a group's part of a batch. `same_speaker_excluding` needs
             this, because draws from one item share the sequence id and are not negatives of each other.
         stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
             least 2 per group.
-
-    Raises:
-        ValueError: if an argument is out of range, an item's group is unknown (-1), there are fewer groups than
-            `groups_per_batch`, or a group has a single item under `require_distinct_items`.
     """
 
     def __init__(

@@ -121,8 +121,7 @@ def synthesize(
     `num_workers`.
 
     Args:
-        out: folder to write. It appears when the corpus is complete, so an interrupted run does not leave a partial
-            folder.
+        out: folder to write; it appears when the corpus is complete.
         num_speakers: number of speakers.
         minutes: minutes of speech in all splits together: 80 % train, 8 % valid, 12 % test.
         num_heldout_speakers: number of speakers that are only in the test split.

@@ -29,13 +29,8 @@ class TrainingLanes:
     """Training batches for truncated back-propagation through time: B parallel lanes through one cyclic stream.
 
     Of L lanes on all processes, lane b starts at token b N / L. After N / L tokens it continues with the tokens of lane
-    b + 1; the first token of the text follows its last. So no state is discarded and no token left out.
-
-    Args:
-        stream: tokens of the training split, without the leading `<eos>`.
-        num_lanes: B.
-        chunk_tokens: T.
-        num_ahead: K.
+    b + 1; the first token of the text follows its last. So no state is discarded and no token left out. `stream` has no
+    leading `<eos>`, `chunk_tokens` is T, `num_ahead` K.
     """
 
     def __init__(
