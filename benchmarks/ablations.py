@@ -17,7 +17,7 @@ import numpy as np
 import yaml
 
 from cpc.checkpoint import read_config
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.data.synthetic.speech import synthesize
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor

@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.ablations import keep_options, train
 from cpc.candidates.kernels import KernelMap, Quadratic, RandomFourier
 from cpc.candidates.samplers import SoftmaxSampler
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.losses import ClassTableLoss, RowLosses
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor

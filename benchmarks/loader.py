@@ -22,7 +22,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from benchmarks.machine import machine_state
 from benchmarks.noise import NUM_SPEAKERS, write_noise
 from cpc.data import Audio, Signals
-from cpc.data.map_style import MapStyleCorpus
+from cpc.data.map_style import MapStyleCorpus, Sampler
 from cpc.data.sharding import shard_corpus
 from cpc.encoders import AudioEncoder, SignalEncoder
 
@@ -65,7 +65,7 @@ def signal_corpora(folder: Path) -> Iterator[tuple[str, MapStyleCorpus]]:
 CORPORA = {"audio": audio_corpora, "signals": signal_corpora}
 
 
-def windows_per_second(corpus: MapStyleCorpus, sampler: str, seconds: float) -> float:
+def windows_per_second(corpus: MapStyleCorpus, sampler: Sampler, seconds: float) -> float:
     corpus.prepare()
     windows = corpus.windows("train")
     batches = corpus.batches(windows, sampler, BATCH_SIZE, seed=0, speakers_per_batch=2)

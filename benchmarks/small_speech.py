@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ablations import is_probed, keep_options, train
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.native.allocator import keep_freed_memory
 from cpc.native.processor import prepare_processor
 from cpc.probes.report import probe

@@ -30,7 +30,7 @@ import soundfile
 from cpc import cli
 from cpc.checkpoint import read_checkpoint
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.pretraining import command as _imported_before_the_forks  # noqa: F401
 
 OPTIONS = (

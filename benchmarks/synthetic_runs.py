@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.store.records import append_record
+from cpc.data.store.atomic import append_record
 
 NUM_CANDIDATES = 128
 

@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cpc.config.argument_rules import Choices, Writable
 from cpc.config.description import build, describe
 from cpc.contexts.context import time_constants
-from cpc.data.device import find_device
 from cpc.data.store.atomic import write_json
 from cpc.data.store.contents import say
 from cpc.data.store.untrusted import open_regular, read_json, read_torch_archive, reading
+from cpc.data.tensors import find_device
 from cpc.interop.hub import fetch_model, is_hub_name, looks_like_hub_name
 from cpc.model import CPC
 from cpc.pretrained import FOLDER, is_shipped, shipped_names

@@ -34,7 +34,7 @@ from benchmarks.synthetic_runs import write_run
 from cpc.checkpoint import read_config
 from cpc.data import read_manifest
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 # A block that is added to a page has no name here, and no test.
 SHARDS, IMAGE_SHARDS, SIGNAL_SHARDS, TARS, DATASETS, FRAMES = command_blocks("docs/data.md")

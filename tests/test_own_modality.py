@@ -20,8 +20,8 @@ from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleCorpus, MapStyleModality
 from cpc.data.modality import Modality, Training
 from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
+from cpc.data.store.atomic import read_records
 from cpc.data.store.folders import find_files
-from cpc.data.store.records import read_records
 from cpc.data.streams.stream import ResumableIndex
 from cpc.evaluation import recorded_data
 

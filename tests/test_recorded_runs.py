@@ -18,7 +18,7 @@ import torch
 import yaml
 
 from cpc.cli import main
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.native.processor import prepare_processor
 from cpc.pretraining.pretrain import pretrain
 

@@ -26,20 +26,20 @@ from hypothesis import strategies as st
 from cpc.checkpoint import load_pretrained, save_pretrained
 from cpc.contexts import GRU
 from cpc.data.audio.alignments import read_alignments
-from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
 from cpc.data.audio.index import join_labels
 from cpc.data.audio.items import read_items
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.pack import read_audio
 from cpc.data.images.pack import TABLE_NAME, PackedImages, read_sharded_images
 from cpc.data.images.sources import read_image_source
-from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.sentences.books import read_sentences
 from cpc.data.sentences.labelled import read_labelled
 from cpc.data.sharding import shard_corpus
 from cpc.data.signals.recordings import read_recordings
+from cpc.data.store.atomic import read_records
 from cpc.data.store.packed import FORMAT
-from cpc.data.store.records import read_records
 from cpc.data.store.shards import INDEX_NAME
 from cpc.data.text.lines import read_lines
 from cpc.data.text.segmentation import VERSION, WORD, normal_form

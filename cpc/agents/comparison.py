@@ -13,8 +13,7 @@ from cpc.agents.environments import Environment
 from cpc.agents.training import A2C, train_agent
 from cpc.config.argument_rules import Count, NonNegative, Range, checked
 from cpc.data.figure_text import figure_text
-from cpc.data.store.atomic import write_atomically, write_json
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records, write_atomically, write_json
 from cpc.data.store.untrusted import read_yaml, reading
 from cpc.pretraining.run_lock import lock_run
 

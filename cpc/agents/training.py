@@ -18,8 +18,7 @@ from cpc.bounds import BoundTally
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.config.argument_rules import Count, NonNegative, Positive, Range, check_fields
 from cpc.config.description import build
-from cpc.data.store.atomic import write_atomically
-from cpc.data.store.records import append_record, drop_records_after
+from cpc.data.store.atomic import append_record, drop_records_after, write_atomically
 from cpc.model import CPC
 from cpc.probes.tracker import event_record
 

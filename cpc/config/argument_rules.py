@@ -91,7 +91,7 @@ class Writable:
 
 @dataclass(frozen=True)
 class DeviceName:
-    """A name that `cpc.data.device.find_device` understands."""
+    """A name that `cpc.data.tensors.find_device` understands."""
 
     def check(self, label: str, value: Any) -> None:
         """Raise ValueError, with the label of the argument, if the value is not the name of a device."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cpc.data.device import move
+from cpc.data.tensors import move
 
 UNLABELLED = -100  # label of what has none; torch's `ignore_index`
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cpc.config.argument_rules import checked
-from cpc.data.probe_data import FeatureExtractor, Precision
+from cpc.data.probe_data import FeatureExtractor, Precision, autocast
 from cpc.data.recordings.windows import Samples
 from cpc.encoders.encoder import check_scale
 from cpc.encoders.spectral import MFCC, LogMel
@@ -29,23 +29,18 @@ _SPECTRAL: dict[str, Any] = {"mfcc": MFCC, "logmel": LogMel}
 class Features:
     """Latents z, contexts c or a spectral baseline of whole files, for probes.
 
-    Every file starts from a fresh state, and the model is in eval mode. So features do not depend on other files,
-    except for rounding if files are encoded together. Long files are encoded in chunks in bounded memory: chunks of the
-    encoder overlap, and the context carries its state. The result is the same as for the whole file at once.
+    Features do not depend on other files, except for rounding if files are encoded together. Long files are encoded in
+    chunks in bounded memory: chunks of the encoder overlap, and the context carries its state. The result is the same
+    as for the whole file at once.
 
     Args:
         kind: `z` latents; `c` contexts; `zc` both concatenated, so that one pass over the audio serves two probes;
             `mfcc`; or `logmel`.
         sample_rate_hz: rate of the waveforms for `mfcc` and `logmel`; with a model, the model's rate.
-        statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`. A model holds its
-            statistics.
+        statistics: mean and deviation of the samples of the corpus, for `mfcc` and `logmel`.
         device: device to compute on, to which the model is moved; None: the device of the model.
-        precision: `bfloat16` computes the encoder's matrix products in bfloat16, which is faster on many processors and
-            slower on some. Contexts stay in float32.
+        precision: precision of the encoder's matrix products. Contexts stay in float32.
         chunk_seconds: audio encoded at a time; short chunks stay in the processor's cache.
-
-    Raises:
-        ValueError: if the kind is unknown, or needs a model or a rate that is missing.
 
     Example:
         >>> features = Features("mfcc", sample_rate_hz=16000)
@@ -65,7 +60,6 @@ class Features:
         precision: Precision = "float32",
         chunk_seconds: float = 4.0,
     ) -> None:
-        self._context: Any = None
         if kind in _SPECTRAL:
             rate = model.encoder.sample_rate_hz if model is not None else sample_rate_hz
             if rate is None:
@@ -74,6 +68,7 @@ class Features:
             if statistics is not None:
                 self._encoder.set_statistics(*statistics)
             self._network: nn.Module = self._encoder.to(device or "cpu")
+            self._context: Any = None
         else:
             if model is None:
                 raise ValueError(f"features {kind!r} need a model: pass it")
@@ -170,7 +165,7 @@ class Features:
     def _encode(self, x: Float[np.ndarray, "B S ..."]) -> Float[Tensor, "B t Z"]:
         samples = torch.from_numpy(x).to(self.device)
         check_scale(self._encoder, samples)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with autocast(samples, self.precision):
             return self._encoder(samples).float()
 
     @contextmanager

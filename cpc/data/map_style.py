@@ -1,22 +1,24 @@
 """Map-style data: corpora whose observations are read by index, in random order. B observations."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from cpc.config.argument_rules import Count, Natural, Seed
+from cpc.config.argument_rules import Count, Natural, Seed, check_fields, checked
 from cpc.data.batch import Batch
 from cpc.data.modality import EVALUATION_SEED, Modality, Training
-from cpc.data.store.contents import is_quiet, say
+from cpc.data.store.contents import is_quiet, rows_of_split, say
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.stream import BatchStream, Draw, is_of_files, naming
-from cpc.data.streams.uniform import SameGroupBatches, UniformBatches
+from cpc.data.streams.stream import BatchStream, Draw, SameGroupBatches, UniformBatches, is_of_files, naming
+
+Sampler = Literal["uniform", "same_speaker"]
 
 
 class MapStyleCorpus(ABC):
@@ -44,10 +46,7 @@ class MapStyleCorpus(ABC):
             legal = "mixed, mixed_excluding or sequence_only"
             raise ValueError(f"{item}s have no speakers: set `loss.negatives` to {legal}")
         for split in splits:
-            if split is not None and split not in self.splits:
-                raise ValueError(
-                    f"no {item} is of split {split!r}; the splits are {', '.join(sorted(set(self.splits)))}"
-                )
+            rows_of_split(self.splits, split, item)
 
     def prepare(self, *, is_training: bool = False) -> None:  # noqa: B027 - some corpora decode as they are read
         """Decode the observations, before any other method but `check`; see `Modality.prepare`."""
@@ -82,10 +81,11 @@ class MapStyleCorpus(ABC):
         """Return mean and standard deviation of the input over a split; None: over the whole corpus."""
         raise NotImplementedError
 
+    @checked
     def batches(
         self,
         windows: Any,
-        sampler: str,
+        sampler: Sampler,
         batch_size: int,
         seed: int,
         *,
@@ -99,8 +99,6 @@ class MapStyleCorpus(ABC):
         with naming(windows.split):
             if sampler == "uniform":
                 return self.uniform(**windows.draws, **stream)
-            if sampler != "same_speaker":
-                raise ValueError(f"sampler={sampler!r} is not one of 'uniform', 'same_speaker'")
             return SameGroupBatches(
                 **windows.draws,
                 **stream,
@@ -133,7 +131,7 @@ class MapStyleModality(Modality):
     """
 
     are_rows_known: ClassVar[bool] = True
-    sampler: ClassVar[str] = "uniform"
+    sampler: ClassVar[Sampler] = "uniform"
     speakers_per_batch: ClassVar[int] = 1
     size_option: ClassVar[str] = "batch_size"
     num_initialisation: ClassVar[int] = 64
@@ -164,6 +162,16 @@ class MapStyleModality(Modality):
                 "(or the last of `predictor.steps`) or `loss.skip_steps`"
             )
 
+    def warn_of_overlap(self, model: Any, num_overlapping: int, noun: str, values: str) -> None:
+        """Warn if the first predicted latents read values that the latest latent of a context has read."""
+        if model.steps[0].k <= num_overlapping:
+            warnings.warn(
+                f"`loss.skip_steps`={model.loss_part.skip_steps}, but the next {num_overlapping} {noun} share {values} "
+                f"with the latest: contexts predict {values} that they have seen, and the bound counts these; set "
+                f"skip_steps to {num_overlapping} to predict only new {values}",
+                stacklevel=3,
+            )
+
     def check_split(self, corpus: MapStyleCorpus, split: str, strategies: Sequence[str], own: str) -> None:
         """Also refuse a split that lacks the speakers or sequences which sampler or strategies need."""
         needs_speakers = any(
@@ -191,7 +199,7 @@ class MapStyleModality(Modality):
     def content(self, corpus: MapStyleCorpus, split: str) -> Content | None:  # noqa: D102
         return corpus.content(corpus.rows(split))
 
-    def sampler_for(self, strategy: str, own: str) -> str:
+    def sampler_for(self, strategy: str, own: str) -> Sampler:
         """Return the sampler of a strategy's batches. The strategy of training (`own`) has the sampler of training."""
         if strategy == own:
             return self.sampler
@@ -245,9 +253,8 @@ class MapStyleModality(Modality):
 class HeldOut:
     """The held-out batches of a corpus, the same in every evaluation, with one set of batches per sampler.
 
-    The batches are at most one pass over the split: a repeated window would add no evidence, but would lower the
-    standard error. If a pass has fewer batches than `num_batches`, a line is printed. The strategy of training,
-    `negatives`, is evaluated on batches of the sampler of training.
+    They are at most one pass over the split, since a repeated window would only lower the standard error. The strategy
+    of training, `negatives`, is evaluated on batches of the sampler of training.
     """
 
     is_continuous: ClassVar[bool] = False
@@ -256,20 +263,19 @@ class HeldOut:
     corpus: MapStyleCorpus
     options: MapStyleModality
     negatives: str
-    num_batches: int
+    num_batches: Count
     seed: int = EVALUATION_SEED
     rank: int = 0
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.num_batches < 1:
-            raise ValueError(f"num_batches={self.num_batches} must be at least 1")
+        check_fields(self)
         self.split = self.options.eval_split
         self.facts: dict[str, Any] = {}
         self.windows: Any = self.corpus.windows(self.split)
         self._indices: dict[tuple[str, bool], list[list[Draw]]] = {}
 
-    def sampler_for(self, strategy: str) -> tuple[str, bool]:
+    def sampler_for(self, strategy: str) -> tuple[Sampler, bool]:
         """Return the sampler of a strategy, and whether a batch must hold two or more files per speaker."""
         return self.options.sampler_for(strategy, self.negatives), strategy == "same_speaker_excluding"
 

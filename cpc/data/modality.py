@@ -19,10 +19,9 @@ EVALUATION_SEED = 0
 class Modality(ABC):
     """A source of observations, with the options for opening, cutting, batching and holding out.
 
-    The `data` section of a config names a subclass by its class path and sets its fields. A run saves class path and
-    fields with its model, where other commands read them. A subclass is a dataclass with keyword-only fields, `Args:`
-    in its docstring, and the methods below; help and docs find shared options here. A field that breaks the rule of
-    its annotation (`cpc.config.argument_rules`) is a ValueError.
+    The `data` section of a config names a subclass by its class path and sets its fields; a run saves both with its
+    model. A subclass is a dataclass with keyword-only fields, `Args:` in its docstring, and the methods below. A field
+    that breaks the rule of its annotation (`cpc.config.argument_rules`) is a ValueError.
 
     Args:
         train_split: split to train on.
@@ -117,9 +116,7 @@ class Modality(ABC):
     def open(self, encoder: Any, *, is_training: bool = False) -> Any:
         """Open the source for an encoder, and return the corpus; a source that does not fit is a ValueError.
 
-        Args:
-            encoder: the encoder; observations are cut to fit its geometry.
-            is_training: True if the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
+        With `is_training` the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
         """
 
     def class_names(self, corpus: Any, task: str) -> list[str]:
@@ -161,8 +158,7 @@ class Modality(ABC):
     def check_split(self, corpus: Any, split: str, strategies: Sequence[str], own: str) -> None:
         """Raise a ValueError that names a split which cannot be used, before anything is decoded.
 
-        `strategies` are those whose losses will be computed, `own` is that of training: the options of the batches
-        apply only to it.
+        `strategies` are those whose losses will be computed; the options of batches apply only to `own`, of training.
         """
 
     def unread_speakers(self, strategies: Sequence[str], own: str) -> str:
@@ -192,10 +188,7 @@ class Modality(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> "HeldOutBatches":
-        """Return the held-out batches of this process, the same in every evaluation.
-
-        At most `num_batches` per rank; None: the number in training.
-        """
+        """Return the held-out batches of this process, at most `num_batches` (None: the number in training)."""
 
 
 class Training(NamedTuple):

@@ -4,6 +4,8 @@ A row is the index of an observation of the corpus, such as a file or an image. 
 dim, B observations of a batch.
 """
 
+import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +20,8 @@ from torch import Tensor, nn
 
 from cpc.data.batch import UNLABELLED as UNLABELLED
 from cpc.data.batch import Batch
-from cpc.data.device import move
 from cpc.data.store.fingerprints import Content
+from cpc.data.tensors import move
 
 Precision = Literal["float32", "bfloat16"]
 # maps row, `FeatureExtractor.times`, first sample and T to `[T]` int64 classes; `UNLABELLED` if there is no label
@@ -55,14 +57,9 @@ class Labels:
         return self.of_row[row] if self.vary_within else {self.of_row[row]}
 
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
-        """Return the class of every vector, `[T]` int64, `UNLABELLED` for a vector without a label.
+        """Return the class of each of T vectors of an observation, `[T]` int64, `UNLABELLED` without a label.
 
-        Args:
-            row: the observation.
-            code_of: the class of each label.
-            times: the times of the vectors, `FeatureExtractor.times`.
-            start: first sample, if the vectors belong to a part of the observation; 0 for the whole.
-            num_vectors: T.
+        `code_of` is the class of each label, `times` that of the `FeatureExtractor`; the vectors begin at a sample.
         """
         if self.codes_of is not None:
             return self.codes_of(row, code_of, times, start, num_vectors)
@@ -182,10 +179,7 @@ class ProbeData(ABC):
         """Return the files below a folder that a model can read, relative to it; raise an error if there are none."""
 
     def families(self, task: str) -> Mapping[str, Sequence[str]]:
-        """Return the families of tasks that a name stands for, by default none. A report gives the mean of each family.
-
-        Members of a family are tasks, or families that precede it in the mapping.
-        """
+        """Return the families of tasks, or of preceding families, whose means a report gives; by default none."""
         return {}
 
     def name(self, row: int) -> str:
@@ -197,14 +191,11 @@ class ProbeData(ABC):
         return "test"
 
     def default_folds(self, task: str, num_folds: int | None) -> tuple[str | None, int | None]:
-        """Return the column and the number of folds; the column is None if the task has a test split.
-
-        `num_folds` is the number that the user gave; None: the default of the task.
-        """
+        """Return the column and the number of folds (`num_folds` if given); None if the task has a test split."""
         return None, num_folds
 
     def default_pool(self, task: str) -> str:
-        """Return `frames` if every vector of an observation is probed, else a pooling (`cpc.data.pooling`)."""
+        """Return `frames` if every vector of an observation is probed, else a pooling (`cpc.data.probe_data`)."""
         return "mean"
 
     def clusters(self, task: str, train: np.ndarray, test: np.ndarray) -> tuple[str, np.ndarray]:
@@ -255,3 +246,30 @@ class ProbeData(ABC):
     def record(self) -> dict[str, Any]:
         """Return facts about the corpus for `probe.json`."""
         return {}
+
+
+POOLS = "`frames`, `mean`, `mean_std` or `segments:N`"
+
+
+def check_pool(pool: str, has_frames: bool = True) -> None:
+    """Raise a ValueError if the name of a pooling is unknown, or is `frames` where one vector is needed."""
+    if not re.fullmatch(r"mean|mean_std|segments:[1-9]\d{0,3}" + "|frames" * has_frames, pool):
+        legal = POOLS if has_frames else POOLS.removeprefix("`frames`, ")
+        raise ValueError(f"pool={pool!r} is not one of {legal}, with N segments of equal length")
+
+
+def pool_vectors(x: Float[np.ndarray, "T D"], pool: str) -> Float[np.ndarray, " F"]:
+    """Return one vector, computed in float64.
+
+    `mean` has D values. `mean_std` has 2 D values: mean and standard deviation. `segments:N` has N D values: the means
+    of N segments of equal length. With fewer than N vectors, neighbouring segments share a vector.
+    """
+    if pool == "mean":
+        return x.mean(0, dtype=np.float64).astype(np.float32)
+    if pool == "mean_std":
+        return np.concatenate([x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)]).astype(np.float32)
+    num_segments = int(pool.removeprefix("segments:"))
+    edges = np.arange(num_segments + 1) * len(x) // num_segments
+    segments = [x[first : max(end, first + 1)] for first, end in itertools.pairwise(edges)]
+    means = [segment.mean(0, dtype=np.float64) for segment in segments]
+    return np.concatenate(means).astype(np.float32)

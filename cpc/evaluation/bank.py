@@ -12,9 +12,9 @@ from cpc.bounds import BoundTally
 from cpc.candidates import LatentBank
 from cpc.config.argument_rules import Range
 from cpc.contexts.grid import is_signal
-from cpc.data.device import moved
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.modality import HeldOutBatches
+from cpc.data.tensors import moved
 from cpc.losses import ContrastiveOutput, bank_loss
 from cpc.losses.contrastive import flat_queries, predicted
 from cpc.losses.output import RowLosses, sum_by_step

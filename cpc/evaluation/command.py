@@ -12,10 +12,10 @@ from cpc.candidates import BANK
 from cpc.candidates.strategies import Strategy
 from cpc.checkpoint import load_pretrained, place_of_results, read_config
 from cpc.config.argument_rules import Count, Device, OutFile, Seed, checked
-from cpc.data.device import find_device
 from cpc.data.modality import EVALUATION_SEED
 from cpc.data.store.atomic import write_json
 from cpc.data.store.fingerprints import describe_copies
+from cpc.data.tensors import find_device
 from cpc.evaluation.bank import bank_of_split, bank_tally
 from cpc.evaluation.estimates import INFO_NCE, HeldOutEstimates, check_estimators
 from cpc.evaluation.held_out import check_memory, held_out_bounds

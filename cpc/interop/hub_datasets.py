@@ -21,8 +21,8 @@ from cpc.config.extras import import_extra
 from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS
 from cpc.data.images.table import IMAGE_SUFFIXES
 from cpc.data.store.atomic import build_atomically
-from cpc.data.store.splits import split_called
-from cpc.data.store.tables import format_table, has_line_break
+from cpc.data.store.contents import split_called
+from cpc.data.store.text_files import format_table, has_line_break
 from cpc.data.store.untrusted import read_json, reading
 from cpc.interop.hub import why_unreachable
 

@@ -23,7 +23,7 @@ from cpc.candidates.strategies import (
     includes_own_sequence,
     num_candidates_of,
 )
-from cpc.data.device import moved
+from cpc.data.tensors import moved
 from cpc.losses.definition import CandidateSet
 from cpc.losses.engine import on_device
 from cpc.losses.rows import Geometry, rows_mask, rows_of

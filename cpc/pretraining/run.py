@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpc.bounds.bound import steps_of
 from cpc.data.figure_text import figure_text
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.evaluation.tables import bound_table
 from cpc.pages.palette import step_colours
 from cpc.pages.report import drawn

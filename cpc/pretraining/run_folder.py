@@ -31,10 +31,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from cpc.bounds import Bound
 from cpc.checkpoint import read_checkpoint, save_pretrained
 from cpc.data.batch import Batch
-from cpc.data.device import describe_device
-from cpc.data.store.atomic import write_atomically
+from cpc.data.store.atomic import append_record, drop_records_after, write_atomically
 from cpc.data.store.fingerprints import describe_copies, merged
-from cpc.data.store.records import append_record, drop_records_after
+from cpc.data.tensors import describe_device
 from cpc.losses.engine import rounding_of
 from cpc.pretraining.module import Pretraining
 from cpc.probes.tracker import Tracker, event_record

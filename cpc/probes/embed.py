@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from cpc.checkpoint import load_pretrained, read_config
 from cpc.config.argument_rules import Count, Device, OutFolder, checked
-from cpc.data.device import find_device
 from cpc.data.probe_data import Precision
 from cpc.data.store.atomic import write_atomically, write_json
 from cpc.data.store.folders import name_a_few, refuse
 from cpc.data.store.untrusted import reading
+from cpc.data.tensors import find_device
 from cpc.on_ray.spread import spread
 from cpc.probes.store import Extraction, open_probe_data
 

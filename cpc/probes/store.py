@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from cpc.config.argument_rules import Device, NonNegative, check_fields
 from cpc.config.description import build
-from cpc.data.device import find_device
 from cpc.data.probe_data import FeatureExtractor, Precision, ProbeData
-from cpc.data.store.parallel import map_in_order
+from cpc.data.store.folders import map_in_order
+from cpc.data.tensors import find_device
 from cpc.evaluation import recorded_data
 from cpc.model import CPC
 

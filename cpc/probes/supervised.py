@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from cpc.config.argument_rules import Count, Dropout, NonNegative, Positive, Seed, check_fields
 from cpc.data.batch import Batch
-from cpc.data.device import move
 from cpc.data.probe_data import UNLABELLED, ProbeData
+from cpc.data.tensors import move
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
 from cpc.probes.task import Task

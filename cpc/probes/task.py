@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from cpc.config.argument_rules import Range
-from cpc.data.pooling import check_pool, pool_vectors
-from cpc.data.probe_data import UNLABELLED, ProbeData
+from cpc.data.probe_data import UNLABELLED, ProbeData, check_pool, pool_vectors
 from cpc.probes.store import FeatureStore, as_tensor
 
 UNSEEN = -1  # code of a test label that does not occur in training
@@ -55,7 +54,7 @@ class Task:
         name: a label of the modality's `ProbeData.labels`.
         probe_data: the corpus, as probes read it.
         pool: `frames` labels every vector of an observation; other names pool its vectors into one labelled vector
-            (`cpc.data.pooling`). The default is the modality's. Leave it out if an observation has only one vector.
+            (`cpc.data.probe_data`). The default is the modality's. Leave it out if an observation has only one vector.
         test_split: split of the test part; the modality's default if not given. The training part is
             `probe_data.train_split`.
         folds: column for cross-validation instead of the two splits. The groups of the column are distributed over the

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from cpc.config.extras import import_extra
-from cpc.data.device import describe_device, find_device
 from cpc.data.store.atomic import write_json
+from cpc.data.tensors import describe_device, find_device
 from cpc.evaluation import evaluate
 from cpc.pages.report import Report
 from cpc.pretraining.pretrain import pretrain

@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from cpc.checkpoint import load_pretrained
 from cpc.config.argument_rules import Choices
-from cpc.data.device import find_device
 from cpc.data.features import Features
+from cpc.data.tensors import find_device
 from cpc.model import CPC
 from cpc.sklearn.recordings import on_cpu, real_numbers
 from cpc.sklearn.training import models_on_cpu

@@ -19,18 +19,17 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from cpc.checkpoint import load_pretrained, read_config, save_pretrained
 from cpc.config.argument_rules import Choices, Count, Natural, Positive, Range, check_values
 from cpc.contexts import GRU
-from cpc.data.device import find_device
 from cpc.data.features import Features
-from cpc.data.pooling import check_pool, pool_vectors
+from cpc.data.probe_data import check_pool, pool_vectors
 from cpc.data.recordings.corpus import RecordingCorpus
-from cpc.data.recordings.pack import ArraySignals
+from cpc.data.recordings.windows import ArraySignals
 from cpc.data.signals.arrays import transposed
 from cpc.data.signals.channels import conversion
 from cpc.data.signals.modality import Signals
 from cpc.data.signals.recordings import Recordings
-from cpc.data.store.contents import quiet
+from cpc.data.store.contents import draw_splits, quiet
 from cpc.data.store.fingerprints import merged
-from cpc.data.store.splits import draw_splits
+from cpc.data.tensors import find_device
 from cpc.encoders import SignalEncoder
 from cpc.encoders.encoder import check_scale
 from cpc.losses import Contrastive
@@ -73,7 +72,7 @@ class CPCTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         valid_share: share of the groups that is held out to measure `bound_`; without groups, share of the recordings.
             0: nothing is held out.
         features: contexts `c`, latents `z`, or both beside each other, `zc`.
-        pool: `mean`, `mean_std` or `segments:N` over the latents of a recording (`cpc.data.pooling`).
+        pool: `mean`, `mean_std` or `segments:N` over the latents of a recording (`cpc.data.probe_data`).
         init_from: a model folder. Training then starts from its architecture, loss and weights, and ignores the
             parameters from `dim` to `negatives`. None: a new model.
         random_state: seed of weights, batches and held-out recordings.

@@ -22,7 +22,7 @@ import cpc
 from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _table, train_agents
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.native.processor import prepare_processor
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # hundreds of equal updates

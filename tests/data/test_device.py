@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cpc.data.batch import Batch
-from cpc.data.device import find_device
 from cpc.data.store.contents import _say_once
+from cpc.data.tensors import find_device
 
 
 @pytest.fixture

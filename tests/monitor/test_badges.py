@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, event_record, health_record
-from cpc.data.store.records import append_record
+from cpc.data.store.atomic import append_record
 from cpc.monitor.badges import badges, format_seconds, seconds_since_write
 from cpc.monitor.run import Run
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.monitor import running
 from benchmarks.synthetic_runs import NUM_CANDIDATES, add_step, write_run
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.synthetic_runs import NUM_CANDIDATES, bound_record, write_run
-from cpc.data.store.records import append_record, read_records
+from cpc.data.store.atomic import append_record, read_records
 from cpc.monitor.charts import NAMES, charts
 from cpc.monitor.library import Library
 from cpc.monitor.view import MAX_POINTS, View

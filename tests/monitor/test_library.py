@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
 from benchmarks.synthetic_runs import add_step, bound_record, health_record, probe_record, write_run
-from cpc.data.store.records import append_record
+from cpc.data.store.atomic import append_record
 from cpc.monitor import app as app_module
 from cpc.monitor import library as library_module
 from cpc.monitor.app import _notices

@@ -11,7 +11,7 @@ pytest.importorskip("prometheus_client", reason="the extra 'dashboard' is not in
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.synthetic_runs import bound_record
-from cpc.data.store.records import append_record, read_records
+from cpc.data.store.atomic import append_record, read_records
 from cpc.monitor.library import Library
 from cpc.monitor.metrics import prometheus_text
 from cpc.monitor.view import View

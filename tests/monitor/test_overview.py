@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("orjson", reason="the extra 'dashboard' is not installed")
 
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.monitor.library import Library
 from cpc.monitor.overview import COLUMNS, config_differences, overview
 

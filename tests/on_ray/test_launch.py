@@ -12,7 +12,7 @@ import pytest
 
 from cpc.cli import main
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.on_ray.launch import Place, group_by_node
 from cpc.pretraining.run_folder import step_of
 

@@ -8,7 +8,7 @@ import pytest
 from shown import command_blocks, small
 
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 # A rank has a processor of its own and no GPU.
 PLACES = {"DIR": "own", "32": "2", "8": "1", "1": "0", "64": "2", "16": "2", "cuda": "cpu"}

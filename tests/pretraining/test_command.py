@@ -29,8 +29,8 @@ from cpc.cli import main
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.modality import EVALUATION_SEED
-from cpc.data.store.records import read_records
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.store.atomic import read_records
+from cpc.data.streams.stream import UniformBatches
 from cpc.evaluation import evaluate
 from cpc.pretraining.command import _worker_error, parse
 from cpc.pretraining.data import PretrainingData
@@ -225,7 +225,7 @@ def test_a_run_in_chunks_is_that_of_whole_batches(run: Callable[..., Path], tmp_
         (["--model.loss.negative=mixed"], "Option 'negative' is not accepted"),  # abbreviated
         (["--model.loss.negatives=all"], "negatives='all' is not one of mixed"),
         (["--model.predictor.init_args.num_steps=20"], "data.window_samples=3200 gives 20 latents"),
-        (["--data.eval_split=dev"], "no row of split 'dev', only of train, valid"),
+        (["--data.eval_split=dev"], "is of split 'dev'; the splits are train, valid"),
         (["--data.manifest=nowhere"], "nowhere"),
         (["--model.loss.negatives=same_speaker_excluding", "--data.batch_size=1"], "without a negative"),
         (["--model.loss.auxiliary_negatives={nobody: 0.5}"], "auxiliary_negatives='nobody' is not one of"),

@@ -17,7 +17,7 @@ from cpc.checkpoint import read_checkpoint
 from cpc.cli import main
 from cpc.contexts import GRU
 from cpc.data.batch import Batch
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.encoders import AudioEncoder, SignalEncoder
 from cpc.losses import Contrastive
 from cpc.model import CPC

@@ -18,7 +18,7 @@ from cpc.checkpoint import load_pretrained
 from cpc.cli import main
 from cpc.data.frames.corpus import Recording
 from cpc.data.frames.record import record
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 CONFIG: dict[str, Any] = {
     "model": {

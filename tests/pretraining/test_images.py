@@ -381,9 +381,9 @@ def test_an_online_probe_needs_classes(
 
 def test_rows_that_share_pixels_and_are_not_skipped_are_told(run: Callable[..., Path], tmp_path: Path) -> None:
     """facts T25: legal, the paper does it, and never without a word."""
-    with pytest.warns(UserWarning, match=r"`loss.skip_steps`=0, but latents of the next 1 rows share pixels"):
+    with pytest.warns(UserWarning, match=r"`loss.skip_steps`=0, but the next 1 rows share pixels"):
         run("--model.loss.skip_steps=0")
-    with pytest.warns(UserWarning, match=r"`loss.skip_steps`=1, but latents of the next 2 rows share pixels"):
+    with pytest.warns(UserWarning, match=r"`loss.skip_steps`=1, but the next 2 rows share pixels"):
         run(SLIDING[0], "--data.augmentation=none", f"--run_dir={tmp_path / 'sliding'}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 OPTIONS = [
     "--model.encoder=cpc.encoders.AudioEncoder",

@@ -11,7 +11,7 @@ import yaml
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # thousands of products in each fit of a probe
 

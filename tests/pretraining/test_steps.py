@@ -9,7 +9,7 @@ import pytest
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.data.text.lines import Text
 from cpc.data.text.vocabulary import Vocabulary
 from cpc.evaluation import evaluate

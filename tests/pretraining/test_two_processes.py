@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cpc.data.audio.index import index_folder
-from cpc.data.store.records import read_records
+from cpc.data.store.atomic import read_records
 from cpc.pretraining.run_folder import step_of
 
 OPTIONS = [

@@ -10,9 +10,9 @@ import pytest
 import cpc
 from cpc.cli import main
 from cpc.data import Audio
-from cpc.data.audio.files import read_audio
 from cpc.data.audio.items import HEADER, read_items
 from cpc.data.audio.manifest import read_manifest
+from cpc.data.audio.pack import read_audio
 from cpc.data.features import Features
 from cpc.probes import Extraction
 from cpc.probes.abx.command import abx
@@ -224,7 +224,7 @@ def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Pat
         (["ann-0 0.1"], [], "line 2: 2 fields under the 7"),
         ([f"test/ann-0 {line}" for line in TRIPLET], ["--features", "pixels"], "must be among c, z, mfcc, logmel"),
         ([f"test/ann-0 {line}" for line in TRIPLET], ["--baselines", "majority"], "must be among random, mfcc, logmel"),
-        ([f"test/ann-0 {line}" for line in TRIPLET], ["--train_split", "x"], "no row of split 'x'"),
+        ([f"test/ann-0 {line}" for line in TRIPLET], ["--train_split", "x"], "is of split 'x'"),
         ([f"test/ann-0 {line}" for line in TRIPLET], ["--data", "nowhere"], "there is no manifest nowhere"),
     ],
 )

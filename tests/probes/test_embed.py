@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 import cpc
 from cpc.data import Audio
-from cpc.data.audio.files import read_audio, read_blocks
+from cpc.data.audio.pack import read_audio, read_blocks
 from cpc.data.features import Features
 from cpc.probes.embed import embed
 

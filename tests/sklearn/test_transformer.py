@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from cpc import load_pretrained, save_pretrained
 from cpc.contexts import GRU
-from cpc.data.pooling import pool_vectors
+from cpc.data.probe_data import pool_vectors
 from cpc.losses import Contrastive
 from cpc.model import CPC
 from cpc.predictors import Bilinear

@@ -18,8 +18,8 @@ from cpc.bounds.estimators import DEFAULT_ALPHA, DEFAULT_CLIP, DEFAULT_DECAY, ES
 from cpc.bounds.gaussian import optimal_bound_nats
 from cpc.bounds.tasks import DEFAULT_FREEDOM, TASKS, KnownPairs, make_task
 from cpc.config.argument_rules import Choices, Count, Device, OutFolder, Positive, Range, Seed, checked
-from cpc.data.device import find_device
 from cpc.data.store.atomic import finite, write_atomically, write_json
+from cpc.data.tensors import find_device
 
 SCHEMA = 1
 _NUM_STEPS = 300

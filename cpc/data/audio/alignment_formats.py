@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cpc.data.store.tables import read_table, require_utf8
-from cpc.data.store.text_files import decode
+from cpc.data.store.text_files import decode, read_table, require_utf8
 
 PHN_RATE_HZ = 16_000
 # CPC_audio's labels are 160 samples apart, at the 16 kHz of LibriSpeech.

@@ -115,8 +115,8 @@ def read_alignments(path: str | Path, *, tier: str | None = None) -> Alignments:
         tier: name of the tier of a TextGrid; None: `phones`, or the only interval tier.
 
     Raises:
-        ValueError: if `path` does not exist or holds no alignments or several formats, a name occurs twice, a table is
-            malformed, or `tier` is given for a format without tiers. A file of one utterance is checked on first use.
+        ValueError: if there are no alignments or several formats, a name occurs twice, a table is malformed, or `tier`
+            is given for a format without tiers. A file of one utterance is checked on first use.
     """
     path = Path(path)
     if (path / ALIGNMENTS_NAME).is_file():
@@ -214,8 +214,7 @@ def _files_below(folder: Path) -> list[Path]:
     files = [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in _UTTERANCE_FORMATS and file.is_file()]
     counts = Counter(file.suffix.lower() for file in files)
     if len(counts) > 1:
-        formats = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
-        raise ValueError(f"{folder} holds {formats} files; name a folder with a single format")
+        raise ValueError(f"{folder} holds files of {', '.join(sorted(counts))}; name a folder with a single format")
     if not files:
         raise ValueError(f"no {ALIGNMENTS_NAME}, .phn, .TextGrid or .ctm files below {folder}: name the file itself")
     return files

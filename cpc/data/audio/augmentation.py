@@ -8,6 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import fft, signal
 
+from cpc.config.argument_rules import check_fields
+
 COLOURS = {"white": 0.0, "pink": 0.5, "brown": 1.0}  # by colour, the power of frequency with which amplitude falls
 _BAND_EDGE_HZ = 25.0  # beside a dropped band the gain rises from 0 to 1 within this width
 # Segments of the time stretch, in seconds: distance, overlap, and the largest shift that aligns a segment.
@@ -165,8 +167,7 @@ class WaveformAugmentation:
 
     def check(self, sample_rate_hz: int, window_samples: int) -> None:
         """Raise a ValueError if an option is out of range for these windows, or has no effect; the message names it."""
-        if self.applied_to not in ("past", "both"):
-            raise ValueError(f"`augmentation.applied_to`={self.applied_to!r} is not one of 'past', 'both'")
+        check_fields(self, "augmentation.")
         highest_hz = sample_rate_hz / 2
         for name, least, most in (
             ("pitch_cents", 0, 1200),

@@ -5,32 +5,30 @@ The helpers do not download anything, and write only the manifest.
 
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+
+import numpy as np
 
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, named_groups
+from cpc.data.store.contents import describe_splits
 from cpc.data.store.folders import refuse, require_file
 from cpc.data.store.text_files import read_text
 
 
 def describe(manifest: Manifest, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's files, speakers and hours, with the `published` number of files if it differs."""
-    hours = manifest.seconds / 3600
-    speakers, splits = manifest.column("speaker"), manifest.column("split")
-    lines = [
-        f"{len(manifest)} files, manifest in {manifest.root}",
-        f"{'split':8}{'files':>8}{'speakers':>10}{'hours':>8}",
-    ]
-    for split in dict.fromkeys([*(published or {}), *splits]):
-        rows = [row for row, own in enumerate(splits) if own == split]
-        num_speakers = len({speakers[row] for row in rows})
-        line = f"{split:8}{len(rows):8}{num_speakers:10}{hours[rows].sum():8.2f}"
-        if published and published.get(split) != len(rows):
-            line += f"   (published: {published.get(split, 0)})"
-        lines.append(line)
+    hours, speakers = manifest.seconds / 3600, np.array(manifest.column("speaker"))
+    columns: dict[str, Callable[[np.ndarray], object]] = {
+        "files": np.sum,
+        "speakers": lambda is_here: len(set(speakers[is_here])),
+        "hours": lambda is_here: f"{hours[is_here].sum():.2f}",
+    }
+    title = f"{len(manifest)} files, manifest in {manifest.root}"
+    table = describe_splits(title, manifest.column("split"), columns, published)
     labels = [f"{name} ({len(set(manifest.column(name)))} values)" for name in manifest.label_columns]
-    return "\n".join([*lines, f"labels: {', '.join(labels) or 'none'}"])
+    return f"{table}\nlabels: {', '.join(labels) or 'none'}"
 
 
 def index_audio(root: Path, out: Path | None) -> tuple[Manifest, Path]:

@@ -13,9 +13,9 @@ from cpc.data.audio.headers import AUDIO_SUFFIXES, COUNT_COLUMNS, Header, read_h
 from cpc.data.audio.manifest import KNOWN_COLUMNS, MANIFEST_NAME, Manifest, named_groups, read_manifest
 from cpc.data.signals.folder import OPENERS, find_recordings, header_errors
 from cpc.data.signals.listing import GROUP_NAMES
+from cpc.data.store.contents import draw_splits, split_called, splits_of_folders
 from cpc.data.store.folders import composed, find_files, names_in_table, refuse, refuse_bad, refuse_doubles
-from cpc.data.store.splits import draw_splits, split_called, splits_of_folders
-from cpc.data.store.tables import format_table, read_table
+from cpc.data.store.text_files import format_table, read_table
 
 SplitBy = Literal["file", "speaker"]
 
@@ -74,9 +74,8 @@ def index_folder(
         progress: show a progress bar.
 
     Raises:
-        ValueError: if there is neither audio nor signals, or a file is bad, lies in too few folders for a level, does
-            not match the pattern, or has two names (the first few are named); if `out` exists, options contradict each
-            other, or a split would be empty; also the errors of `join_labels` and `cpc.on_ray.spread.spread`.
+        ValueError: if there is neither audio nor signals; if files are bad, have two names, or do not fit the level or
+            the pattern (the first few are named); if `out` exists, options contradict each other, or a split is empty.
     """
     root = Path(root)
     if not root.is_dir():
@@ -103,7 +102,7 @@ def index_folder(
     group_names = [] if is_audio else [name for name in ("speaker", *GROUP_NAMES) if name in columns_of_paths]
     if len(group_names) > 1:
         raise ValueError(
-            f"the options name both a {group_names[1]} and a {group_names[0]}, which is the group of signals: name one"
+            f"the options name both a {group_names[1]} and a {group_names[0]} as group of signals: name one"
         )
     if group_names:  # splits are drawn by it
         columns_of_paths["speaker"] = columns_of_paths.pop(group_names[0])
@@ -180,7 +179,7 @@ def _labels(
     reserved = [name for name in expression.groupindex if name in (*labels, "path", *COUNT_COLUMNS)]
     if reserved:
         raise ValueError(
-            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, which is already set elsewhere; rename the group"
+            f"speaker_pattern={pattern!r} names {', '.join(reserved)}, which is set already; rename the group"
         )
     return labels | named_groups(paths, expression, f"paths do not match speaker_pattern={pattern!r}")
 
@@ -199,7 +198,7 @@ def _drawn_splits(
         if has_options:
             raise ValueError(
                 f"valid_share={valid_share}, test_share={test_share}, split_by={split_by!r}, seed={seed} draw splits, "
-                "but `split_level`, `speaker_pattern` or `labels` already name them: leave one or the other out"
+                "but `split_level`, `speaker_pattern` or `labels` name them: leave one or the other out"
             )
         return {}
     paths = columns["path"]

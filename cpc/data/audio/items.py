@@ -14,8 +14,7 @@ from cpc.data.audio.manifest import read_manifest, shortest_names
 from cpc.data.recordings.labels import Segment
 from cpc.data.store.atomic import write_atomically
 from cpc.data.store.folders import refuse, require_utf8
-from cpc.data.store.tables import number_or_nan
-from cpc.data.store.text_files import read_text
+from cpc.data.store.text_files import number_or_nan, read_text
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 
@@ -136,8 +135,8 @@ def write_items(
         silences: labels that are not phones; they may be neighbours, but not items.
 
     Raises:
-        ValueError: if the manifest or the alignments cannot be read or do not fit each other, a file has no speaker, no
-            phone has two neighbours, or a name holds a blank.
+        ValueError: if the alignments do not fit, a file has no speaker, no phone has two neighbours, or a name holds a
+            blank.
     """
     manifest = read_manifest(data)
     rows = manifest.rows(split).tolist()

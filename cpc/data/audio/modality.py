@@ -16,9 +16,8 @@ from cpc.data.audio.manifest import Manifest, read_manifest
 from cpc.data.audio.pack import open_sharded, pack
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.map_style import MapStyleModality
-from cpc.data.recordings.corpus import RecordingCorpus, check_window
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
 from cpc.data.store.shards import Shards, is_sharded
 
 
@@ -72,7 +71,8 @@ class Audio(MapStyleModality):
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
         super().check(model)
-        check_window(model, self.window_samples, f"`window_samples`={self.window_samples}")
+        num_latents = model.encoder.num_latents(self.window_samples)
+        self.check_reach(model, num_latents, f"`window_samples`={self.window_samples} gives {num_latents} latents")
         if self.augmentation is not None:
             self.augmentation.check(model.encoder.sample_rate_hz, self.window_samples)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from cpc.data.audio.alignments import read_matching_alignments, window_labels
-from cpc.data.audio.files import read_blocks
 from cpc.data.audio.headers import AUDIO_SUFFIXES
+from cpc.data.audio.pack import read_blocks
 from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import Labels
 from cpc.data.recordings.corpus import RecordingCorpus

@@ -4,23 +4,21 @@ B windows of T frames, S frames in a stack, H W rows and columns of a frame's pi
 episodes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int, UInt8
-from torch import Tensor
 
-from cpc.data.batch import Batch
 from cpc.data.images.arrays import load_array, open_npz
 from cpc.data.map_style import MapStyleCorpus
-from cpc.data.store.contents import say_contents
+from cpc.data.recordings.windows import WindowDataset
+from cpc.data.store.contents import rows_of_split, say_contents
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.packed import PackedRows
-from cpc.data.streams.stream import Draw, digest
+from cpc.data.streams.stream import digest
 
 FRAMES_NAME, STEPS_NAME = "frames", "steps.npz"
 
@@ -60,7 +58,7 @@ class Recording(PackedRows):
 
     def rows(self, split: str | None) -> Int[np.ndarray, " e"]:
         """Return the episodes of a split; None: all."""
-        return np.flatnonzero([split in (None, episode_split) for episode_split in self.splits])
+        return rows_of_split(self.splits, split, "episode")
 
     def read(self, row: int, start: int, num_frames: int, stack: int) -> UInt8[np.ndarray, "T S H W"]:
         """Return stacks of an episode's frames from `start` on; see `stacked`."""
@@ -85,6 +83,19 @@ def stacked(
     return np.asarray(frames[times.clip(0)])
 
 
+class FrameStacks:
+    """The stacks of S frames of a recording, as samples `[t, S, H, W]` of windows; short windows end with zeros."""
+
+    padding = np.uint8(0)
+
+    def __init__(self, recording: Recording, stack: int) -> None:
+        self.recording, self.num_samples = recording, recording.lengths
+        self.shape = (stack, *recording.shape[:2])
+
+    def read(self, row: int, start: int, num_samples: int) -> UInt8[np.ndarray, "T S H W"]:  # noqa: D102
+        return self.recording.read(row, start, num_samples, self.shape[0])
+
+
 NUM_INITIALISATION_WINDOWS = 16
 
 
@@ -97,65 +108,26 @@ class FrameCorpus(MapStyleCorpus):
         self.recording = Recording(source)
         self.splits = self.recording.splits
         say_contents(source, "episodes", self.splits)
-        self.window_frames, self.stack = window_frames, stack
-
-    @property
-    def frame_shape(self) -> tuple[int, int, int]:
-        """S, H and W of an observation."""
-        height, width, _ = self.recording.shape
-        return self.stack, height, width
+        self.window_frames, self.stacks = window_frames, FrameStacks(self.recording, stack)
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
         return self.recording.content(rows)
 
-    def windows(self, split: str | None, *, is_training: bool = False) -> "FrameWindows":
+    def windows(self, split: str | None, *, is_training: bool = False) -> WindowDataset:
         """Return the windows of the episodes of a split; training uses no augmentation."""
-        return FrameWindows(self, self.recording.rows(split), split, self.window_frames)
+        rows = self.recording.rows(split)
+        return WindowDataset(
+            self.stacks,
+            self.window_frames,
+            rows,
+            num_latents=self.window_frames,
+            split=split,
+            noun="episodes",
+            size_name="window_frames",
+            made_from={"content of episodes": digest(self.recording.content(rows))},
+        )
 
     def statistics(self, split: str | None) -> tuple[float, float]:
         """Return the exact mean and standard deviation of the pixels of a split, divided by 255."""
         mean, std = self.recording.subset(self.recording.rows(split)).statistics_over(255)
         return mean.item(), std.item()
-
-
-class FrameWindows:
-    """The windows of the episodes `rows`; an index is (episode, first frame), and a window lies in one episode.
-
-    An episode shorter than a window is padded with zeros, which `num_valid` excludes. Sequence ids are rows of the
-    corpus.
-    """
-
-    def __init__(self, corpus: FrameCorpus, rows: Int[np.ndarray, " e"], split: str | None, window_frames: int) -> None:
-        self.corpus, self.sequence_ids, self.split = corpus, rows, split
-        self.group_ids = np.full(len(rows), -1)
-        self.lengths = corpus.recording.lengths[rows]
-        self.num_latents = window_frames
-        self.num_values = window_frames * int(np.prod(corpus.frame_shape))
-
-    @property
-    def draws(self) -> dict[str, Any]:
-        """Arguments of the stream. In a pass an episode of L frames gives max(1, L // T) windows with random starts."""
-        return {
-            "num_slots": np.maximum(self.lengths // self.num_latents, 1),
-            "num_starts": np.maximum(self.lengths - self.num_latents, 0) + 1,
-            "made_from": {
-                "window_frames": self.num_latents,
-                "episodes": digest(self.lengths),
-                "content of episodes": digest(self.corpus.recording.content(self.sequence_ids)),
-            },
-        }
-
-    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
-        """Return the batch of these windows; `x` is `[B, T, S, H, W]` uint8."""
-        x = np.zeros((len(indices), self.num_latents, *self.corpus.frame_shape), np.uint8)
-        ids = self.sequence_ids[[episode for episode, _ in indices]]
-        for window, row, (_, start) in zip(x, ids.tolist(), indices, strict=True):
-            frames = self.corpus.recording.read(row, start, self.num_latents, self.corpus.stack)
-            window[: len(frames)] = frames
-        batch = Batch.of(torch.from_numpy(x))
-        return batch._replace(num_valid=self.num_valid(indices), sequence_id=torch.from_numpy(ids))
-
-    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Return the number of frames of each window without padding."""
-        lengths = self.lengths[[episode for episode, _ in indices]]
-        return torch.from_numpy(np.minimum(lengths, self.num_latents))

@@ -15,7 +15,7 @@ import numpy as np
 from einops import rearrange, reduce
 from jaxtyping import UInt8
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra, install_hint
 
 MODULES = {"ALE/": "ale_py"}  # for a prefix of names, the module that registers these environments
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # weights of red, green and blue in luminance (ITU-R BT.601)
@@ -52,10 +52,7 @@ def open_environment(name: str, **options: Any) -> Any:
         options: further arguments of `gymnasium.make`; paths of files must be absolute.
     """
     module = next((module for start, module in MODULES.items() if name.startswith(start)), None)
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ValueError(f"environments need gymnasium: {install_hint('frames')}") from error
+    gymnasium = import_extra("gymnasium", "frames", "environments need gymnasium")
     try:
         environment = gymnasium.make(name if module is None else f"{module}:{name}", **options)
     except (ImportError, gymnasium.error.Error) as error:

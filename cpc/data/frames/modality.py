@@ -48,10 +48,10 @@ class Frames(MapStyleModality):
         """Open the recording, whose frames must have the shape that the encoder reads."""
         corpus = FrameCorpus(self.source, self.window_frames, self.stack)
         encoder_shape = (encoder.num_frames, *encoder.frame_size)
-        if corpus.frame_shape != encoder_shape:
+        if corpus.stacks.shape != encoder_shape:
             raise ValueError(
                 f"the encoder takes stacks of frames of {' x '.join(map(str, encoder_shape))} pixels, but those of "
-                f"{self.source} are {' x '.join(map(str, corpus.frame_shape))}: change `stack` with "
+                f"{self.source} are {' x '.join(map(str, corpus.stacks.shape))}: change `stack` with "
                 "`encoder.num_frames`, and frame_size with `cpc data record`'s shrink"
             )
         return corpus

@@ -16,12 +16,13 @@ from jaxtyping import Float, UInt8
 from scipy.stats import entropy
 
 from cpc.data.batch import Batch
-from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, FrameWindows, stacked
+from cpc.data.frames.corpus import NUM_INITIALISATION_WINDOWS, FrameCorpus, stacked
 from cpc.data.probe_data import UNLABELLED, FeatureExtractor, Labels, LabelsOf, Precision, ProbeData, autocast
+from cpc.data.recordings.windows import WindowDataset
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import find_files
 from cpc.data.store.untrusted import reading
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.stream import UniformBatches
 
 STATE = "state"  # the task of all variables
 _LEFT_OUT = -1
@@ -73,7 +74,7 @@ class FrameFeatureExtractor(FeatureExtractor):
     def read(self, rows: np.ndarray) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each episode and its features, in pieces; the state of the context is carried over between pieces."""
         assert self.corpus is not None
-        recording, stack = self.corpus.recording, self.corpus.stack
+        recording, stack = self.corpus.recording, self.corpus.stacks.shape[0]
         for row in rows.tolist():
             starts = range(0, int(recording.lengths[row]), _FRAMES_AT_ONCE)
             for features in self._encode(recording.read(row, start, _FRAMES_AT_ONCE, stack) for start in starts):
@@ -161,7 +162,8 @@ class FrameProbeData(ProbeData):
 
         def codes_of(row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
             found = values[row][start : start + num_vectors].tolist()
-            return np.array([UNLABELLED if value == _LEFT_OUT else code_of[str(value)] for value in found])
+            codes = [UNLABELLED if value == _LEFT_OUT else code_of[str(value)] for value in found]
+            return np.array(codes + [UNLABELLED] * (num_vectors - len(codes)))  # an episode may end in a window
 
         all_values = {row: set(np.unique(each).tolist()) - {_LEFT_OUT} for row, each in values.items()}
         return Labels({row: set(map(str, each)) for row, each in all_values.items()}, codes_of=codes_of)
@@ -185,15 +187,15 @@ class FrameProbeData(ProbeData):
 
     def batches(self, rows: np.ndarray, labels: LabelsOf, model: Any, protocol: Any) -> Iterator[Batch]:
         """Yield batches of uniformly random windows."""
-        windows = FrameWindows(self.corpus, rows, self.train_split, protocol.window_latents)
+        windows = WindowDataset(
+            self.corpus.stacks,
+            protocol.window_latents,
+            rows,
+            labels=lambda row, start, num_frames: labels(row, None, start, num_frames),
+            num_latents=protocol.window_latents,
+        )
         stream = UniformBatches(**windows.draws, batch_size=protocol.batch_size, seed=protocol.seed)
-        for indices in stream:
-            batch = windows.__getitems__(indices)
-            classes = np.full(batch.x.shape[:2], UNLABELLED)
-            lengths = windows.num_valid(indices).tolist()
-            for window_classes, (episode, start), length in zip(classes, indices, lengths, strict=True):
-                window_classes[:length] = labels(int(rows[episode]), None, start, length)
-            yield batch._replace(labels=torch.from_numpy(classes))
+        return (windows.__getitems__(indices) for indices in stream)
 
     def content(self, rows: np.ndarray) -> Content | None:  # noqa: D102
         return self.corpus.content(rows)

@@ -13,8 +13,8 @@ from cpc.config.argument_rules import Count, NewFolder, Seed, Share, checked
 from cpc.data.frames.corpus import FRAMES_NAME, STEPS_NAME, Recording
 from cpc.data.frames.environments import open_environment, open_policy, picture_key, read_ram, resize_frame
 from cpc.data.store.atomic import build_atomically
+from cpc.data.store.contents import draw_splits
 from cpc.data.store.packed import PackedRows, RowSource, pack_rows
-from cpc.data.store.splits import draw_splits
 
 
 @checked

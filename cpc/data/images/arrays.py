@@ -16,8 +16,8 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from cpc.data.images.table import FolderImages, ImageTable
+from cpc.data.store.contents import SPLIT_OF, split_called
 from cpc.data.store.folders import refuse_doubles
-from cpc.data.store.splits import SPLIT_OF, split_called
 from cpc.data.store.untrusted import reading
 
 MOST_CLASSES = 1_000_000
@@ -134,8 +134,8 @@ def read_image_arrays(paths: Sequence[Path], *, are_splits: bool) -> ImageTable:
         raise ValueError(f"{', '.join(map(str, paths))}: two of these files are of one split; join them, or remove one")
     try:
         return tabulate_arrays(paths[0].parent, arrays)
-    except ValueError as error:  # the message begins with the folder
-        raise ValueError(f"{', '.join(path.name for path in paths)} in {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{', '.join(path.name for path in paths)}: {error}") from error
 
 
 def _read_file(path: Path, is_split: bool) -> ImageArray:

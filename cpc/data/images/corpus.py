@@ -15,14 +15,12 @@ from torch.utils.data import Dataset
 from cpc.data.batch import Batch
 from cpc.data.images.files import ImageFiles
 from cpc.data.images.pack import PackedImages, pack_images
-from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_augmentation import PatchAugmentation, keyed_uniforms
 from cpc.data.images.table import ImageTable
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.store.fingerprints import Content
 from cpc.data.store.folders import name_a_few
-from cpc.data.streams.keyed_draws import keyed_uniforms
-from cpc.data.streams.stream import Draw, digest
-from cpc.data.streams.uniform import SpreadBatches
+from cpc.data.streams.stream import Draw, SpreadBatches, digest
 
 NUM_KEYS = 2**40  # number of augmentation keys per image
 Chance = Literal["none", "images", "patches"]

@@ -16,9 +16,8 @@ from PIL import ExifTags, Image
 
 from cpc.config.argument_rules import Choices, Count, checked
 from cpc.data.images.table import ImageTable
-from cpc.data.store.folders import name_a_few
+from cpc.data.store.folders import map_in_order, name_a_few
 from cpc.data.store.packed import ChannelStatistics, RowSource, statistics_of, value_sums
-from cpc.data.store.parallel import map_in_order
 
 NARROW = 16384  # level of 65536; if a 16-bit image is darker, at most 65 of 256 levels remain
 _MODES = {1: "L", 3: "RGB"}

@@ -1,6 +1,5 @@
 """Images as a modality: source -> packed cache -> patches."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,14 +84,7 @@ class Images(MapStyleModality):
             )
         side = model.encoder.grid.side(self.image_size)
         self.check_reach(model, side, f"`image_size`={self.image_size} gives {side} rows of patches")
-        skipped, overlapping = model.loss_part.skip_steps, model.encoder.overlapping_rows
-        if model.steps[0].k <= overlapping:
-            warnings.warn(
-                f"`loss.skip_steps`={skipped}, but latents of the next {overlapping} rows share pixels "
-                "with a row. So contexts predict pixels that they contain, and the bound counts them; set skip_steps "
-                f"to {overlapping} to predict only new pixels",
-                stacklevel=2,
-            )
+        self.warn_of_overlap(model, model.encoder.overlapping_rows, "rows", "pixels")
 
     def open(self, encoder: Any, *, is_training: bool = False) -> ImageCorpus:
         """Return the corpus; for training, set the encoder's `crop_size` to the part of a patch that is shown."""

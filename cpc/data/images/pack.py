@@ -56,15 +56,14 @@ def pack_images(
 ) -> PackedImages:
     """Decode every image of a table to its central square of one size, or reuse what an earlier call decoded.
 
-    `read_square` describes the conversion of modes and sizes. An interrupted call does not leave a partial pack. Images
-    in shards are not decoded again; their shards are opened.
+    `read_square` describes the conversion of modes and sizes. Images in shards are not decoded again.
 
     Args:
         table: the images, as `read_image_source` returns them.
         image_size: side of the squares, pixels; smaller images are enlarged.
         num_channels: 3 for RGB, 1 for grey.
         cache_dir: parent folder of all packs; None: `.cpc_cache` beside the images.
-        skip_bad: leave out images that cannot be used, and warn how many, instead of raising an error.
+        skip_bad: leave out images that cannot be used, and warn how many.
         num_workers: number of threads that decode; None: one per core.
         progress: show a progress bar.
     """
@@ -84,9 +83,7 @@ def _open_sharded(shards: Shards, num_images: int, image_size: int, num_channels
             f"{shards.source} holds squares of {packed.image_size} pixels in {packed.num_channels} channels, but "
             f"{image_size} pixels in {num_channels} are needed: set `load_size` to {packed.image_size}, or shard again"
         )
-    if len(packed) != num_images:
-        raise ValueError(f"{shards.source} holds {len(packed)} images, but its table has {num_images}: shard it again")
-    check_skipped(packed, "image", skip_bad)
+    check_skipped(packed, "image", skip_bad, num_images)
     return packed
 
 

@@ -1,5 +1,7 @@
 """Augmentation of single patches, so that edges and colours of neighbouring patches do not match.
 
+Random numbers are a function of a key and an index. There is no generator and no state; all ranks agree.
+
 B images, C channels, S image side, P patch side, H rows and W columns of patches, n patches.
 """
 
@@ -15,8 +17,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from cpc.config.argument_rules import checked
-from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
+from cpc.native.splitmix64 import INCREMENT, LAST_SHIFT, ROUNDS
+
+_INCREMENT = np.uint64(INCREMENT)
+
+
+def keyed_uniforms(keys: Int[np.ndarray, " B"], num: int) -> Float[np.ndarray, "B n"]:
+    """Return `num` numbers in [0, 1) for every key, a 64-bit integer, by SplitMix64 (`cpc.native.splitmix64`)."""
+    with np.errstate(over="ignore"):  # the method computes modulo 2^64
+        streams = _mix(keys.astype(np.uint64) * _INCREMENT + _INCREMENT)
+        bits = _mix(streams[:, None] + _INCREMENT * np.arange(1, num + 1, dtype=np.uint64))
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    for shift, factor in ROUNDS:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(LAST_SHIFT))
+
 
 Augmentation = Literal["none", "v1", "v2"]
 
@@ -143,10 +162,9 @@ def change_light(
 ) -> Float[Tensor, "n C P P"]:
     """Change every patch by one of AutoAugment's `OPERATIONS` (Cubuk et al. 2019, arXiv:1805.09501).
 
-    Pixels lie in [0, 1] before and after; amounts, the strength and direction, lie in [-1, 1). Operations follow
-    Pillow's definitions, as in torchvision, which takes one amount for all patches. Inversion is left out, since it is
-    solarisation at amount -1, and equalisation, which Pillow does not apply to fewer than 256 pixels. `which` selects
-    the operation: equal parts of [0, 1) stand for the entries of `OPERATIONS`; 1 or more: no operation.
+    Pixels lie in [0, 1] before and after, amounts in [-1, 1). Operations follow Pillow's definitions, as in
+    torchvision, which takes one amount for all patches. Inversion is solarisation at amount -1; equalisation is left
+    out. `which` selects the operation: equal parts of [0, 1) stand for `OPERATIONS`; 1 or more: no operation.
     """
     changed = patches.clone()
     operation_index = (which * len(OPERATIONS)).long()

@@ -14,7 +14,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.batch import Batch
 from cpc.data.images.corpus import NUM_KEYS, ImageCorpus, ImageDataset
 from cpc.data.images.table import find_images, tabulate
@@ -30,14 +30,7 @@ class ImageFeatures(FeatureExtractor):
 
     `z` and `c` of a model are means of latents and contexts over the grid, as in van den Oord et al. 2018. `z_grid` and
     `c_grid` hold the vectors of the whole grid side by side, in float16. Without a model the only feature is `pixels`
-    in [0, 1], or `hog`, histograms of oriented gradients.
-
-    Args:
-        features: names of the features.
-        model: a model in eval mode, or None.
-        corpus: the images; `file_features` reads only the options and the encoder.
-        device: device of the model.
-        precision: precision of the model's products.
+    in [0, 1], or `hog`, histograms of oriented gradients. `file_features` reads only options and encoder of the corpus.
     """
 
     dtypes: Mapping[str, str] = {"z_grid": "float16", "c_grid": "float16"}
@@ -109,10 +102,7 @@ def hand_made_features(feature: str, pixels: Float[np.ndarray, "B C S S"]) -> Fl
     """Return the pixels, or `hog`: histograms (Dalal and Triggs 2005) in cells of 8 x 8, by scikit-image."""
     if feature == "pixels":
         return pixels.reshape(len(pixels), -1)
-    try:
-        from skimage.feature import hog
-    except ImportError as error:
-        raise ValueError(f"features 'hog' need scikit-image: {install_hint('image')}") from error
+    hog = import_extra("skimage.feature", "image", "features 'hog' need scikit-image").hog
     smallest = _HOG["pixels_per_cell"][0] * _HOG["cells_per_block"][0]
     if pixels.shape[2] < smallest:
         raise ValueError(f"features 'hog' need images of at least {smallest} pixels, but these have {pixels.shape[2]}")

@@ -16,9 +16,8 @@ from cpc.data.images.arrays import ImageArray, Images, read_image_arrays, tabula
 from cpc.data.images.pack import read_sharded_images
 from cpc.data.images.table import ImageTable, find_images, read_image_folder, tabulate
 from cpc.data.store.atomic import write_atomically
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import SPLIT_OF, SPLITS, describe_splits, draw_splits, say_contents, split_called
 from cpc.data.store.shards import is_sharded
-from cpc.data.store.splits import SPLIT_OF, SPLITS, draw_splits, split_called
 
 DEFAULT_VALID_SHARE = 0.05
 _STL10_SHAPE = (3, 96, 96)  # channels, columns, rows
@@ -64,14 +63,12 @@ def read_image_source(
 
 def describe(table: ImageTable, published: dict[str, int] | None = None) -> str:
     """Return a table of each split's images and labelled images, with the `published` number if it differs."""
-    lines = [f"{len(table)} images in {table.origin.root}", f"{'split':12}{'images':>8}{'labelled':>10}"]
-    splits, published = np.array(table.splits), published or {}
-    for split in dict.fromkeys([*published, *table.splits]):
-        is_here = splits == split
-        line = f"{split:12}{is_here.sum():8}{(table.labels[is_here] >= 0).sum():10}"
-        differs = published and published.get(split) != is_here.sum()
-        lines.append(line + (f"   (published: {published.get(split, 0)})" if differs else ""))
-    return "\n".join([*lines, f"{len(table.classes)} classes: {', '.join(table.classes)}"])
+    columns: dict[str, Callable[[np.ndarray], object]] = {
+        "images": np.sum,
+        "labelled": lambda is_here: (table.labels[is_here] >= 0).sum(),
+    }
+    lines = describe_splits(f"{len(table)} images in {table.origin.root}", table.splits, columns, published)
+    return f"{lines}\n{len(table.classes)} classes: {', '.join(table.classes)}"
 
 
 def write_arrays(out: Path, splits: dict[str, dict[str, Any]]) -> ImageTable:
@@ -125,10 +122,8 @@ def read_torchvision(name: str, root: Path) -> ImageTable:
     sizes of its files are checked. ImageNet's published validation part, on which papers report results, is split
     `test`, so that `valid` can be drawn from `train`. The classes of ImageNet are WordNet ids.
 
-    Args:
-        name: cifar10, cifar100, imagenet, mnist or stl10.
-        root: torchvision's `root`: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and `val`,
-            `MNIST/raw`, or `stl10_binary`. If it is incomplete, a ValueError says how to get the data set.
+    `root` is torchvision's: the folder that holds `cifar-10-batches-py`, `cifar-100-python`, `train` and `val`,
+    `MNIST/raw`, or `stl10_binary`. If it is incomplete, a ValueError says how to get the data set.
     """
     if name not in _READERS:
         raise ValueError(f"{name!r} is not one of the known data sets of torchvision: {', '.join(sorted(_READERS))}")

@@ -12,9 +12,9 @@ from jaxtyping import Int64
 from PIL import Image, UnidentifiedImageError
 
 from cpc.data.store.atomic import json_text
+from cpc.data.store.contents import SPLIT_OF, SPLITS, rows_of_split, split_called, splits_of_folders
 from cpc.data.store.folders import find_files, name_a_few, refuse, refuse_doubles
 from cpc.data.store.shards import Shards
-from cpc.data.store.splits import SPLIT_OF, SPLITS, split_called, splits_of_folders
 from cpc.data.store.untrusted import reading
 
 
@@ -66,7 +66,6 @@ class ImageTable:
         splits: split of each image: train, valid, test or unlabelled.
         labels: index in `classes`, or -1 if unknown.
         classes: name of each class; empty if no image has a label.
-        origin: source of the pixels.
         sequences: sequence number of each image, equal for images that depend on each other, such as overlapping crops
             or frames of a film. None: every image is a sequence, numbered by its row.
     """
@@ -91,27 +90,15 @@ class ImageTable:
             names = ", ".join(map(repr, strange[:5]))
             raise ValueError(f"{root}: the split {names} is not one of {', '.join(SPLITS)}")
         wrong = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.classes)))
-        if len(wrong):
-            lines = [f"{self.names[row]}: {self.labels[row]}" for row in wrong[:5].tolist()]
-            raise ValueError(
-                f"{root}: {len(wrong)} of {len(self)} labels are not among the {len(self.classes)} classes "
-                f"(a label is a class index below {len(self.classes)}, or -1 if unknown):\n{name_a_few(lines)}"
-            )
+        problem = f"of {len(self)} labels in {root} are neither the index of one of {len(self.classes)} classes nor -1"
+        refuse(problem, [f"{self.names[row]}: {self.labels[row]}" for row in wrong.tolist()])
 
     def __len__(self) -> int:
         return len(self.names)
 
     def rows(self, split: str | None) -> Int64[np.ndarray, " rows"]:
         """Return the rows of one split, of which there must be one; None: all."""
-        if split is None:
-            return np.arange(len(self))
-        rows = np.flatnonzero([own == split for own in self.splits])
-        if not len(rows):
-            splits = ", ".join(sorted(set(self.splits)))
-            raise ValueError(
-                f"no image in {self.origin.root} is of split {split!r}; its splits are {splits}: name one of these"
-            )
-        return rows
+        return rows_of_split(self.splits, split, f"image in {self.origin.root}")
 
     def open(self, row: int) -> AbstractContextManager[Image.Image]:
         """Open the image of one row (see `FolderImages.open`). The image is neither decoded yet nor rotated by EXIF."""
@@ -142,8 +129,7 @@ def read_image_folder(root: Path) -> ImageTable:
     - `CLASS/**/*.jpg`: all images are of split train.
     - images without folders: all images are of split unlabelled.
 
-    Names that begin with a dot are left out. Links to folders are followed once. A folder of another layout, without
-    images, or with a file under two names is a ValueError.
+    A folder of another layout, without images, or with a file under two names is a ValueError.
     """
     return tabulate(root, find_images(root))
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from cpc.data.map_style import MapStyleCorpus
 from cpc.data.recordings.labels import RecordingLabels
-from cpc.data.recordings.statistics import signal_statistics
 from cpc.data.recordings.windows import (
     FrameLabels,
     Starts,
     WindowDataset,
     known_samples,
     ranges_of,
+    signal_statistics,
     unpadded_samples,
     usable_starts,
 )
@@ -207,13 +207,3 @@ class RecordingCorpus(MapStyleCorpus):
                 if not is_usable.all():
                     num[recording], ranges[recording] = is_usable.sum(), ranges_of(is_usable)
         return Starts(num, ranges)
-
-
-def check_window(model: Any, window_samples: int, option: str) -> None:
-    """Raise a ValueError if windows are too short for a model's predictions; the message has the option."""
-    num_latents, furthest = model.encoder.num_latents(window_samples), model.steps[-1].k
-    if num_latents <= furthest:
-        raise ValueError(
-            f"a window of {option} gives {num_latents} latents, but the model predicts {furthest} steps ahead: "
-            "lengthen the window or lower `predictor.num_steps` (or the last of `predictor.steps`) or `loss.skip_steps`"
-        )

@@ -11,7 +11,7 @@ from cpc.data.probe_data import LabelsOf, ProbeData
 from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
 from cpc.data.store.fingerprints import Content
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.streams.stream import UniformBatches
 
 MIN_GROUP_CLUSTERS = 5
 

@@ -1,22 +1,159 @@
-"""Windows of fixed length, cut from recordings and collected into a `Batch`.
+"""Packed recordings, and windows of fixed length that are cut from them and collected into a `Batch`.
 
-B windows of S samples and T latents, C channels.
+B windows of S samples and T latents, t samples, C channels.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int64
+from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from cpc.data.batch import Batch
-from cpc.data.streams.stream import Draw, digest
-from cpc.data.streams.uniform import UniformBatches
+from cpc.data.store.packed import PackedRows, bit_sums
+from cpc.data.streams.stream import Draw, UniformBatches, digest
+
+LOUDEST = 32768
+_SCALE = np.float32(1 / LOUDEST)
+
+
+class PackedRecordings(PackedRows):
+    """Recordings in one memory map: mono audio in int16, or channels of signals in float32."""
+
+    @property
+    def num_samples(self) -> np.ndarray:
+        """`[n]` int64, length of each recording; 0 for a skipped one."""
+        return self.lengths
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation over all samples of audio, exact; an error if no recording holds a sample."""
+        if not self.lengths.any():
+            raise ValueError(f"none of the {len(self)} recordings holds a sample, so they have no statistics")
+        mean, std = self.statistics_over(LOUDEST)
+        return mean.item(), std.item()
+
+    def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t ..."]:
+        """Return samples, `[t]` in [-1, 1] or `[t, C]`, NaN if missing; fewer than `num_samples` only at the end."""
+        if start < 0:
+            raise ValueError(f"start={start}, but the first sample of a recording has index 0")
+        if self._view is not None:
+            stored, columns, factors = self._view
+            return (stored.read(row, start, num_samples)[:, columns] * factors).astype(np.float32)
+        stop = int(self.lengths[row])
+        if num_samples is not None:
+            stop = min(start + num_samples, stop)
+        offset = self._offsets[row]
+        stored_samples = self.elements[offset + start : offset + max(start, stop)]
+        return stored_samples if self.shape else np.multiply(stored_samples, _SCALE, dtype=np.float32)
+
+    def converted(self, columns: Sequence[int], factors: Float64[np.ndarray, " C"] | None) -> "PackedRecordings":
+        """Return a view that reads these columns, multiplied by these factors (None: as they are)."""
+        view = self.subset(np.arange(len(self)))
+        view.shape = (len(columns),)
+        view._view = (self, list(columns), np.ones(len(columns)) if factors is None else factors)
+        return view
+
+    def _open(self, index: Mapping[str, Any]) -> None:
+        super()._open(index)
+        self.sample_rate_hz: Any = index["sample_rate_hz"]
+        self.channels = [str(name) for name in index.get("channels", ())]
+        self._view: tuple[PackedRecordings, list[int], np.ndarray] | None = None
+        if not 0 < self.sample_rate_hz < math.inf:
+            raise ValueError(f"its samples are of {self.sample_rate_hz} Hz")
+        if self.shape != ((len(self.channels),) if self.channels else ()):
+            raise ValueError(f"its samples are {list(self.shape)} of {len(self.channels)} channels")
+
+
+class ArraySignals:
+    """Recordings in memory, with the interface of `PackedRecordings`."""
+
+    def __init__(self, arrays: Sequence[Float32[np.ndarray, "_ C"]]) -> None:
+        self.arrays = arrays
+        self.num_samples = np.array([len(array) for array in arrays], np.int64)
+        self.shape = (arrays[0].shape[1],)
+
+    def read(self, row: int, start: int = 0, num_samples: int | None = None) -> Float32[np.ndarray, "t C"]:
+        """Return samples of a recording; fewer than `num_samples` at its end, all to the end if it is None."""
+        return self.arrays[row][start : None if num_samples is None else start + num_samples]
+
+    def content(self, rows: Sequence[int] | np.ndarray) -> Int64[np.ndarray, "n columns"]:
+        """Return length and sums of bit patterns of these recordings, as `PackedRecordings.content` does."""
+        arrays = [np.ascontiguousarray(self.arrays[row], np.float32) for row in rows]
+        return np.array([[len(array), *bit_sums(array).ravel()] for array in arrays], np.int64)
+
+
+PackedAudio = PackedRecordings  # the public name
+
+
+FLOOR_QUANTILE = 0.1
+_SAMPLES_AT_ONCE = 2**18
+_ROUNDING = 1e-6  # of the deviation: what float32 leaves of a constant
+
+
+class SignalStatistics(NamedTuple):
+    """Statistics of every channel, in the units of the signal.
+
+    Attributes:
+        floor: a low quantile of the deviations within short blocks: the deviation of a channel at rest.
+    """
+
+    mean: Float64[np.ndarray, " C"]
+    std: Float64[np.ndarray, " C"]
+    floor: Float64[np.ndarray, " C"]
+
+
+def signal_statistics(recordings: Iterable[Float[np.ndarray, "_ C"]], block_samples: int) -> SignalStatistics:
+    """Return the statistics of recordings; NaN are left out.
+
+    Blocks of `block_samples` samples give the local deviations; a recording that is shorter is one block. The floor is
+    their quantile `FLOOR_QUANTILE`, over blocks that are not constant and at least half known.
+    """
+    # Sums of differences from a first guess of the mean: a large offset does not cancel the digits of the deviation.
+    guess, count, total, squares = None, 0.0, 0.0, 0.0
+    deviations: list[np.ndarray] = []
+    for signal in _pieces(recordings, block_samples):
+        known = ~np.isnan(signal)
+        if guess is None:
+            guess = np.nan_to_num(np.where(known, signal, 0).sum(0, np.float64) / np.maximum(known.sum(0), 1))
+        centred = np.where(known, signal - guess, 0)
+        count, total, squares = count + known.sum(0), total + centred.sum(0), squares + np.square(centred).sum(0)
+        length = min(block_samples, len(signal))
+        num_blocks = len(signal) // length
+        shape = (num_blocks, length, -1)
+        blocks, known_blocks = (x[: num_blocks * length].reshape(shape) for x in (centred, known))
+        num_known = np.maximum(known_blocks.sum(1), 1)
+        means = blocks.sum(1) / num_known
+        local = np.sqrt((np.where(known_blocks, blocks - means[:, None], 0) ** 2).sum(1) / num_known)
+        deviations.append(np.where(num_known >= block_samples / 2, local, np.nan))
+    if guess is None or not np.all(count):
+        missing = "every channel" if guess is None else f"channel {np.flatnonzero(np.asarray(count) == 0)[0]}"
+        raise ValueError(f"{missing} has no known sample in the training split, so it cannot be standardised")
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    local = np.concatenate(deviations)
+    floor = [_floor(channel, deviation) for channel, deviation in zip(local.T, std, strict=True)]
+    return SignalStatistics(guess + mean, std, np.array(floor))
+
+
+def _floor(deviations: Float64[np.ndarray, " n"], std: float) -> float:
+    """Return the quantile of the deviations of blocks; 0 if there is none above rounding."""
+    moving = deviations[deviations > _ROUNDING * std]
+    return float(np.quantile(moving, FLOOR_QUANTILE)) if len(moving) else 0.0
+
+
+def _pieces(recordings: Iterable[np.ndarray], block_samples: int) -> Iterator[np.ndarray]:
+    """Yield the recordings in float64, long ones in pieces of whole blocks."""
+    step = max(1, _SAMPLES_AT_ONCE // block_samples) * block_samples
+    for recording in recordings:
+        for start in range(0, len(recording), step):
+            yield np.asarray(recording[start : start + step], np.float64)
+
 
 _SAMPLES_AT_ONCE = 2**18
 
@@ -86,7 +223,8 @@ FrameLabels = Callable[[int, int, int], np.ndarray]
 class Samples(Protocol):
     """The source of windows: `PackedRecordings`, arrays in memory, or your own class.
 
-    A class whose samples have channels also has a `shape`, `(C,)`.
+    A class whose samples have channels also has a `shape`, `(C,)`, and one whose windows are not padded by NaN, or by
+    zero without channels, has a `padding`, a number of numpy whose type is that of the samples.
     """
 
     @property
@@ -116,6 +254,7 @@ class WindowDataset(Dataset[Batch]):
         augmenter: changes every window by a key. The second part of an index is then start * NUM_CHANGES + key.
         windows_at_once: number of windows that are shuffled together (see `UniformBatches`); None: all.
         noun: noun for the recordings, by which a resumed run compares their lengths.
+        size_name: name of `window_samples` for a resumed run.
         made_from: further properties of the data, by name, that a resumed run checks.
 
     Example:
@@ -136,6 +275,7 @@ class WindowDataset(Dataset[Batch]):
     windows_at_once: int | None = None
     has_missing: bool = False
     noun: str = "recordings"
+    size_name: str = "window_samples"
     made_from: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,7 +309,7 @@ class WindowDataset(Dataset[Batch]):
         num_starts = self.starts.num
         if not num_starts.any():
             raise ValueError(f"none of the {len(self.rows)} recordings holds a sample, so windows cannot be drawn")
-        made_from = {"window_samples": self.window_samples, self.noun: digest(self.lengths), **self.made_from}
+        made_from = {self.size_name: self.window_samples, self.noun: digest(self.lengths), **self.made_from}
         if self.starts.ranges:
             parts = [num_starts, *self.starts.ranges.values()]
             made_from["starts of windows"] = digest(np.concatenate(parts, axis=None))
@@ -187,8 +327,8 @@ class WindowDataset(Dataset[Batch]):
 
     def __getitems__(self, windows: Sequence[Draw]) -> Batch:
         """Return the batch of these windows; the loader calls this instead of `__getitem__`."""
-        size = (len(windows), self.window_samples, *self.shape)
-        x = np.full(size, np.nan, np.float32) if self.shape else np.zeros(size, np.float32)
+        padding = getattr(self.samples, "padding", np.float32(np.nan if self.shape else 0))
+        x = np.full((len(windows), self.window_samples, *self.shape), padding)
         num_valid = np.zeros(len(windows), np.int64)
         labels = np.full((len(windows), 0 if self.labels is None else self.num_latents), -100, np.int64)
         target = np.zeros_like(x) if self._is_past_changed else None

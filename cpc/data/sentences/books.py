@@ -4,9 +4,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import draw_splits, say_contents
 from cpc.data.store.folders import find_files, refuse_bad, refuse_doubles
-from cpc.data.store.splits import draw_splits
 from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.lines import splits_of_names
 from cpc.data.text.segmentation import split_sentences

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from cpc.data.batch import Batch
 from cpc.data.map_style import MapStyleCorpus
+from cpc.data.recordings.windows import WindowDataset
 from cpc.data.sentences.books import Books
 from cpc.data.store.atomic import json_text, write_json
 from cpc.data.store.fingerprints import Content, text_content
@@ -36,6 +36,7 @@ class Passages:
         first: `[n]` first sentence of each passage.
         num_sentences: `[n]` number of sentences of each passage.
         book: `[n]` book of each passage.
+        max_tokens: largest number of tokens of a sentence.
     """
 
     tokens: Int[np.ndarray, " N"]
@@ -43,6 +44,28 @@ class Passages:
     first: Int[np.ndarray, " n"]
     num_sentences: Int[np.ndarray, " n"]
     book: Int[np.ndarray, " n"]
+    max_tokens: int
+
+    padding = np.int64(NO_TOKEN)
+
+    @property
+    def num_samples(self) -> Int[np.ndarray, " n"]:
+        """`num_sentences`: to windows a sentence is a sample."""
+        return self.num_sentences
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Shape of a padded sentence."""
+        return (self.max_tokens,)
+
+    def read(self, row: int, start: int, num_samples: int) -> Int[np.ndarray, "t W"]:
+        """Return sentences of a passage, padded with `NO_TOKEN`; fewer only at the end."""
+        num = min(num_samples, int(self.num_sentences[row]) - start)
+        sentences = np.full((num, self.max_tokens), NO_TOKEN)
+        for out, sentence in zip(sentences, range(self.first[row] + start, self.first[row] + start + num), strict=True):
+            tokens = self.tokens[self.ends[sentence] : self.ends[sentence + 1]]
+            out[: len(tokens)] = tokens
+        return sentences
 
     def digest(self, rows: Int[np.ndarray, " n"]) -> str:
         """Return a hash of the tokens of these passages and of the ends of their sentences."""
@@ -60,70 +83,28 @@ class Passages:
 
     @staticmethod
     def build(
-        tokens: np.ndarray, ends: np.ndarray, num_sentences: Int[np.ndarray, " m"], passage_sentences: int
+        tokens: np.ndarray,
+        ends: np.ndarray,
+        num_sentences: Int[np.ndarray, " m"],
+        passage_sentences: int,
+        max_tokens: int,
     ) -> "Passages":
         """Cut every book into passages of equal length, about `passage_sentences` long."""
         num_parts = np.maximum(1, np.round(num_sentences / passage_sentences)).astype(int)
         books = np.split(np.arange(num_sentences.sum()), np.cumsum(num_sentences)[:-1])
         parts = [part for book, num in zip(books, num_parts, strict=True) for part in np.array_split(book, num)]
         first, lengths = (np.array([function(part) for part in parts]) for function in (np.min, len))
-        return Passages(tokens, ends, first, lengths, np.repeat(np.arange(len(num_parts)), num_parts))
+        return Passages(tokens, ends, first, lengths, np.repeat(np.arange(len(num_parts)), num_parts), max_tokens)
 
 
-@dataclass(eq=False)
-class SentenceWindows(Dataset[Batch]):
-    """Windows of `window_sentences` (T) sentences of the passages `rows`; an index is (position in `rows`, sentence).
+class SentenceWindows(WindowDataset):
+    """Windows of `window_samples` (T) sentences of the passages `rows`, padded with empty sentences."""
 
-    A window that is longer than its passage is padded with empty sentences, which `num_valid` excludes. A sentence has
-    at most `max_tokens` tokens.
-    """
-
-    passages: Passages
-    rows: np.ndarray
-    window_sentences: int
-    max_tokens: int
-    split: str | None = None
-
-    def __post_init__(self) -> None:
-        self.sequence_ids, self.group_ids = self.rows, self.passages.book[self.rows]
-        self.num_sentences = self.passages.num_sentences[self.rows]
-        self.num_values = self.window_sentences * self.max_tokens
-        self.num_latents = self.window_sentences
-
-    @property
-    def draws(self) -> dict[str, Any]:
-        """Arguments of the stream. Per pass a passage of n sentences gives max(1, n // T) windows, at random starts."""
-        starts = self.passages.ends[self.passages.first[self.rows]]
-        return {
-            "num_slots": np.maximum(self.num_sentences // self.window_sentences, 1),
-            "num_starts": np.maximum(self.num_sentences - self.window_sentences, 0) + 1,
-            "made_from": {"window_sentences": self.window_sentences, "passages": digest(starts)}
-            | {"content of passages": self.passages.digest(self.rows)},
-        }
-
-    def __getitems__(self, indices: Sequence[Draw]) -> Batch:
-        """Return the batch of these windows."""
-        num_valid = self.num_valid(indices)
-        sentences = [
-            [self._tokens(row, start + offset) for offset in range(num)]
-            for (row, start), num in zip(indices, num_valid.tolist(), strict=True)
-        ]
-        rows = [row for row, _ in indices]
-        return Batch(
-            x=stacked(sentences, self.window_sentences),
-            num_valid=num_valid,
-            sequence_id=torch.from_numpy(self.sequence_ids[rows]),
-            group_id=torch.from_numpy(self.group_ids[rows]),
-            labels=torch.zeros(len(indices), 0, dtype=torch.int64),
-        )
-
-    def num_valid(self, indices: Sequence[Draw]) -> Int[Tensor, " B"]:
-        """Return the number of sentences of each window without padding."""
-        return torch.from_numpy(self.num_sentences[[row for row, _ in indices]].clip(max=self.window_sentences))
-
-    def _tokens(self, row: int, offset: int) -> np.ndarray:
-        sentence = self.passages.first[self.rows[row]] + offset
-        return self.passages.tokens[self.passages.ends[sentence] : self.passages.ends[sentence + 1]]
+    def __getitems__(self, windows: Sequence[Draw]) -> Batch:
+        """Return the batch of these windows, `[B, T, W]`."""
+        batch = super().__getitems__(windows)
+        width = int((batch.x != NO_TOKEN).any(0).any(0).sum())
+        return batch._replace(x=batch.x[..., :width])
 
 
 def stacked(sentences: Sequence[Sequence[Sequence[int] | np.ndarray]], num_sentences: int) -> Int[Tensor, "B T W"]:
@@ -177,14 +158,26 @@ class SentenceCorpus(MapStyleCorpus):
         write_once(folder, self._pack)
         ends, num_sentences = (np.load(folder / f"{name}.npy") for name in ("ends", "num_sentences"))
         tokens = np.load(folder / "tokens.npy", mmap_mode="r")
-        return Passages.build(tokens, ends, num_sentences, options.passage_sentences)
+        return Passages.build(tokens, ends, num_sentences, options.passage_sentences, options.max_tokens)
 
     def windows(self, split: str | None, *, is_training: bool = False) -> SentenceWindows:
         """Return the windows of a split; None: of all splits."""
         self.check(split)
         has_split = [split in (None, book_split) for book_split in self.books.splits]
-        rows = np.flatnonzero(np.array(has_split)[self.passages.book])
-        return SentenceWindows(self.passages, rows, self.options.window_sentences, self.options.max_tokens, split)
+        passages, num_sentences = self.passages, self.options.window_sentences
+        rows = np.flatnonzero(np.array(has_split)[passages.book])
+        starts = digest(passages.ends[passages.first[rows]])
+        return SentenceWindows(
+            passages,
+            num_sentences,
+            rows,
+            group_ids=passages.book[rows],
+            num_latents=num_sentences,
+            split=split,
+            noun="passages",
+            size_name="window_sentences",
+            made_from={"passages": starts, "content of passages": passages.digest(rows)},
+        )
 
     def content(self, rows: np.ndarray) -> Content:  # noqa: D102
         return text_content(self.passages.texts(rows))

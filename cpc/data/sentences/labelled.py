@@ -10,9 +10,8 @@ import numpy as np
 from scipy.sparse import block_diag, csr_array
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import say_contents, split_named
 from cpc.data.store.folders import find_files
-from cpc.data.store.splits import split_named
 from cpc.data.store.text_files import Encoding, read_text
 from cpc.data.text.segmentation import WORD, normal_form
 

@@ -31,8 +31,6 @@ class Sentences(MapStyleModality):
         valid_share: share of the books that is held out as split `valid`, if no path names a split.
         test_share: share of the books that is held out as split `test`, if no path names a split.
         cache_dir: folder for packed tokens; null: `.cpc_cache` in the source.
-        text: folder of books from which probes of `expanded` features learn vectors of words that the vocabulary lacks;
-            name the folder on which the model was trained.
     """
 
     name = "sentences"
@@ -47,8 +45,7 @@ class Sentences(MapStyleModality):
         "valid_share",
         "test_share",
     )
-    local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "text")
-    probe_options: ClassVar[tuple[str, ...]] = ("encoding", "text")
+    probe_options: ClassVar[tuple[str, ...]] = ("encoding",)
 
     source: str
     encoding: Encoding = "UTF-8"
@@ -60,7 +57,6 @@ class Sentences(MapStyleModality):
     speakers_per_batch: Count = 1
     valid_share: Share = 0.1
     test_share: Share = 0.1
-    text: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,10 +71,10 @@ class Sentences(MapStyleModality):
         """Folder for packed tokens."""
         return Path(self.source) / ".cpc_cache" if self.cache_dir is None else Path(self.cache_dir)
 
-    def books(self, source: str | None = None) -> Books:
-        """Return the books of the source, or of another folder."""
+    def books(self) -> Books:
+        """Return the books of the source."""
         shares = {"valid_share": self.valid_share, "test_share": self.test_share}
-        return Books(source or self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
+        return Books(self.source, encoding=self.encoding, skip_bad=self.skip_bad, **shares)
 
     def check(self, model: Any) -> None:
         """Also raise an error if windows are too short for the model's predictions."""
@@ -104,5 +100,4 @@ class Sentences(MapStyleModality):
         """Set nothing, since tokens have no statistics."""
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> SentenceProbeData:  # noqa: D102
-        text = None if self.text is None else self.books(self.text)
-        return SentenceProbeData(corpus, self.encoding, text, **where)
+        return SentenceProbeData(corpus, self.encoding, **where)

@@ -11,11 +11,10 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, hstack
 from sklearn.preprocessing import StandardScaler
 
-from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData
-from cpc.data.sentences.books import Books, read_sentences
+from cpc.data.probe_data import FeatureExtractor, Labels, ProbeData, autocast
+from cpc.data.sentences.books import read_sentences
 from cpc.data.sentences.corpus import SentenceCorpus, stacked
 from cpc.data.sentences.labelled import WHOLE, LabelledSentences, read_labelled
-from cpc.data.sentences.word_vectors import expand, learn_vectors
 from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files
 from cpc.data.store.text_files import Encoding
@@ -23,27 +22,21 @@ from cpc.data.text.vocabulary import encoder_vocabulary
 
 _BATCH_SENTENCES = 256
 NUM_FOLDS = 10
-EXPANDED = "_expanded"
 
 
 class SentenceFeatures(FeatureExtractor):
     """Features of single sentences from a model, or their bags of words, `bow` or `tfidf`, if the model is None.
 
     `z` is the latent of a sentence, `c` its context without other sentences, `words` the mean of the embeddings of its
-    words. `z_expanded` and `words_expanded` come from a model with a larger vocabulary (`expand`). `z_bow` is the
-    concatenation of `z`, standardised over a set's sentences, and of the scaled bag of words; rows of both parts have a
-    mean square length of 1.
+    words. `z_bow` is the concatenation of `z`, standardised over a set's sentences, and of the scaled bag of words;
+    rows of both parts have a mean square length of 1.
     """
 
     def __init__(self, features: Sequence[str], model: Any, data: "SentenceProbeData") -> None:
-        self.features, self.data = features, data
-        self.models, self.dims = {} if model is None else {"": model}, {}
-        if model is None:
-            return
-        if any(name.endswith(EXPANDED) for name in features):
-            self.models[EXPANDED] = expand(model, *data.word_vectors)
-        dims = {"z": model.encoder.dim, "c": model.context.dim, "words": model.encoder.embedding_dim}
-        self.dims = {name: dims[name.removesuffix(EXPANDED)] for name in features if name != "z_bow"}
+        self.features, self.model, self.data, self.dims = features, model, data, {}
+        if model is not None:
+            dims = {"z": model.encoder.dim, "c": model.context.dim, "words": model.encoder.embedding_dim}
+            self.dims = {name: dims[name] for name in features if name != "z_bow"}
 
     def groups(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return batches of sentences of about the same length."""
@@ -59,11 +52,11 @@ class SentenceFeatures(FeatureExtractor):
     def sparse(self, rows: np.ndarray) -> Mapping[str, csr_array]:
         """Return the features that hold bags of words."""
         labelled = self.data.labelled
-        if not self.models:
+        if self.model is None:
             return {kind: labelled.bags(kind)[rows] for kind in self.features}
         if "z_bow" not in self.features:
             return {}
-        latents = np.empty((len(rows), self.models[""].encoder.dim), np.float32)
+        latents = np.empty((len(rows), self.model.encoder.dim), np.float32)
         for group in self.groups(rows):
             (group_latents,) = self._features([[self._sentence(row)] for row in group.tolist()], ["z"]).values()
             latents[np.searchsorted(rows, group)] = group_latents[:, 0]
@@ -75,7 +68,7 @@ class SentenceFeatures(FeatureExtractor):
 
     def geometry(self, feature: str) -> dict[str, Any]:
         """Return the name and the dimension of a feature; the dimension of `z_bow` is not fixed."""
-        if not self.models:
+        if self.model is None:
             return {"features": feature, "dim": self.data.labelled.bags(feature).shape[1]}
         return {"features": feature} if feature == "z_bow" else super().geometry(feature)
 
@@ -93,16 +86,14 @@ class SentenceFeatures(FeatureExtractor):
     def _features(
         self, windows: Sequence[Sequence[str]], names: Iterable[str]
     ) -> dict[str, Float[np.ndarray, "B T D"]]:
-        features: dict[str, np.ndarray] = {}
-        for suffix, model in self.models.items():
-            vocabulary = encoder_vocabulary(model.encoder)
-            tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
-            x = stacked(tokens, len(windows[0])).to(self.data.device)
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.data.precision == "bfloat16"):
-                latents, contexts, _ = model.encode(x)
-            values = {"z": latents, "c": contexts, "words": model.encoder.mean_of_words(x)}
-            features |= {name + suffix: value.float().cpu().numpy() for name, value in values.items()}
-        return {name: features[name] for name in names}
+        encoder = self.model.encoder
+        vocabulary = encoder_vocabulary(encoder)
+        tokens = [[vocabulary.encode(sentence) for sentence in window] for window in windows]
+        x = stacked(tokens, len(windows[0])).to(self.data.device)
+        with autocast(x, self.data.precision):
+            latents, contexts, _ = self.model.encode(x)
+        values = {"z": latents, "c": contexts, "words": encoder.mean_of_words(x)}
+        return {name: values[name].float().cpu().numpy() for name in names}
 
 
 class SentenceProbeData(ProbeData):
@@ -110,25 +101,14 @@ class SentenceProbeData(ProbeData):
 
     unit = source_unit = "sentence"
     is_content_of_training = False  # models are trained on passages
-    features: Mapping[str, str] = {
-        "z": "",
-        "c": "_c",
-        "words": "_words",
-        "z_bow": "_bow",
-        "z_expanded": "_expanded",
-        "words_expanded": "_words_expanded",
-    }
+    features: Mapping[str, str] = {"z": "", "c": "_c", "words": "_words", "z_bow": "_bow"}
     hand_made = ("bow", "tfidf")
-    default_features: tuple[str, ...] = ("z", "c", "words", "z_bow")
+    default_features = ("z", "c", "words", "z_bow")
     default_baselines = ("majority", "random", "bow", "tfidf")
 
-    def __init__(
-        self, corpus: SentenceCorpus | None, encoding: Encoding, text: Books | None = None, **where: Any
-    ) -> None:
+    def __init__(self, corpus: SentenceCorpus | None, encoding: Encoding, **where: Any) -> None:
         super().__init__(**where)
-        self._corpus, self.encoding, self.text = corpus, encoding, text
-        if text is not None:
-            self.default_features = tuple(self.features)
+        self._corpus, self.encoding = corpus, encoding
 
     @cached_property
     def labelled(self) -> LabelledSentences:
@@ -155,15 +135,7 @@ class SentenceProbeData(ProbeData):
 
     def feature_extractor(self, features: Sequence[str], model: Any = None) -> SentenceFeatures:
         """Return an extractor of a model's features, all in one pass, or of bags of words."""
-        if self.text is None and any(name.endswith(EXPANDED) for name in features):
-            raise ValueError(f"features {', '.join(features)}: name the model's training books with `text`")
         return SentenceFeatures(features, model, self)
-
-    @cached_property
-    def word_vectors(self) -> tuple[list[str], np.ndarray]:
-        """Vectors of the words in the training split of the text."""
-        assert self.text is not None
-        return learn_vectors(self.text.split_books("train"))
 
     def find_files(self, folder: Path) -> list[str]:  # noqa: D102
         return find_files(folder, {".txt"}, "text")

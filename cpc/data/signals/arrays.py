@@ -11,7 +11,7 @@ import numpy as np
 from cpc.data.images.arrays import array_header, load_array, open_npz
 from cpc.data.recordings.labels import RecordingLabels, encode_names, labels_of_recordings, runs_of_samples, sort_names
 from cpc.data.signals.listing import GROUP_NAMES, Listing
-from cpc.data.store.splits import split_called
+from cpc.data.store.contents import split_called
 from cpc.data.store.untrusted import reading
 
 BLOCK_SAMPLES = 1 << 16

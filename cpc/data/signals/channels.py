@@ -132,9 +132,8 @@ _UNITS |= {"deg": ("rad", _PER_DEGREE), "deg/s": ("rad/s", _PER_DEGREE), "dps": 
 def conversion(from_unit: str, to_unit: str) -> float:
     """Return the factor that multiplies a value in one unit to give the value in another.
 
-    Volts, amperes, ohms, siemens, teslas, pascals, newtons, watts, hertz, kelvins, metres, seconds, m/s, accelerations
-    (`g`, `m/s2`), angles and angular velocities (`rad/s`, `deg/s`, `dps`) convert within their kind, with SI prefixes
-    from p to G. Any other unit, such as degrees Celsius, converts only to itself; an unknown unit, "", equals all.
+    The units of `_UNITS` convert within their kind, with SI prefixes from p to G. Any other unit, such as degrees
+    Celsius, converts only to itself; an unknown unit, "", equals all.
     """
     old, new = _spelt(from_unit), _spelt(to_unit)
     if old == new or not old or not new:

@@ -7,7 +7,7 @@ import importlib.util
 import io
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from jaxtyping import Int, Shaped
 
 from cpc.config.extras import install_hint
 from cpc.data.store.atomic import write_atomically
+from cpc.data.store.contents import describe_splits
 
 
 @dataclass(frozen=True)
@@ -67,33 +68,26 @@ def write_recordings(path: Path, arrays: SignalArrays) -> tuple[Path, SignalArra
 def describe(written: tuple[Path, SignalArrays], published: dict[str, int] | None = None) -> str:
     """Return a table of the splits: recordings, people, seconds, labelled share; `published` numbers if they differ."""
     path, arrays = written
-    num = len(arrays.length)
-    splits = np.array(["all"] * num if arrays.split is None else arrays.split)
+    num, rate = len(arrays.length), arrays.sample_rate_hz
     of_sample = np.repeat(np.arange(num), arrays.length)
     has_label = arrays.label >= 0 if len(arrays.label) == len(of_sample) else (arrays.label >= 0)[of_sample]
-    lines = [
-        f"{num} recordings of {len(arrays.channels)} channels ({', '.join(arrays.channels)}) at "
-        f"{arrays.sample_rate_hz:g} Hz in {path}",
-        f"{'split':8}{'recordings':>12}{'people':>8}{'seconds':>10}{'labelled':>10}",
-    ]
-    for split in dict.fromkeys([*splits.tolist(), *((published or {}) if arrays.split is not None else {})]):
-        is_here = splits == split
-        seconds = arrays.length[is_here].sum() / arrays.sample_rate_hz
-        labelled = has_label[is_here[of_sample]].mean() if is_here.any() else 0.0
-        people = len(np.unique(arrays.group[is_here]))
-        line = f"{split:8}{is_here.sum():12}{people:8}{seconds:10.0f}{labelled:10.1%}"
-        expected = (published or {}).get(split) if arrays.split is not None else sum((published or {}).values()) or None
-        if expected is not None and expected != is_here.sum():
-            line += f"   (published: {expected})"
-        lines.append(line)
+    columns: dict[str, Callable[[np.ndarray], object]] = {
+        "recordings": np.sum,
+        "people": lambda is_here: len(np.unique(arrays.group[is_here])),
+        "seconds": lambda is_here: f"{arrays.length[is_here].sum() / rate:.0f}",
+        "labelled": lambda is_here: f"{has_label[is_here[of_sample]].mean() if is_here.any() else 0.0:.1%}",
+    }
+    if published and arrays.split is None:
+        published = {"all": sum(published.values())}
+    title = (
+        f"{num} recordings of {len(arrays.channels)} channels ({', '.join(arrays.channels)}) at {rate:g} Hz in {path}"
+    )
+    table = describe_splits(title, ["all"] * num if arrays.split is None else arrays.split, columns, published)
     labels = arrays.label[arrays.label >= 0]
     unit = "recordings" if len(arrays.label) == num else "samples"
     counts = np.bincount(labels, minlength=len(arrays.classes))
-    lines.append(
-        f"{unit} of each class: "
-        + ", ".join(f"{name} {count}" for name, count in zip(arrays.classes, counts, strict=True))
-    )
-    return "\n".join(lines)
+    names = ", ".join(f"{name} {count}" for name, count in zip(arrays.classes, counts, strict=True))
+    return f"{table}\n{unit} of each class: {names}"
 
 
 CLASSES = ("PEN", "ABD", "FEL", "IR", "ER", "TRAP", "ROW")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Float64, Shaped
 
+from cpc.config.argument_rules import checked
 from cpc.data.features import Features, RecordingFeatures
 from cpc.data.probe_data import FeatureExtractor
-from cpc.data.signals.recordings import read_recordings
+from cpc.data.signals.recordings import Positive, read_recordings
 
 _WINDOWS_AT_ONCE = 256
 
@@ -156,7 +157,8 @@ _VALUES_AT_ONCE = 2**20
 Windows = Shaped[np.ndarray, "..."]  # [n, T, C], checked by `hand_features`
 
 
-def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.ndarray, "n F"]:
+@checked
+def hand_features(windows: Windows, sample_rate_hz: Positive) -> Float32[np.ndarray, "n F"]:
     """Return 16 features of each channel, and the correlation of each pair of channels, for each window `[n, T, C]`.
 
     The features of a channel are the mean, the standard deviation, five quantiles, the range (peak to peak), how often
@@ -168,12 +170,9 @@ def hand_features(windows: Windows, sample_rate_hz: int | float) -> Float32[np.n
     none. The correlation with a constant channel is 0. Features are finite for every window, one of one sample too.
 
     Raises:
-        ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values; if
-            `sample_rate_hz` is not positive.
+        ValueError: if `windows` is not `[n, T, C]` with at least one sample and one channel, or has infinite values.
     """
     num_windows, num_samples, num_channels = _checked_shape(windows)
-    if not 0 < sample_rate_hz < np.inf:
-        raise ValueError(f"`sample_rate_hz` is {sample_rate_hz}, but must be a positive number")
     features = np.empty((num_windows, len(hand_feature_names(range(num_channels), sample_rate_hz))), np.float32)
     step = max(1, _VALUES_AT_ONCE // (num_samples * num_channels))
     for first in range(0, num_windows, step):

@@ -24,11 +24,9 @@ from cpc.data.signals.listing import GROUP_NAMES, Listing, ReadOptions, SignalFi
 from cpc.data.signals.physionet import WfdbRecord
 from cpc.data.signals.polysomnograms import EdfFile, sidecar_segments, split_sidecars
 from cpc.data.signals.tables import CommaTable, ParquetTable, SignalTable, leave_out_counters
-from cpc.data.store.contents import say
-from cpc.data.store.folders import composed, find_files, name_a_few, names_in_table, refuse_doubles
-from cpc.data.store.parallel import map_in_order
-from cpc.data.store.splits import split_called
-from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.contents import say, split_called
+from cpc.data.store.folders import composed, find_files, map_in_order, names_in_table, refuse, refuse_doubles
+from cpc.data.store.text_files import number_or_nan, read_table
 
 INTERVALS_NAME = "labels.csv"
 LABEL_COLUMNS = ("label",)
@@ -162,8 +160,7 @@ def read_segments(path: Path, names: Sequence[str]) -> dict[str, list[list[Segme
     keys = list(map(composed, columns["path"]))
     names_there = names_in_table(names, keys)
     shared = sorted(name for name, count in Counter(names_there).items() if count > 1 and name in keys)
-    if shared:
-        raise ValueError(f"{path} gives names that several recordings have:\n{name_a_few(shared)}\nwrite their paths")
+    refuse(f"names in {path} are those of several recordings", shared, "write their paths")
     row_of = {name: row for row, name in enumerate(names_there)}
     tasks = columns.get("task", ["interval"] * len(columns["path"]))
     segments: dict[str, list[list[Segment]]] = {task: [[] for _ in names] for task in dict.fromkeys(tasks)}

@@ -1,6 +1,5 @@
 """Signals as a modality: recordings of sensors -> packed cache -> windows."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +11,8 @@ from torch import Tensor
 from cpc.config.argument_rules import Count, Positive, Share
 from cpc.data.map_style import HeldOut, MapStyleModality
 from cpc.data.modality import Training
-from cpc.data.recordings.corpus import RecordingCorpus, check_window
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels
+from cpc.data.recordings.corpus import RecordingCorpus
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, FrameLabels, PackedRecordings
 from cpc.data.signals.channels import is_nameless
 from cpc.data.signals.pack import open_sharded_signals, pack_signals
 from cpc.data.signals.probe_data import SignalProbeData
@@ -83,15 +81,9 @@ class Signals(MapStyleModality):
         """
         super().check(model)
         encoder = model.encoder
-        check_window(model, self.window_samples(encoder), f"`window_seconds`={self.window_seconds}")
-        skipped, overlapping = model.loss_part.skip_steps, getattr(encoder, "overlapping_steps", 0)
-        if model.steps[0].k <= overlapping:
-            warnings.warn(
-                f"`loss.skip_steps`={skipped}, but each of the next {overlapping} latents reads samples "
-                "that the latest latent has read: contexts predict samples that they have seen, and the bound counts "
-                f"these; set skip_steps to {overlapping} to predict only unseen samples",
-                stacklevel=2,
-            )
+        num_latents = encoder.num_latents(self.window_samples(encoder))
+        self.check_reach(model, num_latents, f"`window_seconds`={self.window_seconds} gives {num_latents} latents")
+        self.warn_of_overlap(model, getattr(encoder, "overlapping_steps", 0), "latents", "samples")
 
     def check_encoder(self, encoder: Any) -> None:
         """Refuse also an encoder of another rate, or without a mask of known latents, if the options need one."""

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from cpc.data.images.arrays import open_npz
 from cpc.data.recordings.labels import RecordingLabels, labels_of_recordings
-from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.recordings.windows import PackedRecordings
 from cpc.data.signals.arrays import SIGNAL_NAMES, release_arrays
 from cpc.data.signals.folder import OPENERS
 from cpc.data.signals.listing import Listing

@@ -11,7 +11,7 @@ from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import Segment
 from cpc.data.signals.channels import channels_rate
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.text_files import number_or_nan, read_table
 from cpc.data.store.untrusted import reading
 
 _BLOCK_SAMPLES = 1 << 16
@@ -115,10 +115,10 @@ def _check_ranges(path: Path, channel: str, signal: Any) -> None:
     for name, text, value in zip(_RANGES, texts, values, strict=True):
         if not math.isfinite(value) or (name.startswith("digital") and value % 1):
             raise ValueError(f"{path}: {name} of channel {channel} is {text!r}, not a finite number: {advice}")
-    for lowest, highest in ((0, 1), (2, 3)):
-        if values[lowest] == values[highest]:
-            names = f"{_RANGES[lowest]} and {_RANGES[highest]}"
-            raise ValueError(f"{path}: {names} of channel {channel} are both {texts[lowest]}: {advice}")
+    for kind, (lowest, highest) in (("physical", values[:2]), ("digital", values[2:])):
+        if lowest == highest:
+            ends = f"{kind}_min and {kind}_max"
+            raise ValueError(f"{path}: {ends} of channel {channel} are both {lowest:g}: {advice}")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

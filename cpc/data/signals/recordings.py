@@ -4,20 +4,23 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float32, Float64
 
+from cpc.config.argument_rules import Range, checked
 from cpc.data.recordings.labels import labels_of_segments
 from cpc.data.signals.arrays import list_npy, list_npz
 from cpc.data.signals.channels import RATE_TOLERANCE, convert_units
 from cpc.data.signals.folder import LABEL_COLUMNS, MANIFEST_NAME, OPENERS, list_files, list_folder
 from cpc.data.signals.listing import Listing, ReadOptions
 from cpc.data.store.atomic import json_text
-from cpc.data.store.splits import draw_splits
+from cpc.data.store.contents import draw_splits, rows_of_split
 
 Missing = Literal["refuse", "mask"]
+Positive = Annotated[int | float, Range(0, is_open=True)]
+Share = Annotated[int | float, Range(0, 1)]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -42,13 +45,7 @@ class Recordings(Listing):
 
     def rows(self, split: str | None) -> np.ndarray:
         """Return the rows of a split (None: of all); raise a ValueError if there are none."""
-        rows = np.flatnonzero([split in (None, each) for each in self.splits])
-        if not len(rows):
-            raise ValueError(
-                f"there are no recordings of split {split!r}, only of {', '.join(sorted(set(self.splits)))}: name one "
-                "of these, or hold recordings out with `valid_share` and `test_share`"
-            )
-        return rows
+        return rows_of_split(self.splits, split, f"recording of {self.source}")
 
     def read(self, row: int) -> Iterator[Float32[np.ndarray, "t C"]]:
         """Yield a recording in blocks, in `units`; NaN where a sample is missing."""
@@ -93,14 +90,15 @@ class Recordings(Listing):
         )
 
 
+@checked
 def read_recordings(
     source: str | Path,
     *,
-    sample_rate_hz: int | float | None = None,
+    sample_rate_hz: Positive | None = None,
     channels: Sequence[str | int] | None = None,
     missing: Missing = "refuse",
-    valid_share: int | float = 0.0,
-    test_share: int | float = 0.0,
+    valid_share: Share = 0.0,
+    test_share: Share = 0.0,
     seed: int = 0,
     label_columns: Sequence[str] = LABEL_COLUMNS,
     model_channels: Sequence[str] | None = None,
@@ -121,7 +119,7 @@ def read_recordings(
         channels: channels to read, by name or number, in this order; None: all.
         missing: `refuse` raises an error at a sample that is NaN or infinite; `mask` reads it as NaN.
         valid_share: if the source has no split `valid`, the share of `train` that becomes `valid`, drawn by group (see
-            `cpc.data.store.splits.draw_splits`); a recording without a group is its own.
+            `cpc.data.store.contents.draw_splits`); a recording without a group is its own.
         test_share: likewise for `test`.
         seed: seed of these splits.
         label_columns: names of columns that hold labels per sample.
@@ -132,16 +130,12 @@ def read_recordings(
         listing: what the source holds, if it has been listed.
 
     Raises:
-        ValueError: naming the source, the file or the option, if the source is missing, damaged, transposed or of no
-            known format, a channel is unknown, files differ in rate or channels or in units that cannot be converted,
-            the rate is missing or contradicts the source, or a share leaves a split empty.
+        ValueError: if the source is missing, damaged, transposed or of no known format, a channel is unknown, files
+            differ in rate or channels or in units that cannot be converted, the rate is missing or contradicts the
+            source, or a share leaves a split empty.
     """
-    if sample_rate_hz is not None and not 0 < sample_rate_hz < np.inf:
-        raise ValueError(f"`sample_rate_hz`={sample_rate_hz} must be positive and finite")
     given_rate = None if sample_rate_hz is None else float(sample_rate_hz)
     channels = [channels] if isinstance(channels, str) else channels
-    if missing not in ("refuse", "mask"):
-        raise ValueError(f"`missing`={missing!r} is not one of 'refuse', 'mask'")
     options = ReadOptions(given_rate, channels, label_columns, model_channels)
     path: Any = source
     if listing is None:

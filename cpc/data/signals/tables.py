@@ -19,7 +19,7 @@ from cpc.config.extras import import_extra
 from cpc.data.recordings.labels import RATE_ROUNDING
 from cpc.data.signals.channels import RATE_TOLERANCE
 from cpc.data.signals.listing import ReadOptions, SignalFile
-from cpc.data.store.tables import number_or_nan, read_table
+from cpc.data.store.text_files import number_or_nan, read_table
 from cpc.data.store.untrusted import reading
 
 NUM_HEAD = 4096  # rows that the rate is taken from

@@ -1,13 +1,16 @@
-"""Search for files by suffix, and checks of file names."""
+"""Files of a folder: search by suffix, checks of names, and reading of many files by threads, which release the GIL."""
 
 import os
 import unicodedata
 import warnings
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
+from cpc.config.argument_rules import Count, checked
 from cpc.data.store.contents import say
 
 # Formats of audio, images and text that are not read: their files are counted, so that the user notices them.
@@ -88,11 +91,8 @@ def refuse_doubles(root: Path, names: Iterable[str]) -> None:
             duplicates.append(
                 f"{other!a} and {name!a}, of different Unicode forms" if is_form else f"{other} and {name}"
             )
-    if duplicates:
-        raise ValueError(
-            f"{len(duplicates)} files of {root} have two names, so they could be both trained on and held out:\n"
-            f"{name_a_few(duplicates)}\nkeep one name of each"
-        )
+    problem = f"files of {root} have two names, so they could be both trained on and held out"
+    refuse(problem, duplicates, "keep one name of each")
 
 
 def name_a_few(problems: Sequence[str], limit: int = 5) -> str:
@@ -124,8 +124,7 @@ def require_file(path: Path) -> None:
 def require_utf8(names: Iterable[str], where: str) -> None:
     """Raise an error on names that are not UTF-8, because the format `where` cannot hold them."""
     bad = [shown for name in names if (shown := name.encode(errors="replace").decode()) != name]
-    if bad:
-        raise ValueError(f"{len(bad)} names are not UTF-8, which {where} cannot hold:\n{name_a_few(bad)}\nrename them")
+    refuse(f"names are not UTF-8, which {where} cannot hold", bad, "rename them")
 
 
 def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) -> None:
@@ -136,3 +135,24 @@ def refuse_bad(problems: Sequence[str], num: int, nouns: str, skip_bad: bool) ->
     if not skip_bad or len(problems) == num:
         raise ValueError(f"{words}\nrepair or remove them, or set `skip_bad` to go on without them")
     warnings.warn(f"went on without {words}", stacklevel=4)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@checked
+def map_in_order(function: Callable[[Item], Result], items: Iterable[Item], num_workers: Count) -> Iterator[Result]:
+    """Yield `function(item)` for every item in order, by `num_workers` threads, of which few results are pending."""
+    pending: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(num_workers) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) >= 4 * num_workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

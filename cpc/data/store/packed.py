@@ -22,8 +22,7 @@ from jaxtyping import Float64, Int64, Shaped
 from tqdm import tqdm
 
 from cpc.data.store.atomic import build_atomically, build_once, json_text
-from cpc.data.store.folders import refuse_bad
-from cpc.data.store.parallel import map_in_order
+from cpc.data.store.folders import map_in_order, refuse_bad
 from cpc.data.store.shards import ShardedElements, Shards
 from cpc.data.store.untrusted import read_json
 
@@ -68,15 +67,12 @@ Pack = TypeVar("Pack", bound="PackedRows")
 
 
 class PackedRows:
-    """The rows of a pack. Pickling copies only the offsets of rows; another process opens the memory map again.
+    """The rows of a pack; a ValueError if the folder holds no complete pack.
 
     Attributes:
         lengths: `[num_rows]` int64, elements of each row; 0 for a skipped row.
         shape: shape of an element; the last axis, if there is one, is the channels.
         skipped: reason for each skipped row.
-
-    Raises:
-        ValueError: if the folder holds no complete pack.
     """
 
     def __init__(self, folder: str | Path, shards: Shards | None = None) -> None:
@@ -208,8 +204,10 @@ def pack_rows(
     return packed
 
 
-def check_skipped(packed: PackedRows, noun: str, skip_bad: bool) -> None:
-    """Raise an error if a pack has skipped rows; with `skip_bad`, warn instead."""
+def check_skipped(packed: PackedRows, noun: str, skip_bad: bool, num_rows: int | None = None) -> None:
+    """Raise an error if a pack has skipped rows (with `skip_bad`, warn instead), or not as many rows as its table."""
+    if num_rows not in (None, len(packed)):
+        raise ValueError(f"{packed.folder} holds {len(packed)} {noun}s, but its table has {num_rows}: shard it again")
     refuse_bad(list(packed.skipped.values()), len(packed), f"{noun}s", skip_bad)
 
 

@@ -34,8 +34,8 @@ class Shards:
     """The bytes of a pack's `rows.bin`, by offset.
 
     Fetched shards stay in a cache that processes and runs share; the least recently read shards are removed to make
-    room. A fetched shard is checked at once. A local or cached shard is checked when a process first reads it, unless
-    the process has already checked 200 GB. Pickling does not copy the bytes of shards.
+    room. A fetched shard is checked at once, a local or cached one when a process first reads it, unless the process
+    has already checked 200 GB.
 
     Args:
         cache_dir: folder for fetched files; None: `$XDG_CACHE_HOME/cpc/shards`.
@@ -189,10 +189,7 @@ class ShardedElements:
 
 
 def parse_index(content: bytes) -> tuple[int, int, list[str], dict[str, tuple[int, str]]]:
-    """Return size of a shard, size of all, the other files, and size and SHA-256 of each file of a `shards.json`.
-
-    File names are fixed, so no name can lead out of the folder. Sizes and counts must fit together.
-    """
+    """Return size of a shard, size of all, the other files, and size and SHA-256 of each file of a `shards.json`."""
     try:
         entries = json.loads(content)
     except (ValueError, RecursionError) as error:

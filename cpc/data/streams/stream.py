@@ -1,18 +1,19 @@
 """The endless, resumable stream of batches. Batch i of a rank depends only on (seed, i, rank, world_size).
 
 An item is an audio file or an image. A draw is a pair (item, start): the first sample of a window in a file, or a key
-for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items.
+for the augmentation of an image. Batch i of rank r is batch i * world_size + r of endless passes over the items, whose
+order is uniformly random, spread over the pass, or of a few groups in every batch.
 """
 
 import hashlib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from cpc.config.argument_rules import Count, Natural, checked
+from cpc.config.argument_rules import Count, Natural, Range, checked
 
 ENDLESS = 2**62  # number of batches
 
@@ -164,3 +165,237 @@ class BatchStream(ResumableIndex):
             self._passes = {index: draws for index, draws in self._passes.items() if index == pass_index - 1}
             self._passes[pass_index] = (items, starts)
         return self._passes[pass_index]
+
+
+# Number of runs of neighbouring items that are shuffled together. Neighbours often share a speaker, who then has 1/16
+# of the draws.
+_NUM_RUNS = 16
+
+
+class UniformBatches(BatchStream):
+    """Batches drawn uniformly from all items, or from a part of the items that changes during a pass.
+
+    Args:
+        slots_at_once: number of slots that are shuffled together; None: all. These slots come from sixteen random runs
+            of neighbouring items, so that the data read at a time fit into a cache.
+        stream, options: arguments of `BatchStream`.
+    """
+
+    @checked
+    def __init__(
+        self, *stream: Any, slots_at_once: Annotated[int, Range(_NUM_RUNS)] | None = None, **options: Any
+    ) -> None:
+        super().__init__(*stream, **options)
+        self._slots_at_once = slots_at_once
+        if slots_at_once is not None:
+            self.fingerprint["slots_at_once"] = slots_at_once
+
+    def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
+        slots = np.repeat(np.arange(len(self._num_slots)), self._num_slots)
+        if self._slots_at_once is None:
+            return rng.permutation(slots)
+        slots = np.roll(slots, rng.integers(len(slots)))  # cut at other positions in each pass
+        runs = np.array_split(slots, -(-len(slots) * _NUM_RUNS // self._slots_at_once))
+        order = rng.permutation(len(runs))
+        chunks = (order[first : first + _NUM_RUNS] for first in range(0, len(order), _NUM_RUNS))
+        return np.concatenate([rng.permutation(np.concatenate([runs[run] for run in chunk])) for chunk in chunks])
+
+
+class SpreadBatches(UniformBatches):
+    """Batches of every item once per pass, with the items of a sequence spread over the pass.
+
+    A batch holds two items of a sequence only if the sequence has more items than the pass has batches, or if the batch
+    spans two passes.
+    """
+
+    def __init__(self, sequence_ids: np.ndarray, *, noun: str = "item", **stream: Any) -> None:
+        num_items = len(sequence_ids)
+        super().__init__(np.ones(num_items), **stream)
+        if self.batch_size * self.world_size > num_items:
+            raise ValueError(
+                f"batch_size={self.batch_size} on {self.world_size} processes exceeds the {num_items} {noun}s, so one "
+                "of them would come twice and be its own negative: lower `batch_size`"
+            )
+        _, self._sequence = np.unique(sequence_ids, return_inverse=True)
+        self.fingerprint["sequences"] = digest(self._sequence)
+
+    def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
+        """Draw the order of the items. The n items of a sequence are at equal distances, from a random start."""
+        order = super()._draw_items(rng)
+        num_items = len(order)
+        position = np.empty(num_items, np.int64)  # sequence of each item in `order`
+        position[order] = np.arange(num_items)
+        _, first_items, sizes = np.unique(self._sequence, return_index=True, return_counts=True)
+        # Items sorted by sequence, and by `order` within a sequence; `turn` counts the items of each sequence from 0.
+        sorted_items = order[np.argsort(self._sequence[order], kind="stable")]
+        turn = np.empty(num_items, np.int64)
+        turn[sorted_items] = np.arange(num_items) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        start = position[first_items] / num_items  # uniform starts, which keep `order` for sequences of one item
+        sort_key = (turn + start[self._sequence]) / sizes[self._sequence]
+        return np.argsort(sort_key, kind="stable")
+
+
+# Swaps per batch. With 20 swaps every pair of 10 groups occurs in some batch (test_batches.py).
+_NUM_SWAPS = 20
+
+
+class SameGroupBatches(BatchStream):
+    """Batches of `groups_per_batch` groups, with equally many draws from each group.
+
+    Here a batch is the batch of all ranks together. Each rank takes its share of the draws, from any group.
+
+    Each pass yields every slot of every item at least once. If a group has too few slots for its part of a batch, some
+    slots are repeated. If group sizes differ too much for batches of different groups, smaller groups are repeated.
+
+    Args:
+        group_ids: `[num_items]` the group of each item; an unknown group (-1) is a ValueError.
+        require_distinct_items: require two items or more in a group's part of a batch. `same_speaker_excluding` needs
+            this, because draws from one item share the sequence id and are not negatives of each other.
+        stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
+            least 2 per group.
+    """
+
+    def __init__(
+        self,
+        group_ids: np.ndarray,
+        groups_per_batch: int = 1,
+        require_distinct_items: bool = True,
+        group_names: Sequence[str] | None = None,
+        nouns: tuple[str, str] = ("group", "item"),
+        **stream: Any,
+    ) -> None:
+        super().__init__(**stream)
+        batch_size, (group, item) = self.batch_size * self.world_size, nouns
+        option = f"{group}s_per_batch"
+        ranks = f" of {self.world_size} processes" if self.world_size > 1 else ""
+        if groups_per_batch < 1 or batch_size % groups_per_batch or batch_size < 2 * groups_per_batch:
+            raise ValueError(
+                f"batch_size={self.batch_size} with {option}={groups_per_batch}: the batch{ranks} must divide into "
+                f"equal parts of at least 2 windows; change `batch_size` or `{option}`"
+            )
+        group_ids = np.asarray(group_ids, np.int64)
+        if len(group_ids) != len(self._num_slots):
+            raise ValueError(f"group_ids has {len(group_ids)} entries for {len(self._num_slots)} {item}s")
+        self._items = np.flatnonzero(self._num_slots)
+        num_unknown = int((group_ids[self._items] < 0).sum())
+        if num_unknown:
+            raise ValueError(
+                f"{num_unknown} of {len(self._items)} {item}s have no {group}, but batches of the same {group} need "
+                f"one; name their {group} (in the manifest's column), or choose uniform batches"
+            )
+        groups, self._group_of_item = np.unique(group_ids[self._items], return_inverse=True)
+        self._num_items = np.bincount(self._group_of_item)
+        if len(groups) < groups_per_batch:
+            raise ValueError(
+                f"{option}={groups_per_batch}, but there are only {len(groups)} {group}s; lower `{option}`"
+            )
+        single = groups[self._num_items == 1].tolist() if require_distinct_items else []
+        if single:
+            named = [str(i) if group_names is None else group_names[i] for i in single[:5]]
+            more = f" and {len(single) - 5} more" if len(single) > 5 else ""
+            raise ValueError(
+                f"{group}s with a single {item}: {', '.join(named)}{more}. With same_speaker_excluding, windows of "
+                f"one {item} are not negatives of each other: leave these {group}s out, cut their {item}s into "
+                "several, or choose another strategy (`loss.negatives`)"
+            )
+        self.groups_per_batch = groups_per_batch
+        self._require_distinct_items = require_distinct_items
+        self.fingerprint |= {
+            option: groups_per_batch,
+            f"require_distinct_{item}s": require_distinct_items,
+            f"{group}s": digest(group_ids),
+        }
+        self._part = batch_size // groups_per_batch
+        self._num_parts = self._count_parts()
+        # The parts of a group go to different batches, so a pass has at least as many batches as a group has parts.
+        num_parts = int(self._num_parts.sum())
+        self._batches_per_pass = max(-(-num_parts // groups_per_batch), int(self._num_parts.max()))
+        self.draws_per_pass = self._batches_per_pass * batch_size
+
+    def _count_parts(self) -> np.ndarray:
+        """Return the number of batch parts that the slots of each group take in a pass."""
+        slots = self._num_slots[self._items]
+        num_parts = -(-np.bincount(self._group_of_item, slots).astype(np.int64) // self._part)
+        if self._require_distinct_items:
+            # A group gets so many parts that every part has a draw of another item, even if the slots of its longest
+            # item are spread evenly.
+            longest = np.zeros_like(num_parts)
+            np.maximum.at(longest, self._group_of_item, slots)
+            num_parts = np.maximum(num_parts, -(-longest // (self._part - 1)))
+        return num_parts
+
+    def _draw_items(self, rng: np.random.Generator) -> np.ndarray:
+        parts, group_of_part = self._draw_parts(rng)
+        return parts[self._assign_parts(rng, group_of_part)].reshape(-1)
+
+    def _draw_parts(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the items of each part, `[num_parts, draws per part]`, and its group, `[num_parts]`, ascending."""
+        # Items sorted by group, in random order within a group; from here on an item is its index in `order`.
+        shuffled = rng.permutation(len(self._items))
+        order = shuffled[np.argsort(self._group_of_item[shuffled], kind="stable")]
+        first_item = _starts(self._num_items)
+        item_of_slot = np.repeat(np.arange(len(order)), self._num_slots[self._items[order]])
+        group_of_slot = self._group_of_item[order][item_of_slot]
+        num_slots = np.bincount(group_of_slot)
+        first_slot = _starts(num_slots)
+
+        # Slots go to parts in turn, so that slots of one item go to different parts.
+        position = np.arange(len(item_of_slot)) - first_slot[group_of_slot]
+        num_parts = self._num_parts[group_of_slot]
+        parts = np.full((self._num_parts.sum(), self._part), -1)
+        parts[_starts(self._num_parts)[group_of_slot] + position % num_parts, position // num_parts] = item_of_slot
+        group_of_part = np.repeat(np.arange(len(self._num_parts)), self._num_parts)
+
+        part, column = np.nonzero(parts < 0)
+        group = group_of_part[part]
+        parts[part, column] = item_of_slot[first_slot[group] + rng.integers(0, num_slots[group])]
+        if self._require_distinct_items:
+            # If a part has a single item, its last slot is a repeated slot. A slot of another item replaces this slot,
+            # so that no slot is lost.
+            (single,) = np.nonzero((parts == parts[:, :1]).all(axis=1))
+            group = group_of_part[single]
+            step = rng.integers(1, self._num_items[group])
+            offset = (parts[single, 0] - first_item[group] + step) % self._num_items[group]
+            parts[single, -1] = first_item[group] + offset
+        return self._items[order[parts]], group_of_part
+
+    def _assign_parts(self, rng: np.random.Generator, group_of_part: np.ndarray) -> np.ndarray:
+        """Return the parts of each batch, `[batches, groups_per_batch]`, of different groups; use all parts."""
+        rank_of_group = rng.permutation(len(self._num_parts))
+        order = rng.permutation(len(group_of_part))
+        order = order[np.argsort(rank_of_group[group_of_part[order]], kind="stable")]
+        # Fill column after column of all batches: the parts of a group are consecutive, and at most as many as the
+        # batches, so no batch gets two of them.
+        batch_parts = np.full(self.groups_per_batch * self._batches_per_pass, -1)
+        batch_parts[: len(order)] = order
+        batch_parts = rng.permutation(batch_parts.reshape(self.groups_per_batch, -1).T)
+        first_part = _starts(self._num_parts)
+        for column in range(self.groups_per_batch):
+            (empty,) = np.nonzero(batch_parts[:, column] < 0)
+            while len(empty):
+                group = rng.integers(0, len(self._num_parts), len(empty))
+                is_there = (group_of_part[batch_parts[empty, :column]] == group[:, None]).any(axis=1)
+                part = first_part[group] + rng.integers(0, self._num_parts[group])
+                batch_parts[empty[~is_there], column] = part[~is_there]
+                empty = empty[is_there]
+        self._mix(rng, batch_parts, group_of_part)
+        return batch_parts
+
+    def _mix(self, rng: np.random.Generator, batch_parts: np.ndarray, group_of_part: np.ndarray) -> None:
+        """Swap parts between random batches, so that all pairs of groups occur; no batch gets a group twice."""
+        half = len(batch_parts) // 2
+        for _ in range(_NUM_SWAPS if self.groups_per_batch > 1 else 0):
+            one, other = rng.permutation(len(batch_parts))[: 2 * half].reshape(2, half)
+            column_of_one, column_of_other = rng.integers(0, self.groups_per_batch, (2, half))
+            part_of_one, part_of_other = batch_parts[one, column_of_one], batch_parts[other, column_of_other]
+            swaps = ~(
+                (group_of_part[batch_parts[one]] == group_of_part[part_of_other][:, None]).any(axis=1)
+                | (group_of_part[batch_parts[other]] == group_of_part[part_of_one][:, None]).any(axis=1)
+            )
+            batch_parts[one[swaps], column_of_one[swaps]] = part_of_other[swaps]
+            batch_parts[other[swaps], column_of_other[swaps]] = part_of_one[swaps]
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    """Return the starts of consecutive segments with these lengths."""
+    return np.cumsum(counts) - counts

@@ -50,10 +50,7 @@ _RECIPE = 2
 def write_image_corpora(out: str | Path, *, seed: int = 0) -> dict[str, Path]:
     """Write the embedded corpora, unless they exist already.
 
-    Args:
-        out: folder to write. It appears when both corpora are complete, so an interrupted run does not leave a partial
-            folder.
-        seed: seed of the choice of blocks and crops.
+    The folder appears when both are complete; `seed` is that of the choice of blocks and crops.
 
     Raises:
         ValueError: if the extra `image` is not installed, a photograph is missing or damaged, or `out` holds anything

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from cpc.config.argument_rules import Count, Positive, Seed, checked
 from cpc.data.audio.alignments import ALIGNMENTS_NAME
 from cpc.data.audio.manifest import MANIFEST_NAME, Manifest, read_manifest
-from cpc.data.store.parallel import map_in_order
-from cpc.data.store.tables import format_table
+from cpc.data.store.folders import map_in_order
+from cpc.data.store.text_files import format_table
 from cpc.data.synthetic import prose
 from cpc.data.synthetic.espeak import SAMPLE_RATE_HZ as ESPEAK_RATE_HZ
 from cpc.data.synthetic.espeak import Espeak, Speech, Voice, phone_segments
@@ -121,8 +121,7 @@ def synthesize(
     `num_workers`.
 
     Args:
-        out: folder to write. It appears when the corpus is complete, so an interrupted run does not leave a partial
-            folder.
+        out: folder to write; it appears when the corpus is complete.
         num_speakers: number of speakers.
         minutes: minutes of speech in all splits together: 80 % train, 8 % valid, 12 % test.
         num_heldout_speakers: number of speakers that are only in the test split.

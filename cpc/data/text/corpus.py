@@ -25,15 +25,8 @@ _INDEX = "index.json"
 class TokenCorpus:
     """The streams of a text. Each stream begins with `<eos>`, as if it followed a line.
 
-    Args:
-        text: the text with its splits.
-        vocabulary: the vocabulary of all splits.
-        cache_dir: folder of the pack; None: `.cpc_cache` beside the text. The tokens of the prose that ships with
-            Python then stay in memory, without a pack.
-
-    Attributes:
-        nouns: as in `MapStyleCorpus`; a block has 20 lines.
-        digest: hash of text and vocabulary; a resumed run compares it with the hash in its checkpoint.
+    `cache_dir` is the folder of the pack; None: `.cpc_cache` beside the text. The tokens of the prose that ships with
+    Python then stay in memory. A resumed run compares `digest`, the hash of text and vocabulary.
     """
 
     nouns = ("speaker", "block")

@@ -6,10 +6,9 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from cpc.data.store.contents import say_contents
+from cpc.data.store.contents import draw_splits, say_contents, split_named
 from cpc.data.store.fingerprints import Content, text_content
 from cpc.data.store.folders import find_files, refuse_bad, refuse_doubles
-from cpc.data.store.splits import draw_splits, split_named
 from cpc.data.store.text_files import decode, marked_encoding, read_text
 from cpc.data.store.untrusted import reading
 from cpc.data.synthetic.prose import sentences
@@ -35,9 +34,6 @@ class Text:
         test_share: expected share of the blocks in `test`, if no file names a split.
         skip_bad: leave out files that are not UTF-8, and warn how many.
         is_whole: True to put every line into one split, `all`, whatever the names of the files.
-
-    Attributes:
-        digest: hash of names, contents, splits and segmentation, in hexadecimal.
     """
 
     def __init__(

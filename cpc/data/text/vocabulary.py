@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Literal
 
-from cpc.config.extras import install_hint
+from cpc.config.extras import import_extra
 from cpc.data.text.segmentation import CHUNK, CUT_ANEW, VERSION, WORD, WORD_START, normal_form
 
 Pair = tuple[str, str]
@@ -30,8 +30,7 @@ def learn_merges(counts: Mapping[str, int], alphabet: Collection[str], num_symbo
     Among equally frequent pairs, the pair of older symbols is first; characters are the oldest symbols, in the order of
     Unicode.
 
-    `counts` has the number of occurrences of each chunk, `alphabet` the characters, which are the first symbols. The
-    result has fewer than `num_symbols` different symbols if no adjacent symbols are left to merge.
+    `counts` has the number of occurrences of each chunk, `alphabet` the characters, which are the first symbols.
     """
     package = _tokenizers()
     learner = package.Tokenizer(package.models.BPE())
@@ -53,11 +52,7 @@ def byte_pairs(symbols: Iterable[str], merges: Iterable[Sequence[str]]) -> Calla
 
 
 def _tokenizers() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ValueError(f"subwords need the package `tokenizers`: {install_hint('text')}") from error
-    return tokenizers
+    return import_extra("tokenizers", "text", "subwords need the package `tokenizers`")
 
 
 _SPLITTERS: dict[str, Callable[[str], list[str]]] = {"whitespace": str.split, "words": WORD.findall, "subwords": chunks}
@@ -70,8 +65,7 @@ class Vocabulary:
 
     Args:
         symbols: the symbols, including `<eos>` and `<unk>`; `<unk>` stands for every other symbol.
-        tokens: `whitespace`: tokens that white space separates (for tokenised text); `words`: words and punctuation
-            marks; `subwords`: byte pairs (`cpc.data.text.vocabulary`).
+        tokens: as in `cpc.data.Text`.
         lower_case: True if text is converted to lower case first.
         merges: merges of the subwords.
         segmentation: version of the rules in `cpc.data.text.segmentation` that segmented the training text. It is 1 for

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from cpc.candidates.draws import one_pool
-from cpc.data.device import moved
+from cpc.data.tensors import moved
 from cpc.losses.definition import CandidateSet
 
 # Gathering a block's vectors takes about a tenth of the time of its three matrix products (scores, gradients of queries

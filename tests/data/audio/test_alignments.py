@@ -336,7 +336,7 @@ def test_a_folder_of_phn_files_matches_by_path_even_where_stems_repeat(tmp_path)
 def test_a_folder_with_two_formats_is_refused(tmp_path):
     write(tmp_path / "a.phn", "0 1600 p\n")
     write(tmp_path / "b.TextGrid", SHORT)
-    with pytest.raises(ValueError, match=r"1 \.phn, 1 \.textgrid files; name a folder"):
+    with pytest.raises(ValueError, match=r"holds files of \.phn, \.textgrid; name a folder"):
         read_alignments(tmp_path)
     write(tmp_path / "alignments.csv", "path,start,end,label\nc.wav,0,1,q\n")
     assert read_alignments(tmp_path).names == ["c.wav"]
@@ -476,22 +476,6 @@ def test_segments_without_duration_are_left_out(tmp_path):
 def test_alignments_travel_to_worker_processes(tmp_path):
     alignments = read_alignments(write(tmp_path / "a.txt", "u1 1 1 2\n"))
     assert pickle.loads(pickle.dumps(alignments)).segments("u1.wav") == alignments.segments("u1.wav")
-
-
-@pytest.mark.slow
-def test_librispeech_sized_labels_index_and_parse_fast(tmp_path):
-    import time
-
-    line = " ".join(str(i // 8 % 41) for i in range(1300))
-    with (tmp_path / "phones.txt").open("w") as stream:
-        for utterance in range(28_000):
-            stream.write(f"u-{utterance} {line}\n")
-    start = time.perf_counter()
-    alignments = read_alignments(tmp_path / "phones.txt")
-    assert time.perf_counter() - start < 5
-    assert len(alignments.segments("u-27999.flac")) == 163
-    assert len(alignments.labels) == 41
-    assert time.perf_counter() - start < 60
 
 
 def test_the_librispeech_fixture_of_cpc_audio():

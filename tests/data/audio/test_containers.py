@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from cpc.data.audio.files import read_audio
 from cpc.data.audio.headers import read_header
+from cpc.data.audio.pack import read_audio
 
 RATE_HZ = 16000
 FORMATS = {

@@ -7,8 +7,8 @@ import soundfile
 import torch
 import torchaudio
 
-from cpc.data.audio.files import read_audio, read_blocks, resampled_length
 from cpc.data.audio.headers import Header, read_header, read_headers
+from cpc.data.audio.pack import read_audio, read_blocks, resampled_length
 
 
 def speechlike(num_samples: int, channels: int, seed: int = 0) -> np.ndarray:

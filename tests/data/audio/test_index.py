@@ -11,7 +11,7 @@ import soundfile
 from cpc.data.audio.headers import Header, read_header
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import read_manifest
-from cpc.data.store.splits import split_called
+from cpc.data.store.contents import split_called
 
 UNSPLIT = {"valid_share": 0.0, "test_share": 0.0}
 
@@ -165,7 +165,7 @@ def test_a_folder_without_audio_is_an_error_that_says_what_is_there(tmp_path: Pa
         ({"num_workers": 0}, "`num_workers`=0"),
         (
             {"split_level": 0, "valid_share": 0.1},
-            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` already name them",
+            r"valid_share=0\.1, .*`split_level`, `speaker_pattern` or `labels` name them",
         ),
         ({"speaker_pattern": "(?P<split>train|test)", "split_by": "speaker"}, "split_by='speaker', seed=0 draw"),
         (

@@ -71,7 +71,7 @@ def test_select_and_column_say_what_there_is(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path, columns)
     assert manifest.select("train").paths == ["a", "c"]
     assert manifest.select("train").column("num_samples") == ["1", "3"]
-    with pytest.raises(ValueError, match=r"no row of split 'test', only of train, valid"):
+    with pytest.raises(ValueError, match=r"is of split 'test'; the splits are train, valid"):
         manifest.select("test")
     with pytest.raises(ValueError, match=r"no column 'speaker', only path, split, num_samples"):
         manifest.column("speaker")

@@ -12,11 +12,10 @@ import soundfile
 
 import cpc.data.audio.pack
 import cpc.data.store.packed
-from cpc.data.audio.files import read_audio
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.audio.pack import pack
-from cpc.data.recordings.pack import PackedRecordings
+from cpc.data.audio.pack import pack, read_audio
+from cpc.data.recordings.windows import PackedRecordings
 
 from .test_index import write_noise
 

@@ -64,7 +64,7 @@ def test_an_episode_shorter_than_a_window_is_padded(recording: Recording) -> Non
 def test_bad_input(recording: Recording, tmp_path: Path) -> None:
     source = str(recording.folder.parent)
     encoder = FrameEncoder((12, 8), 4, widths=(4,), kernels=(3,), strides=(2,))
-    assert Frames(source=source).open(encoder).frame_shape == (1, 12, 8)
+    assert Frames(source=source).open(encoder).stacks.shape == (1, 12, 8)
     with pytest.raises(
         ValueError, match=r"takes stacks of frames of 1 x 12 x 8 pixels, but those of .* are 2 x 12 x 8"
     ):

@@ -150,7 +150,7 @@ def test_caltech101_small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsy
     with pytest.raises(SystemExit, match="classes b have images in only one of train and test"):
         prepare(monkeypatch, "caltech101_small", tmp_path)
     (tmp_path / "test").rename(tmp_path / "valid")
-    with pytest.raises(SystemExit, match="is of split 'test'; its splits are train, valid"):
+    with pytest.raises(SystemExit, match="is of split 'test'; the splits are train, valid"):
         prepare(monkeypatch, "caltech101_small", tmp_path)
 
 

@@ -17,10 +17,9 @@ from PIL import Image
 from cpc.data import Images
 from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.pack import pack_images
-from cpc.data.images.patch_augmentation import PatchAugmentation
+from cpc.data.images.patch_augmentation import PatchAugmentation, keyed_uniforms
 from cpc.data.map_style import HeldOut
 from cpc.data.store.fingerprints import num_shared
-from cpc.data.streams.keyed_draws import keyed_uniforms
 from cpc.encoders.patch_grid import PatchGrid
 
 SIDE = 14  # of the images in the source
@@ -107,15 +106,6 @@ def test_held_out_images_are_left_to_no_chance(open_corpus: OpenCorpus, pixels: 
         for i, j in np.ndindex(2, 2):
             np.testing.assert_array_equal(one[place, i, j], middle[:, 4 * i : 4 * i + 8, 4 * j : 4 * j + 8])
         np.testing.assert_array_equal(held_out.subset(np.array([row - 20])).pixels()[0], middle)
-
-
-def test_to_judge_by_patches_are_framed_by_the_mean_colour(open_corpus: OpenCorpus, pixels: np.ndarray) -> None:
-    """v1 shows patches of 16 pixels through a hole of 15."""
-    corpus = open_corpus(Geometry(16, 8), 16, load_size=16, augmentation="v1")
-    patch = corpus.windows("valid").__getitems__([(0, 5)]).x[0, 0, 0]
-    assert torch.equal(patch[:, 15], PATCHES.pixel_mean[:, None].expand(3, 16))
-    assert torch.equal(patch[:, :, 15], PATCHES.pixel_mean[:, None].expand(3, 16))
-    assert not (patch[:, :15, :15] == PATCHES.pixel_mean[:, None, None]).any()
 
 
 def test_the_key_decides_where_an_image_is_cut_and_whether_it_is_mirrored(
@@ -413,17 +403,6 @@ def test_a_pack_is_shared_by_all_that_ask_for_its_size(
     corpus = open_source(source, Geometry(4, 2), 12, load_size=SIDE, augmentation="v2", cache_dir=str(tmp_path))
     assert corpus.images.folder == folder
     assert pack_images(corpus.table, SIDE, 3, tmp_path).folder == folder
-
-
-def test_what_is_wrong_with_batches_names_their_split(tmp_path: Path) -> None:
-    for name in ("train/a/1", "train/a/2", "train/a/3", "valid/a/4"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (12, 12)).save(tmp_path / f"{name}.png")
-    corpus = open_source(tmp_path, PATCHES, 12)
-    with pytest.raises(ValueError, match=r"^split 'train': batch_size=4 on 1 processes exceeds the 3 images"):
-        corpus.batches(corpus.windows("train"), "uniform", 4, 0)
-    with pytest.raises(ValueError, match=r"^split 'valid': 1 held-out images are too few"):
-        corpus.held_out_batch_size(corpus.windows("valid"), 4, 1)
 
 
 def test_a_name_that_is_not_utf_8(open_corpus: OpenCorpus) -> None:

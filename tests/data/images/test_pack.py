@@ -91,14 +91,6 @@ def test_statistics_of_bright_images_do_not_cancel(tmp_path: Path) -> None:
     assert std.item() == pytest.approx(((num_values - 1) / num_values**2) ** 0.5 / 255, rel=1e-12)
 
 
-def test_subsets_number_their_rows_from_0(table: ImageTable) -> None:
-    packed = pack_images(table, 16, 3, progress=False)
-    chosen = packed.subset([7, 2, 3]).subset([2, 0])
-    np.testing.assert_array_equal(pixels_of(chosen), pixels_of(packed)[[3, 7]])
-    with pytest.raises(ValueError, match="none of 0 images can be used"):
-        packed.statistics([])
-
-
 def test_a_pack_is_reused_until_something_changes(table: ImageTable, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pack_images(table, 16, 3, progress=False)
     root = table.origin.root

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.ndimage import map_coordinates
 
-from cpc.data.images.patch_augmentation import PatchAugmentation, _moved
-from cpc.data.streams.keyed_draws import keyed_uniforms
+from cpc.data.images.patch_augmentation import PatchAugmentation, _moved, keyed_uniforms
 from cpc.encoders import PatchEncoder, TinyTrunk
 from cpc.encoders.patch_grid import PatchGrid
 

@@ -102,12 +102,6 @@ def test_options_of_another_kind_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_options_of_images_are_none_of_audio(tmp_path: Path) -> None:
-    (tmp_path / "manifest.csv").write_text("path\na.wav\n")
-    with pytest.raises(ValueError, match="`num_channels`=1 does not apply to audio"):
-        shard_corpus(tmp_path, tmp_path / "out", num_channels=1)
-
-
 def test_audio_in_shards_is_no_source_of_images(sharded: Path, tmp_path: Path) -> None:
     index = json.loads((sharded / INDEX_NAME).read_text())
     index["files"]["manifest.csv"] = index["files"].pop(TABLE_NAME)

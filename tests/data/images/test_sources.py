@@ -70,12 +70,6 @@ def test_other_words_for_splits(tmp_path: Path, folders: str, splits: str, capsy
     assert capsys.readouterr().err == f"data: {tmp_path}: 4 images, splits {first} 2, {last} 2, 2 classes (ant, bee)\n"
 
 
-def test_arrays_by_other_words_for_splits(tmp_path: Path) -> None:
-    for name in ("Training", "dev", "eval"):
-        save(tmp_path / f"{name}.npz", images=RGB)
-    assert list(dict.fromkeys(read_image_source(tmp_path).splits)) == ["train", "valid", "test"]
-
-
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -89,11 +83,6 @@ def test_arrays_by_other_words_for_splits(tmp_path: Path) -> None:
 def test_layouts_of_folders(tmp_path: Path, names: str, expected: str) -> None:
     table = read_image_source(write_images(tmp_path, *names.split()), valid_share=0.0)
     assert [f"{split}:{label}" for _, split, label in listed(table)] == expected.split()
-
-
-def test_classes_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    read_image_source(write_images(tmp_path, "fit/0.png", "holdout/0.png"), valid_share=0.0)
-    assert capsys.readouterr().err == f"data: {tmp_path}: 2 images, splits train 2, 2 classes (fit, holdout)\n"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +214,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "wrapped_label": ({"images": RGB, "labels": np.array([2**64 - 1] + [0] * 5, np.uint64)}, "labels go from 0 to 184"),
     "high_label": (
         {"images": RGB, "labels": [2] * 6, "classes": ["a", "b"]},
-        r"6 of 6 labels are not among the 2 classes .* below 2, or -1 if unknown\):\n  a:0: 2",
+        r"6 of 6 labels in .* are neither the index of one of 2 classes nor -1:\n  a:0: 2",
     ),
     "no_class": ({"images": RGB, "classes": [1, 2]}, r"classes is int64 \[2\], but must be strings"),
     "same_class": ({"images": RGB, "classes": ["a", "a"]}, "a class occurs twice"),
@@ -239,14 +228,14 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 def test_arrays_of_another_kind_are_refused(tmp_path: Path, case: str) -> None:
     arrays, complaint = BAD_ARRAYS[case]
     path = save(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=f"^({path}|a.npz in {tmp_path}): {complaint}"):
+    with pytest.raises(ValueError, match=f"^({path}|a.npz): ({tmp_path}: )?{complaint}"):
         read_image_source(path)
 
 
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "train.npz", images=RGB, labels=[0] * 6, classes=["a", "b"])
     save(tmp_path / "test.npz", images=RGB, labels=[2] * 6)
-    with pytest.raises(ValueError, match=r"6 of 12 labels are not among the 2 classes(?s:.*)test:0: 2"):
+    with pytest.raises(ValueError, match=r"6 of 12 labels .* neither the index of one of 2 classes(?s:.*)test:0: 2"):
         read_image_source(tmp_path)
     save(tmp_path / "test.npz", images=RGB, classes=["b", "a"])
     with pytest.raises(ValueError, match=r"the classes of train and test differ: \['a', 'b'\] and"):
@@ -487,7 +476,7 @@ def table(tmp_path: Path) -> ImageTable:
 def test_rows_of_a_split(table: ImageTable) -> None:
     assert table.rows(None).tolist() == [0, 1, 2]
     assert table.rows("valid").tolist() == [2]
-    with pytest.raises(ValueError, match=r"no image in .* is of split 'test'; its splits are train, valid"):
+    with pytest.raises(ValueError, match=r"no image in .* is of split 'test'; the splits are train, valid"):
         table.rows("test")
 
 
@@ -497,7 +486,7 @@ def test_rows_of_a_split(table: ImageTable) -> None:
         ({"names": ["x", "y", "x"]}, r"1 names in .* occur more than once in the table:\n  x"),
         ({"splits": ["train"]}, "columns of a table must have the same length; found .*'splits': 1"),
         ({"splits": ["train", "dev", "test"]}, "the split 'dev' is not one of train, valid, test"),
-        ({"labels": np.array([0, 2, -2])}, r"2 of 3 labels are not among the 2 classes.*\n.*: 2\n"),
+        ({"labels": np.array([0, 2, -2])}, r"2 of 3 labels in .* are neither the index of one of 2 classes.*\n.*: 2\n"),
     ],
 )
 def test_tables_that_are_wrong_are_refused(table: ImageTable, change: dict[str, Any], complaint: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpc.data.recordings.statistics import signal_statistics
+from cpc.data.recordings.windows import signal_statistics
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 

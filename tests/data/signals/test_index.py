@@ -107,7 +107,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         index_folder(folder, num_ray_workers=2, overwrite=True, progress=False)
     with pytest.raises(ValueError, match="name both a group and a speaker"):
         index_folder(folder, speaker_level=0, speaker_pattern="(?P<group>p.)", overwrite=True)
-    with pytest.raises(ValueError, match="name both a subject and a user, which is the group"):
+    with pytest.raises(ValueError, match="name both a subject and a user as group of signals"):
         index_folder(folder, speaker_pattern=r"(?P<subject>p.)/(?P<user>\d)", overwrite=True)
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match=r"no audio below .*; signals: \.csv"):

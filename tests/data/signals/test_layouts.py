@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpc.data.recordings.pack import PackedRecordings
-from cpc.data.recordings.statistics import signal_statistics
+from cpc.data.recordings.windows import PackedRecordings, signal_statistics
 from cpc.data.signals.pack import pack_signals
 from cpc.data.signals.recordings import read_recordings
 
@@ -172,7 +171,7 @@ def test_wide_recordings_are_read_if_all_channels_are_listed(tmp_path: Path) -> 
         (
             {"a.csv": "x\n1\n", "a.tsv": "x\n1\n", "labels.csv": "path,start,end,label\na,1,2,k\n"},
             {},
-            r"gives names that several recordings have:\n  a\nwrite their paths",
+            r"are those of several recordings:\n  a\nwrite their paths",
         ),
         ({"a.csv": "x\n1\n", "labels.csv": "path,start,end\n"}, {}, r"labels.csv has no column 'label', only path, st"),
         ({"a.txt": "x\n1\n"}, {}, r"no signal below .*files are recognised by their suffix"),

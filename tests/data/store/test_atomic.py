@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import cpc
-from cpc.data.store.atomic import build_atomically, finite, json_text, write_atomically
-from cpc.data.store.records import append_record
+from cpc.data.store.atomic import append_record, build_atomically, finite, json_text, write_atomically
 
 
 def test_a_file_is_replaced_when_the_block_ends_and_not_before(tmp_path: Path) -> None:

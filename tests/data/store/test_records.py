@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.store.records import append_record, drop_records_after, read_records
+from cpc.data.store.atomic import append_record, drop_records_after, read_records
 
 APPEND_FOR_EVER = """
 import sys
 from pathlib import Path
-from cpc.data.store.records import append_record
+from cpc.data.store.atomic import append_record
 step = 0
 while True:
     append_record(Path(sys.argv[1]), {"step": step, "values": [0.1] * 2000})

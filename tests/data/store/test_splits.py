@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cpc.data.store.splits import draw_splits, splits_of_folders
+from cpc.data.store.contents import draw_splits, splits_of_folders
 
 PATHS = [f"speaker{number % 7}/{number}.flac" for number in range(20_000)]
 
@@ -40,7 +40,7 @@ def test_seeds_draw_differently_and_processes_alike() -> None:
     """Python's own hash of a string differs between processes."""
     assert split_of(PATHS, seed=1) != split_of(PATHS, seed=2)
     call = "draw_splits([*'abcdefghij'], valid_share=0.3, test_share=0.3)"
-    code = f"from cpc.data.store.splits import draw_splits; print(*{call})"
+    code = f"from cpc.data.store.contents import draw_splits; print(*{call})"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert printed == draw_splits([*"abcdefghij"], valid_share=0.3, test_share=0.3)
 

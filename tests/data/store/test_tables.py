@@ -9,7 +9,7 @@ import pytest
 from cpc.data.audio.alignments import read_alignments
 from cpc.data.audio.index import join_labels
 from cpc.data.audio.manifest import Manifest, read_manifest
-from cpc.data.store.tables import format_table, read_table
+from cpc.data.store.text_files import format_table, read_table
 from cpc.interop.hub_datasets import write_labels
 
 

@@ -19,7 +19,7 @@ from cpc.checkpoint import read_checkpoint, read_config, weights_of
 from cpc.data.audio.headers import read_header
 from cpc.data.images.table import FolderImages
 from cpc.data.sentences.books import read_text
-from cpc.data.store.records import drop_records_after, read_records
+from cpc.data.store.atomic import drop_records_after, read_records
 from cpc.data.store.untrusted import MOST_YAML_BYTES, open_regular, read_json, read_yaml, reading
 from cpc.data.text.lines import read_lines
 from cpc.interop.cpc_audio import import_checkpoint

@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from cpc.data.recordings.windows import WindowDataset
-from cpc.data.streams.uniform import SameGroupBatches, SpreadBatches, UniformBatches
+from cpc.data.streams.stream import SameGroupBatches, SpreadBatches, UniformBatches
 
 WINDOW = 100
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cpc.data.streams.continuous_batches import TrainingLanes, held_out_lanes
 from cpc.data.streams.stream import ResumableIndex
+from cpc.data.text.modality import TrainingLanes, held_out_lanes
 
 STREAM = np.arange(1000, 1000 + 101, dtype=np.int32)  # 101 tokens, all different
 

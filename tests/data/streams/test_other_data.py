@@ -13,11 +13,10 @@ import torch
 from opened import open_audio
 from PIL import Image
 
-from cpc.data import Images
+from cpc.data import Images, Sentences
 from cpc.data.audio.index import index_folder
-from cpc.data.sentences.corpus import Passages, SentenceWindows
 from cpc.data.streams.stream import check_same_batches
-from cpc.encoders import AudioEncoder
+from cpc.encoders import AudioEncoder, SentenceEncoder
 from cpc.encoders.patch_grid import PatchGrid
 
 
@@ -110,19 +109,21 @@ def test_files_of_like_length_that_change_their_split_are_refused(audio: Path) -
         check_same_batches(saved, made_from_audio(audio))
 
 
-def test_other_tokens_in_sentences_of_the_same_length_are_refused() -> None:
-    def made_from(tokens: np.ndarray, cut: int = 5) -> dict[str, Any]:
-        ends = np.sort(np.append(np.arange(0, 61, 10), cut))
-        passages = Passages.build(tokens, ends, np.array([7]), 4)
-        found: dict[str, Any] = SentenceWindows(passages, np.arange(len(passages.first)), 2, 9).draws["made_from"]
+def test_other_tokens_in_sentences_of_the_same_length_are_refused(tmp_path: Path) -> None:
+    def made_from(name: str, text: str) -> dict[str, Any]:
+        book = tmp_path / name / "train.txt"
+        book.parent.mkdir()
+        book.write_text(text)
+        data = Sentences(source=str(book.parent), window_sentences=2, passage_sentences=4)
+        corpus = data.open(SentenceEncoder(num_tokens=6, dim=4, embedding_dim=4), is_training=True)
+        found: dict[str, Any] = corpus.windows("train").draws["made_from"]
         return found
 
-    tokens = np.arange(60, dtype=np.int32)
-    saved = made_from(tokens)
-    check_same_batches(saved, made_from(tokens.copy()))
-    for other in (made_from(np.where(tokens == 33, 7, tokens)), made_from(tokens, cut=6)):
+    saved = made_from("saved", "Cold sea. Red sea. Red sun.")
+    check_same_batches(saved, made_from("copy", "Cold sea. Red sea. Red sun."))
+    for name, text in (("word", "Cold sea. Red sun. Red sea."), ("cut", "Cold sea red. Sea. Red sun.")):
         with pytest.raises(ValueError, match="other content of passages"):
-            check_same_batches(saved, other)
+            check_same_batches(saved, made_from(name, text))
 
 
 def test_checkpoints_that_know_no_content_are_compared_by_what_they_know() -> None:
