@@ -29,12 +29,6 @@ def test_a_variant_is_the_base_config_with_one_change(ablations: Any, num_steps:
     assert command.datamodule.batch_size == 8
 
 
-def test_the_encoder_has_every_norm_of_the_table(ablations: Any) -> None:
-    for norm in ablations.NORMS:
-        options = ["--trainer.accelerator=cpu", *ablations.variant_options(norm=norm)]
-        assert ablations.parse(["--config", str(ablations.BASE), *options]).model.model.encoder.norm == norm
-
-
 class Stand:
     """In place of `pretrain` and `probe`: keeps what it was asked for, and leaves what they would."""
 
@@ -111,29 +105,8 @@ def test_results_of_other_options_do_not_pass_for_these(ablations: Any, stand: S
         ablations.run(stand.folder, Path("corpus"), ["--trainer.max_steps=9", *ablations.variant_options(4, "mixed")])
 
 
-def test_a_config_may_change_its_comments_but_not_its_values(
-    ablations: Any, stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = ablations.BASE.read_text()
-    monkeypatch.setattr(ablations, "BASE", tmp_path / "base.yaml")
-    ablations.BASE.write_text(text)
-    run(ablations, stand)
-    ablations.BASE.write_text(f"# Expected: other figures\n\n{text}")
-    run(ablations, stand)
-    assert stand.calls == ["train", "probe"]
-    ablations.BASE.write_text(text.replace("learning_rate: ", "learning_rate: 1"))
-    with pytest.raises(ValueError, match="or another config"):
-        run(ablations, stand)
-
-
 def test_an_interrupted_variant_goes_on(ablations: Any, stand: Stand) -> None:
     stand.leave(step=4, sha256="of step 4")
     stand.probe()  # a report on half a training does not count
     run(ablations, stand)
     assert stand.calls == ["probe", "resume", "probe"]
-
-
-def test_a_variant_whose_probe_was_interrupted_is_only_probed(ablations: Any, stand: Stand) -> None:
-    stand.leave(step=9, sha256="final")
-    run(ablations, stand)
-    assert stand.calls == ["probe"]

@@ -15,7 +15,6 @@ def small(**options: float) -> WordClasses:
 
 
 def posterior_slowly(problem: WordClasses, x: np.ndarray) -> np.ndarray:
-    """Bayes' rule, class by class, word by word."""
     weights = []
     for prior, own in zip(problem.prior, problem.words.tolist(), strict=True):
         likelihood = 1.0
