@@ -28,7 +28,6 @@ def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
-    """The CSV by the last two parts of each path, read without our own reader."""
     with path.open(newline="") as stream:
         return {"/".join(Path(row["path"]).parts[-2:]): row for row in csv.DictReader(stream)}
 
@@ -272,14 +271,6 @@ def test_synthesised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     assert re.search(r"test +\d+ +1 ", capsys.readouterr().out)
     with pytest.raises(SystemExit, match="made with other parameters"):
         prepare(monkeypatch, "synthesised", folder, "--minutes", 1)
-
-
-def test_abbreviated_options_are_refused(
-    monkeypatch: pytest.MonkeyPatch, librispeech: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        prepare(monkeypatch, "librispeech", librispeech, "--list", librispeech / "lists")
-    assert "--list" in capsys.readouterr().err
 
 
 def real(corpus: str) -> Path:

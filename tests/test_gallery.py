@@ -50,20 +50,6 @@ def num_lines(source: str) -> int:
     return len({line for each in tokens for line in range(each.start[0], each.end[0] + 1)} - text)
 
 
-def test_lines_of_code() -> None:
-    source = (
-        '"""Text.\n\nMore.\n"""\n\n# why\na = [  # b\n    1,\n]\n\n\ndef f():\n    """Text."""\n    return """\n\n"""\n'
-    )
-    assert num_lines(source) == 7
-
-
-def test_cells_of_a_script() -> None:
-    found = gallery.cells(
-        '"""# Title\n\nText.\n"""\n\nimport os\n\n# %% Head\n# First\n#\n# second.\n\na = 1\n# why\nb = 2\n'
-    )
-    assert found == [("# Title\n\nText.", "import os", 6), ("## Head\n\nFirst\n\nsecond.", "a = 1\n# why\nb = 2", 13)]
-
-
 def test_a_page_shows_what_its_script_printed_and_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "small.py").write_text(
         '"""# Small\n\nText.\n"""\n\nimport matplotlib.pyplot as plt\n\n# %% Two\nprint(1 + 1)\n'
@@ -110,7 +96,6 @@ def test_a_script_is_short_and_ends_with_its_options(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", gallery.PAGES)
 def test_a_script_runs_in_time(name: str) -> None:
-    """In a process of its own; its assertions are the test of its text."""
     page = json.loads((gallery.run(name) / "page.json").read_text())
     assert page["cpu_seconds"] < MOST_CPU_SECONDS
     assert sum(len(cell["figures"]) for cell in page["cells"]) > 0
