@@ -91,13 +91,6 @@ def test_many_hits_do_not_overflow() -> None:
     assert np.diff(points.labels.indptr).tolist() == [1] * 20
 
 
-def test_every_class_has_distinct_words_and_the_seed_decides_which() -> None:
-    words = small(words_per_class=20).words
-    assert all(len(set(own)) == 20 for own in words.tolist())
-    assert np.array_equal(words, small(words_per_class=20).words)
-    assert not np.array_equal(words, small(words_per_class=20, seed=1).words)
-
-
 @pytest.mark.parametrize("num", [1, 15, 28, 29, 30])
 def test_any_number_of_the_words_is_drawn_without_bias(num: int) -> None:
     """Each word is one of `num` with the same chance: 4000 classes, 5 standard deviations; and it ends."""
