@@ -746,12 +746,11 @@ def test_a_loader_process_killed_in_the_middle_of_a_batch_is_told_by_the_line_to
     assert _worker_error(ConnectionError("of a source")) is None
 
 
-@pytest.mark.parametrize("num_errors", [1, 2, 3])
-def test_errors_that_cause_each_other_in_a_cycle_have_an_end(num_errors: int) -> None:
+def test_errors_that_cause_each_other_in_a_cycle_have_an_end() -> None:
     """As of a run whose folder was removed: an endless search would heed no signal."""
-    errors = [OSError(f"could not save {number}") for number in range(num_errors)]
+    errors = [OSError(f"could not save {number}") for number in range(3)]
     for number, error in enumerate(errors):
-        other = errors[(number + 1) % num_errors]
+        other = errors[(number + 1) % 3]
         error.__cause__, error.__context__ = (other, None) if number % 2 else (None, other)
     assert _worker_error(errors[0]) is None
 

@@ -117,10 +117,8 @@ def test_one_rank_of_four_windows_and_two_of_two_train_and_measure_the_same(tmp_
     saved_settings = [
         json.loads((tmp_path / run / "model" / "config.json").read_text())["provenance"] for run in ("one", "two")
     ]
-    assert [each["data"]["init_args"]["batch_size"] for each in saved_settings] == [
-        4,
-        4,
-    ]  # by which cpc evaluate measures
+    sizes = [each["data"]["init_args"]["batch_size"] for each in saved_settings]
+    assert sizes == [4, 4]  # by which cpc evaluate measures
     for expected, found in zip(one, two, strict=True):
         for name, value in expected.items():
             assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
@@ -142,8 +140,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path, manifest: Pa
     for expected, found in zip(whole, parts, strict=True):
         for name, value in expected.items():
             assert found[name] == (pytest.approx(value, abs=1e-10) if isinstance(value, list) else value), name
-    refused = start(manifest, tmp_path / "parts", *going_on, "--data.batch_size=3", "--trainer.max_steps=9")
-    assert "batch_size of all processes 4 -> " in refused.stderr
+    if then == "one":
+        refused = start(manifest, tmp_path / "parts", *going_on, "--data.batch_size=3", "--trainer.max_steps=9")
+        assert "batch_size of all processes 4 -> " in refused.stderr
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import yaml
 from cpc.cli import main
 from cpc.config.description import build
 from cpc.data.synthetic import photographs
-from cpc.data.synthetic.speech import _scripts, draw_speakers
+from cpc.data.synthetic.speech import _scripts, draw_speakers, synthesize
 from cpc.data.text.lines import Text
 from cpc.quickstart import images, load_recipe, prose, speech
 
@@ -44,6 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Finished]:
                 patch.setattr(photographs, "PHOTOGRAPHS", ("coins.png", "page.png", "text.png"))
                 patch.setattr(photographs, "MOST_CROPS", {"train": 40, "valid": 30, "test": 20})
                 patch.setattr(images, "BATCH_SIZE", 16)
+                smaller = partial(synthesize, num_speakers=12, num_heldout_speakers=4, minutes=12.0)
+                patch.setattr(speech, "synthesize", smaller)
                 for study in load_recipe(modality).studies.values():
                     for option, value in options.items():
                         patch.setitem(study.probe, option, value)

@@ -134,8 +134,7 @@ def test_draws_follow_the_declared_law(name: str, hits: str, path: str, generato
     torch.testing.assert_close(draw.log_count_targets, log_count_targets, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("has_tiles", [True, False])
-@pytest.mark.parametrize("hits", ["keep", "exclude"])
+@pytest.mark.parametrize(("has_tiles", "hits"), [(True, "keep"), (True, "exclude"), (False, "exclude")])
 @pytest.mark.parametrize("mass", [lambda dim: CentroidMass(), lambda dim: FeatureMass(RandomFourier(dim, 10))])
 @pytest.mark.parametrize("dim", [24, 25, 80])
 def test_compiled_draws_are_those_in_torch(
