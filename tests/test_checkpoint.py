@@ -324,6 +324,10 @@ def nested(depth: int) -> Any:
     return found
 
 
+ENCODER = ("architecture", "init_args", "encoder")
+OPTIONS, CLASS = (*ENCODER, "init_args"), (*ENCODER, "class_path")
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -347,44 +351,24 @@ def nested(depth: int) -> Any:
             "no",
             "takes shared_across_steps: bool",
         ),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), "8", "dim=.8. must be a whole number"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), None, "does not take"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), -4, "dim=-4.* must be at least 1"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**6, "far more numbers"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**18, "far more numbers"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), 10**30, "too large"),
+        ((*OPTIONS, "dim"), "8", "dim=.8. must be a whole number"),
+        ((*OPTIONS, "dim"), None, "does not take"),
+        ((*OPTIONS, "dim"), -4, "dim=-4.* must be at least 1"),
+        ((*OPTIONS, "dim"), 10**6, "far more numbers"),
+        ((*OPTIONS, "dim"), 10**18, "far more numbers"),
+        ((*OPTIONS, "dim"), 10**30, "too large"),
         (("architecture", "init_args", "context", "init_args", "num_layers"), 10**9, "far more numbers"),
         (("format_version",), 99, "format_version 99, this cpc reads up to 1"),
-        (("architecture", "init_args", "encoder", "class_path"), "os.system", "outside the trusted packages cpc"),
-        (
-            ("architecture", "init_args", "encoder", "class_path"),
-            "cpc.encoders.Nothing",
-            r"no class cpc\.encoders\.Nothing",
-        ),
-        (("architecture", "init_args", "encoder", "class_path"), "cpc.encoders.backbone.copy", "is not a Module"),
-        (
-            ("architecture", "init_args", "encoder", "class_path"),
-            "cpc.cli.main",
-            "is not a part of a model: parts are in cpc.model, cpc.enc",
-        ),
+        (CLASS, "os.system", "outside the trusted packages cpc"),
+        (CLASS, "cpc.encoders.Nothing", r"no class cpc\.encoders\.Nothing"),
+        (CLASS, "cpc.encoders.backbone.copy", "is not a Module"),
+        (CLASS, "cpc.cli.main", "is not a part of a model: parts are in cpc.model, cpc.enc"),
         # It would trust whom it is told to.
-        (
-            ("architecture", "init_args", "encoder", "class_path"),
-            "cpc.interop.s3prl.UpstreamExpert",
-            "is not a part of a model",
-        ),
-        (
-            ("architecture", "init_args", "encoder", "class_path"),
-            "cpc.pretraining.module.PretrainModule",
-            "is not a part of a model",
-        ),
-        (("architecture", "init_args", "encoder", "init_args", "wideness"), 3, "does not take the arguments"),
-        (("architecture", "init_args", "encoder", "init_args", "dim"), 9, "does not fit its architecture"),
-        (
-            ("architecture", "init_args", "encoder", "init_args", "kernels"),
-            [10, "8", 4, 4, 4],
-            "must be a whole number",
-        ),
+        (CLASS, "cpc.interop.s3prl.UpstreamExpert", "is not a part of a model"),
+        (CLASS, "cpc.pretraining.module.PretrainModule", "is not a part of a model"),
+        ((*OPTIONS, "wideness"), 3, "does not take the arguments"),
+        ((*OPTIONS, "dim"), 9, "does not fit its architecture"),
+        ((*OPTIONS, "kernels"), [10, "8", 4, 4, 4], "must be a whole number"),
     ],
 )
 def test_a_tampered_config_is_refused(

@@ -4,7 +4,6 @@ import csv
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -113,20 +112,6 @@ def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.Captur
     printed = capsys.readouterr().out
     assert re.search(r"train +8 +2 +0.00 +\(published: 2700\)", printed)
     assert sorted(path.name for path in fsdd.iterdir()) == ["manifest.csv", "recordings"]
-
-
-def test_fsdd_by_path_in_a_process_of_its_own_and_out_elsewhere(fsdd: Path, tmp_path: Path) -> None:
-    fsdd.chmod(0o555)  # a corpus that others own
-    out = tmp_path / "manifests" / "fsdd.csv"
-    out.parent.mkdir()
-    command = [sys.executable, str(DATASETS / "fsdd" / "prepare.py"), str(fsdd), "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    fsdd.chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    assert "16 files" in done.stdout
-    manifest = read_manifest(out)  # checks that every file is found from there
-    assert len(manifest.select("test")) == 8
-    assert [path.name for path in out.parent.iterdir()] == ["fsdd.csv"]
 
 
 def test_fsdd_refusals(monkeypatch: pytest.MonkeyPatch, fsdd: Path, write_audio: Write) -> None:
