@@ -65,10 +65,24 @@ def generator() -> torch.Generator:
 
 @pytest.fixture
 def set_num_threads() -> Iterator[Callable[[int], None]]:
-    """Set torch's number of threads for one test."""
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must exit with status 2, and return what it prints on stderr."""
+    from cpc.cli import main
+
+    def refusal(arguments: list[str]) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main(arguments)
+        assert exit_.value.code == 2
+        return capsys.readouterr().err
+
+    return refusal
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ SHAPES = [(10, 5, 3), (8, 4, 2), (4, 2, 1), (4, 2, 1), (4, 2, 1)]  # kernel, str
 
 
 def random_weights(context: str, norm: str, num_layers: int = 1) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """A model's state and its criterion's, none of it as it was initialised."""
     torch.manual_seed(0)
     weights: dict[str, Tensor] = {}
     for index, (kernel, _, _) in enumerate(SHAPES):

@@ -15,6 +15,5 @@ def opened(data: Modality, encoder: Any) -> Any:
 
 
 def open_audio(source: str | Path, encoder: Any, window_samples: int, **options: Any) -> RecordingCorpus:
-    """The corpus of a manifest, decoded."""
     options = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     return opened(Audio(manifest=str(source), window_samples=window_samples, **options), encoder)

@@ -34,12 +34,10 @@ SMALLER = {
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """Those of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", (REPOSITORY / page).read_text(encoding="utf-8"), re.DOTALL | re.M)
 
 
 def commands_in(block: str) -> list[list[str]]:
-    """What follows `cpc` in a block of shell commands."""
     found = [
         re.search(r"(?:^|srun |uv run |--all-extras |--extra \w+ |-m )cpc(?:\.cli)? (?P<rest>[a-z].*)", line)
         for line in block.replace("\\\n", " ").splitlines()
@@ -53,7 +51,6 @@ def command_blocks(page: str) -> list[list[list[str]]]:
 
 
 def commands(page: str) -> list[list[str]]:
-    """Those of all blocks."""
     return [words for block in command_blocks(page) for words in block]
 
 
@@ -71,5 +68,4 @@ def small(words: list[str], places: Mapping[str, str]) -> list[str]:
 
 
 def run(words: list[str], places: Mapping[str, str], *more: str) -> None:
-    """In this process."""
     main([*small(words, places), *more])

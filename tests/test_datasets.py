@@ -4,7 +4,6 @@ import csv
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +27,6 @@ def prepare(monkeypatch: pytest.MonkeyPatch, corpus: str, *arguments: str | Path
 
 
 def rows(path: Path) -> dict[str, dict[str, str]]:
-    """The CSV by the last two parts of each path, read without our own reader."""
     with path.open(newline="") as stream:
         return {"/".join(Path(row["path"]).parts[-2:]): row for row in csv.DictReader(stream)}
 
@@ -114,20 +112,6 @@ def test_fsdd(monkeypatch: pytest.MonkeyPatch, fsdd: Path, capsys: pytest.Captur
     printed = capsys.readouterr().out
     assert re.search(r"train +8 +2 +0.00 +\(published: 2700\)", printed)
     assert sorted(path.name for path in fsdd.iterdir()) == ["manifest.csv", "recordings"]
-
-
-def test_fsdd_by_path_in_a_process_of_its_own_and_out_elsewhere(fsdd: Path, tmp_path: Path) -> None:
-    fsdd.chmod(0o555)  # a corpus that others own
-    out = tmp_path / "manifests" / "fsdd.csv"
-    out.parent.mkdir()
-    command = [sys.executable, str(DATASETS / "fsdd" / "prepare.py"), str(fsdd), "--out", str(out)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    fsdd.chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    assert "16 files" in done.stdout
-    manifest = read_manifest(out)  # checks that every file is found from there
-    assert len(manifest.select("test")) == 8
-    assert [path.name for path in out.parent.iterdir()] == ["fsdd.csv"]
 
 
 def test_fsdd_refusals(monkeypatch: pytest.MonkeyPatch, fsdd: Path, write_audio: Write) -> None:
@@ -272,14 +256,6 @@ def test_synthesised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
     assert re.search(r"test +\d+ +1 ", capsys.readouterr().out)
     with pytest.raises(SystemExit, match="made with other parameters"):
         prepare(monkeypatch, "synthesised", folder, "--minutes", 1)
-
-
-def test_abbreviated_options_are_refused(
-    monkeypatch: pytest.MonkeyPatch, librispeech: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        prepare(monkeypatch, "librispeech", librispeech, "--list", librispeech / "lists")
-    assert "--list" in capsys.readouterr().err
 
 
 def real(corpus: str) -> Path:

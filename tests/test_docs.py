@@ -112,7 +112,6 @@ def test_a_pretraining_is_accepted(words: list[str], beside_configs: Path, monke
 
 @pytest.mark.slow
 def test_the_tutorial_works_from_a_folder_to_features(own_audio: Path, tmp_path: Path) -> None:
-    """But for the quickstart, which has tests of its own."""
     quickstart, *others = commands("docs/tutorial.md")
     assert quickstart == ["quickstart"]
     for words in others:
@@ -169,7 +168,6 @@ def test_the_snippets_of_the_library_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_the_snippet_of_signals_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two steps in place of 500."""
     monkeypatch.chdir(tmp_path)
     (snippet,) = blocks("docs/signals.md", "python")
     assert "max_steps=500" in snippet
@@ -209,7 +207,6 @@ def test_what_pages_import_is_on_the_site(site: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_the_site_has_every_public_name(tmp_path: Path, site: ModuleType) -> None:
-    """Built with warnings as errors."""
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

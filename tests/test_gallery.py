@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -48,20 +49,6 @@ def num_lines(source: str) -> int:
     no_code = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     tokens = [each for each in tokenize.generate_tokens(io.StringIO(source).readline) if each.type not in no_code]
     return len({line for each in tokens for line in range(each.start[0], each.end[0] + 1)} - text)
-
-
-def test_lines_of_code() -> None:
-    source = (
-        '"""Text.\n\nMore.\n"""\n\n# why\na = [  # b\n    1,\n]\n\n\ndef f():\n    """Text."""\n    return """\n\n"""\n'
-    )
-    assert num_lines(source) == 7
-
-
-def test_cells_of_a_script() -> None:
-    found = gallery.cells(
-        '"""# Title\n\nText.\n"""\n\nimport os\n\n# %% Head\n# First\n#\n# second.\n\na = 1\n# why\nb = 2\n'
-    )
-    assert found == [("# Title\n\nText.", "import os", 6), ("## Head\n\nFirst\n\nsecond.", "a = 1\n# why\nb = 2", 13)]
 
 
 def test_a_page_shows_what_its_script_printed_and_plotted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,23 +97,28 @@ def test_a_script_is_short_and_ends_with_its_options(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", gallery.PAGES)
 def test_a_script_runs_in_time(name: str) -> None:
-    """In a process of its own; its assertions are the test of its text."""
     page = json.loads((gallery.run(name) / "page.json").read_text())
     assert page["cpu_seconds"] < MOST_CPU_SECONDS
     assert sum(len(cell["figures"]) for cell in page["cells"]) > 0
 
 
-@pytest.mark.slow
-def test_the_site_shows_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pages that ran above, unless this test runs alone."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of pages that ran above, unless a test of it runs alone."""
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("the group docs is not installed: uv run --all-extras --group docs pytest")
-    monkeypatch.setenv("CPC_GALLERY", "run")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = os.environ | {"CPC_GALLERY": "run"}
+    done = subprocess.run(build, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_shows_the_figures(site: Path) -> None:
     for name in gallery.PAGES:
-        folder = tmp_path / "gallery" / name
+        folder = site / "gallery" / name
         figures = re.findall(
             rf'<img alt="[^"]{{10,}}" src="([^"]*{name}_\d+\.svg)"', (folder / "index.html").read_text()
         )
@@ -135,23 +127,21 @@ def test_the_site_shows_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_pages_fit_a_telephone_and_follow_the_theme(tmp_path: Path) -> None:
-    """Of the outputs of the tests above: no page scrolls sideways, and the ink of figures is light on a dark page."""
+def test_pages_fit_a_telephone_and_follow_the_theme(site: Path, tmp_path: Path) -> None:
+    """No page scrolls sideways, and the ink of figures is light on a dark page."""
     playwright = pytest.importorskip("playwright.sync_api", reason="the group 'dev' is not installed")
-    if importlib.util.find_spec("mkdocs") is None or CHROMIUM is None:
-        pytest.skip("the group docs or Chromium is not installed")
-    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
     ink = {}
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         for theme in ("light", "dark"):
             page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=theme)
             for name in ("", "questions/", "gallery/", *(f"gallery/{name}/" for name in gallery.PAGES)):
-                page.goto(f"file://{tmp_path}/{name}index.html")
+                page.goto(f"file://{site}/{name}index.html")
                 width = page.evaluate("document.documentElement.scrollWidth")
                 assert width <= 390, f"{name or 'the first page'} is {width} pixels wide"
-            page.goto(f"file://{tmp_path}/index.html")
+            page.goto(f"file://{site}/index.html")
             page.locator("img[src*=recording]").screenshot(path=tmp_path / f"{theme}.png")
             grey = np.asarray(Image.open(tmp_path / f"{theme}.png").convert("L"))[-14:].astype(int)  # "seconds"
             paper = int(np.median(grey))

@@ -8,17 +8,13 @@ they are there.
 
 import io
 import json
-import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
 import threading
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -30,7 +26,6 @@ from cpc_audio_checkpoint import WIDTH, random_weights, save
 from hub_server import Hub, serve_hub
 from shown import PAGES, blocks, command_blocks, commands, run, small
 
-from benchmarks.synthetic_runs import write_run
 from cpc.checkpoint import read_config
 from cpc.data import read_manifest
 from cpc.data.audio.index import index_folder
@@ -74,7 +69,6 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def aligned(own_audio: Path) -> Path:
-    """Not indexed, with five phones in every file."""
     rows = ["path,start,end,label"]
     for number in range(60):
         phones = ["ah", "pb"[number // 3 % 2], "ah", "pb"[number % 2], "ah"]
@@ -106,7 +100,6 @@ def contents(folder: Path | str, pattern: str) -> set[bytes]:
 
 
 def held_out_at(run_dir: str) -> set[int]:
-    """Steps of a run's evaluations."""
     return {record["step"] for record in read_records(Path(run_dir) / "bound.jsonl") if record["split"] == "valid"}
 
 
@@ -157,14 +150,12 @@ def test_tars_and_back(own_audio: Path, tmp_path: Path) -> None:
 
 
 def run_there(hub: Hub, folder: Path, *commands: list[str]) -> None:
-    """In a process whose Hub this is."""
     told = hub.call([f"importlib.import_module('cpc.cli').main({words!r})" for words in commands], folder)
     assert told == ["None"] * len(commands)
 
 
 @pytest.mark.slow
 def test_datasets_of_the_hub(own_audio: Path, own_images: Path, tmp_path: Path) -> None:
-    """One of audio, and later one of images by the same name."""
     library: Any = pytest.importorskip("datasets")
     download, index, pretrain = DATASETS
     sounds = sorted(own_audio.rglob("*.flac"))
@@ -240,44 +231,6 @@ def test_a_checkpoint_of_cpc_audio(indexed: Path, tmp_path: Path) -> None:
     assert report["tasks"]["phones"]["protocol"]["classes"] == ["ah", "b", "p"]
 
 
-@contextmanager
-def served(words: list[str]) -> Iterator[list[str]]:
-    """A command that serves until Ctrl-C, as a process; the lines that say where."""
-    command = [sys.executable, "-m", "cpc.cli", *words, "--port", "0"]
-    server = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
-    )
-    try:
-        assert server.stdout is not None
-        yield [server.stdout.readline() for _ in range(1 + ("--prometheus" in words))]
-    finally:
-        server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=30)
-    assert (server.returncode, errors) == (0, "")
-
-
-def fetch(address: str) -> str:
-    return urllib.request.urlopen(address, timeout=30).read().decode()
-
-
-@pytest.mark.slow
-def test_the_monitor_in_all_its_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("dash")
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs" / "mine")
-    here, export, prometheus = MONITOR
-    run(export, {})
-    assert "mine" in Path("report.html").read_text(encoding="utf-8")
-    with served(here) as (told,):
-        assert "<title>cpc monitor</title>" in fetch(re.findall(r"http\S+/", told)[0])
-    with served(prometheus) as told:
-        assert "# TYPE cpc_mi_bound_nats gauge" in fetch(re.findall(r"http\S+/metrics", told[1])[0])
-
-
 @pytest.mark.slow
 def test_agents_are_compared_and_watched(beside_configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("gymnasium")
@@ -323,7 +276,6 @@ def test_the_augmentation_of_the_page(indexed: Path) -> None:
 
 @pytest.mark.slow
 def test_phones_and_their_confusions(aligned: Path) -> None:
-    """Of the results page, what is cheap."""
     (pretrain, *probe), *_ = command_blocks("docs/results/speech.md")
     (abx,) = [block for block in command_blocks("docs/results/speech.md") if block[-1][0] == "abx"]
     shutil.copytree(aligned, "AN4")

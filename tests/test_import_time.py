@@ -33,7 +33,6 @@ print(json.dumps(sorted(sys.modules)))
 
 
 def run(code: str) -> tuple[str, set[str], float]:
-    """What the program printed, which modules it had at its end, and its CPU seconds (load does not count)."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

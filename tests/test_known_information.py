@@ -1,7 +1,5 @@
 """A trained model against a truth in closed form: the whole chain of encoder, context, predictor, loss and bound."""
 
-import math
-
 import pytest
 import torch
 
@@ -13,27 +11,6 @@ from cpc.model import CPC
 from cpc.predictors import Bilinear
 
 K, B, T = 4, 32, 32
-
-
-@pytest.mark.slow
-def test_vector_ar1_bound_reaches_the_optimum_and_never_the_truth() -> None:
-    """Per step within 0.15 nats of what the best critic reads at this N, and not above the truth by 3 s.e."""
-    process = VectorAR1(coefficient=0.8, dim=4)
-    model = trained(process, num_train_steps=300)
-    generator = torch.Generator().manual_seed(1)
-    tally, optimum = BoundTally(), torch.zeros(K)
-    num_batches = 40
-    for _ in range(num_batches):
-        x = process.sample(B, T, generator)
-        with torch.no_grad():
-            tally.update(model.loss(x))
-        optimum += torch.tensor([optimal_reading(process, x, k) for k in range(1, K + 1)]) / num_batches
-    bound = tally.compute("mixed_excluding", "test")
-    for k in range(K):
-        truth = process.mutual_information_nats(k + 1)
-        assert bound.mi_bound_nats[k] == pytest.approx(optimum[k].item(), abs=0.15)
-        assert bound.mi_bound_nats[k] < truth + 3 * bound.standard_error_nats[k]
-        assert bound.mi_bound_nats[k] < bound.mi_ceiling_nats[k]
 
 
 @pytest.mark.slow
@@ -49,7 +26,9 @@ def test_the_curve_over_steps_lies_on_the_closed_form() -> None:
     bound = tally.compute("mixed_excluding", "test")
     assert max(bound.standard_error_nats) < 0.02
     for k in range(K):
-        assert bound.mi_bound_nats[k] == pytest.approx(process.mutual_information_nats(k + 1), abs=0.1)
+        truth = process.mutual_information_nats(k + 1)
+        assert bound.mi_bound_nats[k] == pytest.approx(truth, abs=0.1)
+        assert bound.mi_bound_nats[k] < min(truth + 3 * bound.standard_error_nats[k], bound.mi_ceiling_nats[k])
 
 
 def test_an_untrained_critic_with_zero_scores_reads_zero() -> None:
@@ -74,15 +53,3 @@ def trained(process: VectorAR1, num_train_steps: int) -> CPC:
         optimiser.step()
         schedule.step()
     return model.eval()
-
-
-def optimal_reading(process: VectorAR1, x: torch.Tensor, k: int) -> float:
-    """log N - L of the exact critic over the same rows and candidates: every latent of the other sequences."""
-    readings = []
-    for b in range(B):
-        others = torch.cat([x[:b], x[b + 1 :]]).reshape(-1, process.dim)
-        for_rows = process.optimal_scores(x[b, :-k], torch.cat([x[b, k:], others]), k)  # own targets first
-        num_rows = T - k
-        scores = torch.cat([for_rows.diagonal()[:, None], for_rows[:, num_rows:]], 1)
-        readings.append((math.log(scores.shape[1]) + scores[:, 0] - scores.logsumexp(1)).mean())
-    return torch.stack(readings).mean().item()

@@ -43,20 +43,6 @@ def test_gradients_reach_both_uses_of_the_table(is_tied: bool) -> None:
     assert bool((gradient.sum(0).abs() < 1e-6).all()) == (not is_tied)
 
 
-def test_chunks_with_their_state_are_the_whole() -> None:
-    model = language_model(ClassTableLoss(ClassTable(9, 4), "full_softmax"))
-    tokens = torch.randint(9, (2, 13))
-    whole = model.loss(labelled(tokens[:, :12], tokens[:, 1:]))
-    sums, state = torch.zeros(2), None
-    for start in (0, 5, 10):
-        end = min(start + 5, 12)
-        batch = labelled(tokens[:, start:end], tokens[:, start + 1 : end + 1])
-        output = model(batch.x, state)
-        state = output.state
-        sums += model.contrast(output, batch).loss_nats[0]
-    assert torch.allclose(sums, whole.loss_nats[0], rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "sampler",
     [

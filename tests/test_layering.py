@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).parents[1]
 STAGES = (
     "encoders",
@@ -82,35 +80,3 @@ def test_every_file_imports_only_from_earlier_stages() -> None:
     assert not homeless, f"give {homeless} a place in the flow (STAGES)"
     found = [each for path in paths for each in violations(path, (REPOSITORY / path).read_text(encoding="utf-8"))]
     assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("path", "source", "is_allowed"),
-    [
-        ("cpc/data/audio/pack.py", "from cpc.data.audio.manifest import Manifest", True),
-        ("cpc/encoders/audio.py", "from cpc.data.audio import files", False),
-        ("cpc/losses/info_nce.py", "from cpc.candidates import STRATEGIES", True),
-        ("cpc/candidates/draws.py", "from cpc.losses import info_nce", False),
-        ("cpc/data/audio/pack.py", "def late():\n    import cpc.model", False),
-        ("cpc/data/audio/pack.py", "from cpc import probes", False),
-        ("cpc/data/audio/pack.py", "from ...probes import linear", False),
-        ("cpc/data/audio/pack.py", "from . import manifest", True),
-        ("cpc/data/audio/pack.py", "import cpc", False),
-        ("cpc/model.py", "import lightning.pytorch", False),
-        ("cpc/pretraining/module.py", "from lightning.pytorch import LightningModule", True),
-        ("cpc/native/doctor.py", "from cpc.data import manifest", False),
-        ("cpc/cli.py", "from cpc.native import doctor", True),
-        ("cpc/model.py", "from cpc import cli", False),
-        ("cpc/cli.py", "from cpc.quickstart import main", True),
-        ("cpc/data/audio/corpora.py", "import datasets", False),
-        ("cpc/data/audio/headers.py", "from cpc.on_ray.spread import spread", True),
-        ("cpc/on_ray/spread.py", "import cpc.native.processor", True),
-        ("cpc/checkpoint.py", "from cpc.interop.hub import fetch_model", True),
-        ("cpc/checkpoint.py", "from cpc.interop.share import share", False),
-        ("cpc/on_ray/spread.py", "from cpc.data.store import parallel", False),
-        ("cpc/on_ray/places.py", "import ray.util", True),
-        ("cpc/pretraining/command.py", "import ray", False),
-    ],
-)
-def test_the_check_itself(path: str, source: str, is_allowed: bool) -> None:
-    assert (violations(Path(path), source) == []) == is_allowed

@@ -22,7 +22,6 @@ def own(kind: str) -> str:
 
 
 def commands(kind: str = "audio") -> list[list[str]]:
-    """Those of the section's block."""
     block = re.search(r"```sh\n(.*?)```", own(kind), re.DOTALL)
     assert block
     return commands_in(block[1])
@@ -89,7 +88,6 @@ def test_every_command_works_from_a_folder_of_text_to_its_perplexity(
 
 
 def test_the_commands_for_frames_are_those_of_the_data_page() -> None:
-    """tests/test_how_to.py runs the commands of the data page."""
     assert commands("frames") == command_blocks("docs/data.md")[-1]
 
 
@@ -114,7 +112,6 @@ def test_the_library_use_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.M
 
 
 def notebook() -> list[str]:
-    """The blocks on recordings, images and arrays."""
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     section = readme.split("## From a notebook")[1].split("\n## ")[0]
     return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
@@ -156,7 +153,6 @@ def test_the_lines_for_a_notebook_end_in_a_table_of_probes(
 
 
 def test_the_tabs_of_the_site_show_commands_of_readme() -> None:
-    """README's commands are run above."""
     tabs = re.sub(r" \\\n +", " ", (REPOSITORY / "docs" / "index.md").read_text(encoding="utf-8"))
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     lines = [line.strip() for line in tabs.splitlines() if re.match(r"    (uv run|from|features)", line)]

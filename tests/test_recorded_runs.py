@@ -76,7 +76,6 @@ _SMALL_TEXT: dict[str, Any] = {
 }
 SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and what makes it small
     "cpu_small": _SMALL_AUDIO,
-    "cpc_audio_paper": _SMALL_AUDIO,
     "cpc_audio_modified": _SMALL_AUDIO
     | {
         "model.encoder.init_args.dim": 16,
@@ -87,9 +86,6 @@ SMALLER: dict[str, dict[str, Any]] = {  # of each shipped kind: its config, and 
     },
     "fsdd": _SMALL_AUDIO | {"data.init_args.window_samples": 9600},  # longer than some files: padding
     "image/cpu_small": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "gratings.npz"},
-    "image/mnist": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "digits.npz"},
-    "image/cifar10": _SMALL_IMAGES | _TINY_TRUNK | {"data.init_args.source": "gratings.npz"},
-    "image/v1_imagenet": _SMALL_IMAGES | _SMALL_RESNET | {"model.predictor.init_args.num_steps": 2},
     "image/v2_imagenet": _SMALL_IMAGES | _SMALL_RESNET | {"model.predictor.init_args.num_steps": 1},
     "image/stl10": _SMALL_IMAGES
     | _SMALL_RESNET
@@ -158,7 +154,6 @@ def write_corpora(folder: Path) -> None:
 
 
 def small_config(kind: str, run_dir: Path) -> dict[str, Any]:
-    """The shipped config, smaller."""
     config = yaml.safe_load((ROOT / "configs" / f"{kind}.yaml").read_text(encoding="utf-8"))
     for name, value in SMALLER[kind].items():
         *path, last = name.split(".")
@@ -173,7 +168,6 @@ def small_config(kind: str, run_dir: Path) -> dict[str, Any]:
 
 
 def readings_of(record: Any) -> Any:
-    """What was measured, without names, notes and paths."""
     if isinstance(record, list):
         return [readings_of(each) for each in record]
     if not isinstance(record, dict):
@@ -190,7 +184,6 @@ def _holds_readings(value: Any) -> bool:
 
 
 def record_of(kind: str, folder: Path) -> dict[str, Any]:
-    """Train, then measure by the commands; corpora lie in `folder`, where this runs."""
     prepare_processor()  # as the commands do: encoders are initialised from data by float32 products
     run_dir = folder / "runs" / kind
     pretrain(small_config(kind, run_dir))
@@ -216,7 +209,6 @@ def record_of(kind: str, folder: Path) -> dict[str, Any]:
 
 
 def differences(found: Any, recorded: Any, tolerance: float, place: str = "") -> list[str]:
-    """Where two records differ by more than the tolerance."""
     if isinstance(recorded, dict):
         if not isinstance(found, dict) or found.keys() != recorded.keys():
             return [f"{place}: {found} is not {recorded}"]

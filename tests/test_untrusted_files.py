@@ -222,7 +222,6 @@ FOLDERS = [  # of signals; one of the files is damaged
 
 @pytest.fixture(scope="module")
 def signal_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Two seconds of two channels in every format, and their labels."""
     edfio, wfdb = pytest.importorskip("edfio"), pytest.importorskip("wfdb")
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     folder, rng = tmp_path_factory.mktemp("signals"), np.random.default_rng(0)
@@ -464,7 +463,6 @@ def test_records(content: bytes, tmp_path: Path) -> None:
 @fuzz
 @given(content=damaged(RECORDS), kind=st.sampled_from([BOUND, HEALTH, PROBE]))
 def test_records_of_the_monitor(content: bytes, kind: Any) -> None:
-    """What it cannot use is told among the problems, by file and line, and what it can use is shown."""
     parsed = parse_lines(content.split(b"\n"), kind)
     assert all(problem.startswith(f"{kind.file}, line ") for problem in parsed.problems)
     run = Run(Path("run"), "run")

@@ -67,7 +67,6 @@ def test_segments_end_where_episodes_begin() -> None:
 
 
 def test_no_prediction_leaves_an_episode(agent: ActorCritic, x: torch.Tensor) -> None:
-    """The loss equals a loss computed by hand, in which every segment is a sequence."""
     begins = begins_at((0, 3), (2, 5))
     output = agent(x, begins)
     found = agent.contrast(output, begins, torch.Generator())

@@ -2,9 +2,6 @@
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from cpc.agents.comparison import _differences, _steps_to_threshold, _summary, _
 from cpc.agents.environments import Environment, Environments
 from cpc.cli import main
 from cpc.data.store.atomic import read_records
-from cpc.native.processor import prepare_processor
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")  # hundreds of equal updates
 
@@ -113,28 +109,6 @@ def test_a_run_that_ended_opens_nothing(config: Path, tmp_path: Path, monkeypatc
         train_agents(config, num_steps=300, **options)
 
 
-def test_a_folder_is_of_one_process(config: Path, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    holder = f"""
-import sys
-from pathlib import Path
-from filelock import FileLock
-path = Path({str(tmp_path / "runs" / "lock")!r})
-with FileLock(path):
-    path.write_text("process 7 on elsewhere, begun at noon,")
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-    command = [sys.executable, "-c", holder]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match=r"process 7 on elsewhere.*\s+is training in .*runs: wait"):
-            train_agents(config, run_dir=tmp_path / "runs", num_seeds=1)
-        process.communicate()
-    assert not (tmp_path / "runs" / "cpc_0").exists()
-
-
 def test_every_byte_of_a_checkpoint_counts(config: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"run_dir": tmp_path / "runs", "num_seeds": 1, "cpc_weights": [0.0]}
     train_agents(config, **options)
@@ -151,43 +125,6 @@ def test_every_byte_of_a_checkpoint_counts(config: Path, tmp_path: Path) -> None
     torch.save({"settings": {}}, path)
     with pytest.raises(ValueError, match=r"was not written by cpc agent: it lacks update, agent, optimiser"):
         train_agents(config, **options)
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
-    """kill -9 of a real process, in the middle of a rollout behind its second save."""
-    content = yaml.safe_load((CONFIGS / "cart_pole.yaml").read_text())
-    content["a2c"] |= {"num_steps": 2560, "save_every_updates": 8, "record_every_updates": 5}
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(content))
-    options: dict[str, Any] = {"num_seeds": 1, "cpc_weights": [0.1]}
-    prepare_processor()  # as `cpc agent` does; a test before may have, and products by another library round otherwise
-    train_agents(config, run_dir=tmp_path / "whole", **options)
-    victim = f"""
-import os, signal
-from cpc.native.processor import prepare_processor
-prepare_processor()
-from cpc.agents.environments import Environments
-from cpc.agents.comparison import train_agents
-real, num_played = Environments.step, 0
-def step(self, actions):
-    global num_played
-    num_played += 1
-    if num_played == 8 + 8 * 20 + 3:  # the first rollout initialises
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, actions)
-Environments.step = step
-train_agents({str(config)!r}, run_dir={str(tmp_path / "broken")!r}, num_seeds=1, cpc_weights=[0.1])
-"""
-    assert subprocess.run([sys.executable, "-c", victim]).returncode == -signal.SIGKILL
-    whole, broken = (tmp_path / name / "cpc_0.1" / "seed_0" for name in ("whole", "broken"))
-    assert torch.load(broken / "last.ckpt")["update"] == 16
-    with (broken / "returns.jsonl").open("a") as file:
-        file.write('{"schema": 1, "step": 99')  # what a kill in mid-write leaves
-    train_agents(config, run_dir=tmp_path / "broken", **options)
-    torch.testing.assert_close(weights_of(broken), weights_of(whole), rtol=0, atol=0)
-    assert (broken / "bound.jsonl").read_text() == (whole / "bound.jsonl").read_text()
-    assert [r["event"] for r in read_records(broken / "events.jsonl")] == ["started", "resumed", "finished"]
 
 
 def test_differences_are_those_of_the_seeds() -> None:

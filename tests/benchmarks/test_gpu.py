@@ -42,7 +42,6 @@ def test_parts_run_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("unchecked_types")
 def test_recurrences_and_step_graphs_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without what only a GPU has, a graph."""
     monkeypatch.setattr(step_module, "StepGraphs", lambda compute, *_: compute)
     monkeypatch.setattr(step_module, "NUM_WARM_UPS", 0)
     assert step_module._recurrence(ON, 2, LSTM, "operator")["ms"] > 0

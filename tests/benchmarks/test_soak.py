@@ -1,6 +1,6 @@
 """Random kills and restarts end with the weights of the run that nobody disturbs.
 
-Two minutes of them; `python -m benchmarks.soak --minutes 60` is the hour.
+A minute of them; `python -m benchmarks.soak --minutes 60` is the hour.
 """
 
 import subprocess
@@ -9,7 +9,7 @@ from json import loads
 
 import pytest
 
-MINUTES = 2
+MINUTES = 1
 
 
 @pytest.mark.slow

@@ -31,15 +31,6 @@ def test_ragged_batches_weigh_their_rows() -> None:
         assert bound.mi_ceiling_nats[k] == pytest.approx(log_n)
 
 
-def test_zero_scores_give_bound_zero() -> None:
-    tally = BoundTally()
-    tally.update(contrast(torch.zeros(3, 4, 8, 2), torch.randn(4, 8, 2)))
-    bound = tally.compute("mixed", "valid")
-    assert bound.mi_bound_nats == pytest.approx([0, 0, 0], abs=1e-6)
-    assert bound.loss_nats == pytest.approx([math.log(32)] * 3)
-    assert bound.accuracy == pytest.approx([1 / 32] * 3)
-
-
 def test_standard_error_is_that_of_independent_batches(generator: torch.Generator) -> None:
     """Spread of the estimate over 400 repetitions against what each claims: the rows of a batch err together."""
     size = (400, 24, 1, 2)  # repetitions, batches, steps, sequences

@@ -24,7 +24,6 @@ NUM_PAIRS = 20_000
 
 
 def ratio_of_pairs(task: object, x: Tensor, y: Tensor) -> Tensor:
-    """Return the scores of only the pairs, from blocks of the matrix."""
     blocks = zip(x.split(100), y.split(100), strict=True)
     return torch.cat([task.log_density_ratio(*block).diagonal() for block in blocks])
 

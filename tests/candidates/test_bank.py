@@ -60,8 +60,8 @@ def test_a_saved_bank_is_mapped_and_its_file_stays_as_it_is(tmp_path: Path) -> N
 
 
 def test_it_counts_the_latents_of_sequences() -> None:
-    bank = LatentBank(torch.zeros(5, 1), torch.tensor([2, -1, 2, 0, -1]))
-    assert bank.num_of(torch.tensor([0, 1, 2, 7, -1])).tolist() == [1, 0, 2, 0, 0]
+    bank = LatentBank(torch.zeros(5, 1), torch.tensor([2**42, -1, 2**42, 0, -1]))
+    assert bank.num_of(torch.tensor([0, 1, 2**42, 2**43, -1])).tolist() == [1, 0, 2, 0, 0]
     assert LatentBank(torch.zeros(2, 1)).num_of(torch.tensor([0, -1])).tolist() == [0, 0]
 
 
@@ -124,16 +124,3 @@ def test_a_broken_file_of_a_bank_is_named(name: str, content: bytes | None, mess
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         LatentBank.open(tmp_path)
-
-
-def test_latents_that_were_cut_are_named(tmp_path: Path) -> None:
-    LatentBank(torch.zeros(100, 8)).save(tmp_path)
-    content = (tmp_path / "latents.npy").read_bytes()
-    (tmp_path / "latents.npy").write_bytes(content[:-8])
-    with pytest.raises(ValueError, match=r"latents\.npy: (cannot be read|is empty|there is no such file)"):
-        LatentBank.open(tmp_path)
-
-
-def test_sequence_ids_may_be_any_numbers() -> None:
-    bank = LatentBank(torch.zeros(4, 1), torch.tensor([2**42, 5, -1, 2**42]))
-    assert bank.num_of(torch.tensor([2**42, 5, -1, 6, 2**43])).tolist() == [2, 1, 0, 0, 0]

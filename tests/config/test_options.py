@@ -32,7 +32,6 @@ MAY_BE_ZERO = {*MAY_BE_NEGATIVE, *OTHERS}
 
 
 def options_of(name: str) -> Options:
-    """The options of a command, with those of the data of its model."""
     module, _, function = COMMANDS[name][0].partition(":")
     options = Options(getattr(import_module(module), function), f"cpc {name}")
     if options.takes_more:
@@ -75,7 +74,6 @@ def refused(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str])
 
 
 def typed(action: argparse.Action, value: str, needed: list[argparse.Action], model: Path) -> list[str]:
-    """The option with a value, and all else that the command needs; a model where it looks for one."""
     places = {"model_folder": str(model)}
     words = [f"{action.option_strings[0]}={value}"] if action.option_strings else []
     for each in needed:

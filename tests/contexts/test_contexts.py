@@ -1,6 +1,5 @@
 """The promises of the context protocol, kept by every context."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -69,18 +68,6 @@ def test_causal_by_perturbation(context: Context) -> None:
         assert (after[:, t + 1] != before[:, t + 1]).any(-1).all()
 
 
-def test_permuting_the_batch_permutes_the_contexts(context: Context) -> None:
-    z, order = latents(4), torch.tensor([2, 0, 3, 1])
-    contexts, state = context(z)
-    permuted, permuted_state = context(z[order])
-    torch.testing.assert_close(permuted, contexts[order])
-    assert state is not None
-    for each, permuted_each in zip(state, permuted_state, strict=True):
-        torch.testing.assert_close(permuted_each, each[order])
-    single, _ = context(z[1:2])
-    torch.testing.assert_close(single, contexts[1:2])
-
-
 @pytest.mark.parametrize(
     "sizes",
     [[1] * 25, [3] * 8 + [1], [7, 7, 7, 4], [0, 5, 0, 0, 20], [25, 0], [2, 11, 1, 6, 4, 1]],
@@ -96,15 +83,6 @@ def test_chunks_with_state_equal_the_whole(context: Context, sizes: list[int]) -
     assert [each.shape for each in state] == [each.shape for each in chunk_state]
     for each, chunk_each in zip(state, chunk_state, strict=True):
         torch.testing.assert_close(chunk_each, each, rtol=0, atol=1e-10)
-
-
-def test_random_chunks_with_state_equal_the_whole(context: Context, generator: torch.Generator) -> None:
-    z = latents(1, 60)
-    whole, _ = context(z)
-    for _ in range(5):
-        cuts = torch.randint(0, 61, (8,), generator=generator).sort().values.tolist()
-        sizes = [stop - start for start, stop in zip([0, *cuts], [*cuts, 60], strict=True)]
-        torch.testing.assert_close(encode_in_chunks(context, z, sizes)[0], whole, rtol=0, atol=1e-10)
 
 
 def test_gradients_cross_chunks(context: Context) -> None:
@@ -174,22 +152,6 @@ def test_autocast_to_bfloat16_trains_and_streams(context: Context) -> None:
     torch.testing.assert_close(chunk_contexts.float(), whole, rtol=0, atol=0.1)
     chunk_contexts.float().square().sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in context.parameters())
-
-
-@pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
-def test_arguments_are_kept_under_their_names(build: Callable[[], Context]) -> None:
-    context = build()
-    arguments = {
-        name: getattr(context, name) for name in inspect.signature(type(context).__init__).parameters if name != "self"
-    }
-    again = type(context)(**arguments)
-    assert not list(context.parameters()), "the constructor allocates nothing"
-    context.connect(INPUT_DIM)
-    again.connect(INPUT_DIM)
-    again.load_state_dict(context.state_dict())
-    context.eval(), again.eval()
-    z = latents().float()
-    assert torch.equal(again(z)[0], context(z)[0])
 
 
 def test_connecting_twice(context: Context) -> None:

@@ -138,7 +138,6 @@ def test_no_predicted_pixel_is_seen_where_overlapping_rows_are_skipped(
     x = torch.randn(1, 1, 20, 20)
 
     def encoded(lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents and contexts, rows in the order of time, with these lines of pixels changed."""
         pixels = rearrange(
             restore(lines.float().reshape(1, 20, 1, 1).expand(1, 20, 20, 1), direction), "b h w c -> b c h w"
         )
@@ -188,18 +187,6 @@ def test_the_loss_is_the_mean_over_directions_of_a_plain_loop(strategy: str) -> 
     assert [(step.direction, step.k) for step in whole.steps] == list(losses)
     assert result.num_rows.shape == (4, B)
     assert result.num_candidates[0, 0] / result.num_rows[0, 0] == len(scores)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "num_candidates"), [("mixed", 50), ("sequence_only", 25), ("mixed_excluding", 26)]
-)
-def test_candidates_come_from_the_same_image_or_from_others(strategy: str, num_candidates: int) -> None:
-    whole = model(1, negatives=strategy)
-    result = whole.loss(torch.randn(B, 1, 12, 12))
-    assert (result.num_candidates / result.num_rows == num_candidates).all()
-    result.loss.backward()
-    for name, parameter in whole.named_parameters():
-        assert parameter.grad.abs().sum() > 0, name
 
 
 def test_the_encoder_cuts_images_as_a_plain_loop_does() -> None:
@@ -270,16 +257,6 @@ def test_a_grid_of_one_column_keeps_its_directions() -> None:
     assert result.num_rows.shape == (4, B)
     result.loss.backward()
     assert all(predictor.linear.weight.grad.abs().sum() > 0 for predictor in whole.predictors)
-
-
-def test_batch_norm_in_a_trunk_is_refused_unless_allowed() -> None:
-    """facts T7."""
-    trunk = MeanColour()
-    trunk.norm = nn.BatchNorm2d(D)
-    with pytest.raises(ValueError, match=r"batch norm \(norm\)"):
-        PatchEncoder(trunk, 4, 2)
-    trunk.allow_batch_norm = True
-    assert PatchEncoder(trunk, 4, 2).dim == D
 
 
 def test_rows_that_no_positive_can_lie_in_give_log_h_over_h_minus_k() -> None:

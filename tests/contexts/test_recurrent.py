@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 from cpc.contexts import GRU, LSTM
 from cpc.contexts import gru_layer as gru_layer_module
-from cpc.contexts.gru_layer import SOURCE, compiled, gru_layer
+from cpc.contexts.gru_layer import SOURCE, compiled
 from cpc.contexts.recurrence import run_in_float16, run_layers
 
 
@@ -22,30 +22,6 @@ def library(context: GRU | LSTM) -> torch.nn.RNNBase:
 
 
 has_compiler = pytest.mark.skipif(compiled(SOURCE) is None, reason="no C compiler")
-
-
-def test_gru_is_the_library_cell_stepped_by_hand() -> None:
-    context = GRU(6, num_layers=2)
-    context.connect(3)
-    z = torch.randn(2, 5, 3)
-    cells = [torch.nn.GRUCell(3, 6), torch.nn.GRUCell(6, 6)]
-    for i, cell in enumerate(cells):
-        cell.load_state_dict({name: context.layers.state_dict()[f"{name}_l{i}"] for name in cell.state_dict()})
-    hidden = [torch.zeros(2, 6), torch.zeros(2, 6)]
-    contexts, state = context(z)
-    for t in range(5):
-        hidden[0] = cells[0](z[:, t], hidden[0])
-        hidden[1] = cells[1](hidden[0], hidden[1])
-        torch.testing.assert_close(contexts[:, t], hidden[1])
-    torch.testing.assert_close(state[0], torch.stack(hidden, 1))
-
-
-def test_lstm_state_holds_hidden_and_cell() -> None:
-    context = LSTM(6, num_layers=2)
-    context.connect(3)
-    contexts, state = context(torch.randn(4, 5, 3))
-    assert [each.shape for each in state] == [(4, 2, 6), (4, 2, 6)]
-    assert torch.equal(state[0][:, -1], contexts[:, -1])
 
 
 def test_dropout_acts_between_layers_in_training_alone() -> None:
@@ -124,17 +100,8 @@ def test_without_a_compiler_the_library_runs_the_gru(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(*found)
 
 
-@has_compiler
-def test_a_gru_layer_by_finite_differences() -> None:
-    torch.manual_seed(0)
-    shapes = [(2, 3, 2), (2, 2), (6, 2), (6, 2), (6,), (6,)]
-    arguments = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
-    assert torch.autograd.gradcheck(gru_layer, arguments)
-
-
 @pytest.mark.usefixtures("unchecked_types")
 def test_torch_compile_sees_one_operator_for_each_layer() -> None:
-    """Not 100 steps; with the values and gradients of the library."""
     context = LSTM(6, num_layers=2)
     context.connect(3)
     context.double()

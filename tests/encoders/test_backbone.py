@@ -61,17 +61,7 @@ def test_patches_do_not_see_each_other_and_gradients_reach_every_parameter() -> 
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_built_again_from_its_description() -> None:
-    backbone = Backbone(SMALL, "features.9")
-    again = build(json.loads(json.dumps(describe(backbone))))
-    again.load_state_dict(backbone.state_dict())
-    x = torch.randn(2, 3, 64, 64)
-    assert torch.equal(again(x), backbone(x))
-    assert (again.dim, again.stride) == (384, 16)
-
-
 def resnet() -> nn.Module:
-    """torchvision's, small, without batch norm."""
     block = torchvision.models.resnet.BasicBlock
     return torchvision.models.ResNet(block, [1, 1, 1, 1], norm_layer=lambda dim: nn.GroupNorm(1, dim))
 
@@ -104,8 +94,6 @@ class Branching(nn.Module):
 
 
 class Kept(nn.Module):
-    """A module of a user's own, which keeps its arguments."""
-
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim

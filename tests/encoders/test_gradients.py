@@ -1,11 +1,9 @@
-import json
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from cpc.config.description import build, describe
 from cpc.encoders import GradientTrunk, PatchEncoder
 from cpc.encoders.gradients import cell_means, orientation_maps
 
@@ -98,14 +96,6 @@ def test_latents_of_a_grid_see_their_own_patch_alone() -> None:
     expected = torch.zeros(2, 3, 3, dtype=torch.bool)
     expected[0, 2, 2] = True
     assert torch.equal(moved, expected)
-
-
-def test_built_again_from_its_description() -> None:
-    model, x = trunk(), torch.rand(4, 3, 9, 9)
-    model.initialise_from(x)
-    again = build(json.loads(json.dumps(describe(model))))
-    again.load_state_dict(model.state_dict())
-    assert torch.equal(again(x), model(x))
 
 
 @pytest.mark.parametrize("option", ["dim", "hidden_dim", "num_channels", "num_orientations", "num_cells"])

@@ -54,17 +54,16 @@ def oracle(made: SignalEncoder, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("front", ["raw", "level", "compand"])
-@pytest.mark.parametrize("baseline_seconds", [None, 1.2])
-@pytest.mark.parametrize("num_samples", [1, 7, 8, 50])
-def test_latents_equal_those_of_loops(
-    geometry: dict, front: str, num_samples: int, baseline_seconds: float | None
-) -> None:
+@pytest.mark.parametrize(
+    ("front", "baseline_seconds"), [("raw", None), ("raw", 1.2), ("level", None), ("compand", 1.2)]
+)
+def test_latents_equal_those_of_loops(geometry: dict, front: str, baseline_seconds: float | None) -> None:
     made = encoder(front=front, level_seconds=0.4, baseline_seconds=baseline_seconds, **geometry)
-    x = torch.randn(1, num_samples, 3, dtype=torch.float64) + 1
-    latents = made(x)[0].detach().numpy()
-    assert len(latents) == made.num_latents(num_samples) == max(1, num_samples // made.hop_samples)
-    np.testing.assert_allclose(latents, oracle(made, x[0].numpy())[: len(latents)], atol=1e-10)
+    for num_samples in (1, 7, 8, 50):
+        x = torch.randn(1, num_samples, 3, dtype=torch.float64) + 1
+        latents = made(x)[0].detach().numpy()
+        assert len(latents) == made.num_latents(num_samples) == max(1, num_samples // made.hop_samples)
+        np.testing.assert_allclose(latents, oracle(made, x[0].numpy())[: len(latents)], atol=1e-10)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)

@@ -57,7 +57,6 @@ def test_a_strategy_has_the_batches_it_means(
 def test_a_loss_that_is_not_finite_is_not_written(
     model: cpc.CPC, manifest: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Of weights that are finite, each by itself."""
     broken = deepcopy(model)
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)

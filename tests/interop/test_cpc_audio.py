@@ -15,7 +15,6 @@ from cpc.interop.cpc_audio import import_checkpoint
 
 
 def oracle(weights: dict[str, Tensor], context: str, norm: str, x: Tensor) -> tuple[Tensor, Tensor]:
-    """z `[B, T, D]` and c `[B, T, C]` of waveforms `[B, S]`, in float64."""
     own = {name: value.double() for name, value in weights.items()}
     hidden = x.double()[:, None]
     for index, (_, stride, padding) in enumerate(SHAPES):
@@ -122,8 +121,6 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
 
 
 class Code:
-    """A class whose unpickling runs code."""
-
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("run",)
 

@@ -34,7 +34,6 @@ RECORD = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with a model in it."""
     torch.manual_seed(0)
     model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=8), cpc.predictors.Bilinear(num_steps=2))
     folder = tmp_path_factory.mktemp("runs") / "mine"

@@ -176,7 +176,6 @@ def train(case: Case, own: slice, most_steps: int) -> dict[str, Any]:
 
 
 def exported(model: CPC) -> dict[str, Tensor]:
-    """The weights of the folder that the first rank writes, which loads as any other does."""
     folder = Path(of_all(tempfile.mkdtemp())[0])
     save_pretrained(model, folder)
     of_all("until it is written")

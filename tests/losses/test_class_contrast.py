@@ -15,17 +15,19 @@ from cpc.predictors import Output, Step
 
 
 def contrast_of(
-    classes: ClassTableLoss, queries: torch.Tensor, labels: torch.Tensor, num_latents: list[int] | None = None
+    classes: ClassTableLoss,
+    queries: torch.Tensor,
+    labels: torch.Tensor,
+    num_latents: list[int] | None = None,
+    steps: tuple[int, ...] | None = None,
 ) -> ContrastiveOutput:
-    """The loss of queries at hand."""
     contexts = torch.zeros(*queries.shape[1:3], 1)
     lengths = None if num_latents is None else torch.tensor(num_latents)
-    output = Output(contexts, contexts, {"": queries}, None)
+    output = Output(contexts, contexts, {"": queries}, None, steps=steps)
     return classes(output, classes.sequences(output, lengths, labels=labels))
 
 
 def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, ahead: list[int], lengths: list[int]):
-    """Per step: (sequence, -log softmax of the label) of each row, in float64."""
     steps = []
     for step, k in enumerate(ahead):
         rows = []
@@ -39,14 +41,14 @@ def rows_of(queries: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, a
     return steps
 
 
-@pytest.mark.parametrize("ahead", [[1], [1, 2, 3], [2, 3]])
+@pytest.mark.parametrize("ahead", [[1], [1, 2, 3], [2, 3], [1, 4, 9], [3, 7]])
 def test_the_full_softmax_is_that_of_loops(ahead: list[int], generator: torch.Generator) -> None:
     queries = torch.randn(len(ahead), 3, 6, 5, generator=generator, requires_grad=True)
     labels = torch.randint(11, (3, 6 + ahead[-1] - 1), generator=generator)
     labels[1, 4] = -100
     num_latents = [6, 5, 2]
     classes = ClassTableLoss(ClassTable(11, 5), "full_softmax", skip_steps=ahead[0] - 1)
-    found = contrast_of(classes, queries, labels, num_latents)
+    found = contrast_of(classes, queries, labels, num_latents, tuple(k - ahead[0] + 1 for k in ahead))
     steps = rows_of(queries.detach(), labels, classes.table.weight.detach(), ahead, num_latents)
     for step, rows in enumerate(steps):
         for b in range(3):

@@ -12,12 +12,10 @@ from cpc.losses import OBJECTIVES, class_loss
 
 N, D = 9, 5
 TARGETS = torch.tensor([[0, -1, -1], [3, 8, -1], [8, 0, 2], [-1, 4, -1]])
-SAMPLED = [name for name, objective in OBJECTIVES.items() if objective.hits]
 CASES = [(name, correction) for name, objective in OBJECTIVES.items() for correction in objective.corrections]
 
 
 def problem(num_rows: int = 4, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, classes, bias."""
     generator = torch.Generator().manual_seed(0)
     queries, classes = (torch.randn(k, D, generator=generator, dtype=dtype) for k in (num_rows, N))
     return queries, classes, torch.randn(N, generator=generator, dtype=dtype)
@@ -102,7 +100,6 @@ def test_equals_the_loop_reference(objective: str, correction: str, targets: Ten
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("objective", "correction"), CASES)
 def test_gradients(objective: str, correction: str, shared: bool) -> None:
-    """Of queries, classes, bias and temperature, by differences along random directions; repeated ones add up."""
     queries, classes, bias = problem()
     temperature = torch.tensor(0.6, dtype=torch.float64)
     draw = draw_for(objective, TARGETS, shared)
@@ -116,8 +113,7 @@ def test_gradients(objective: str, correction: str, shared: bool) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("size", [1, 3])
-def test_tiles_of_any_size_agree(objective: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_of_any_size_agree(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = draw_for(objective, TARGETS, shared=True)
 
     def outcome() -> list[Tensor]:
@@ -126,21 +122,9 @@ def test_tiles_of_any_size_agree(objective: str, size: int, monkeypatch: pytest.
         return [*(each.detach() for each in found[:4]), *torch.autograd.grad(found.loss, (queries, classes, bias))]
 
     whole = outcome()
-    monkeypatch.setattr(tiles, "TILE_ROWS", size)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 3)
     for found, wanted in zip(outcome(), whole, strict=True):
         torch.testing.assert_close(found, wanted)
-
-
-def test_the_full_loss_is_cross_entropy() -> None:
-    """torch's own, with the same uniform distribution over several targets."""
-    queries, classes, bias = problem()
-    wanted = torch.zeros(4, N, dtype=torch.float64)
-    for i, row in enumerate(TARGETS.tolist()):
-        present = [t for t in row if t != -1]
-        wanted[i, present] = 1 / len(present)
-    found = class_loss(queries, classes, TARGETS, objective="full_softmax", bias=bias)
-    expected = torch.nn.functional.cross_entropy(queries @ classes.T + bias, wanted)
-    torch.testing.assert_close(found.loss, expected)
 
 
 @pytest.mark.parametrize(("objective", "correction"), CASES)
@@ -174,21 +158,6 @@ def test_equal_scores_have_closed_forms(objective: str, correction: str) -> None
     assert found.accuracy.tolist() == pytest.approx([1 / found.num_candidates[0].item()] * 2)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_a_collapsed_table_is_right_once_in_those_drawn(shared: bool, has_bias: bool) -> None:
-    """Targets and candidates come from different products, which round equal scores differently."""
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(64, 200, generator=generator)
-    classes = torch.randn(1, 200, generator=generator).repeat(1000, 1)
-    bias = torch.full((1000,), 7.3) if has_bias else None
-    targets = torch.arange(64)
-    ids = torch.arange(900, 950) if shared else torch.randint(900, 1000, (64, 50), generator=generator)
-    draw = Draw(ids, torch.zeros(ids.shape), torch.zeros(64))
-    found = class_loss(queries, classes, targets, draw, objective="sampled_softmax", bias=bias)
-    assert found.accuracy.tolist() == pytest.approx([1 / 51] * 64)
-
-
 @pytest.mark.parametrize("scale", [1e-3, 40.0, 1e4])
 @pytest.mark.parametrize(("objective", "correction"), CASES)
 def test_float32_holds_for_any_scale(objective: str, correction: str, scale: float) -> None:
@@ -218,20 +187,6 @@ def test_no_candidate_left_is_no_loss() -> None:
     assert found.num_candidates.tolist() == [1] * 4
     assert found.accuracy.tolist() == [1] * 4
     assert not queries.grad.any()
-
-
-def test_nothing_is_differentiated_that_needs_no_gradient() -> None:
-    """Candidates of a frozen bank get none, and without gradients at all none is formed."""
-    queries, classes, _ = problem()
-    draw = draw_for("info_nce", TARGETS, shared=True)
-    found = class_loss(queries.requires_grad_(), classes, TARGETS, draw, objective="info_nce")
-    found.loss.backward()
-    assert classes.grad is None
-    assert queries.grad is not None
-    with torch.no_grad():
-        quiet = class_loss(queries, classes, TARGETS, draw, objective="info_nce")
-    assert not quiet.loss.requires_grad
-    torch.testing.assert_close(quiet.loss, found.loss.detach())
 
 
 ONE = torch.tensor([3, 4])
@@ -277,10 +232,8 @@ COUNTS = torch.zeros(2)
             r"log_count_targets is torch.float32 of the shape \[3\]",
         ),
         (torch.tensor([3, 9]), None, {}, "targets run from 3 to 9, but the 9 classes have the numbers 0 to 8"),
-        (torch.tensor([-2, 3]), None, {}, "targets run from -2 to 3"),
         (torch.tensor([3, -1]), None, {}, "row 1 has no target"),
         (torch.tensor([[3, -1, -1], [4, 2, 4]]), None, {}, "row 1 names class 4 twice"),
-        (torch.tensor([1, 2, 3]), None, {}, r"targets is torch.int64 of the shape \[3\]; .* of the shape \[2\]"),
         (ONE, None, {"weight": torch.zeros(3)}, r"weight is torch.float32 of the shape \[3\]; .* of the shape \[2\]"),
     ],
 )

@@ -25,7 +25,6 @@ PATHS = st.sampled_from([{}, {"DRAWN_BEYOND": 10**9, "TILE_ROWS": 3}, {"DRAWN_BE
 
 
 def results(path: dict[str, int], loss: Any, inputs: dict[str, Tensor], **options: Any) -> list[Any]:
-    """Return the fields of a loss and its gradients by the inputs, with other limits of tiles."""
     leaves = {name: each.clone().requires_grad_() for name, each in inputs.items()}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in path.items():
@@ -100,7 +99,6 @@ def test_info_nce(
 def test_contrast(
     seed: int, dtype: torch.dtype, path: dict[str, int], strategy: str, num_negatives: int | None, is_shared: bool
 ) -> None:
-    """With padding, files and speakers that several sequences share, skipped steps, and blocks of scores."""
     generator = torch.Generator().manual_seed(seed)
     num_steps, num_sequences, num_latents, dim = (int(i) for i in torch.randint(1, 4, (4,), generator=generator))
     num_sequences, num_latents = num_sequences + 3, num_latents + 4
@@ -143,34 +141,6 @@ def test_several_strategies(num_negatives: int | None) -> None:
     shapes = {"queries": (2, 3, 6, 4), "latents": (3, 6, 4)}
     inputs = {name: torch.randn(*shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
     check(torch.float64, {}, loss, inputs)
-
-
-@settings(max_examples=30, deadline=None)
-@given(SEEDS, st.integers(1, 40), st.integers(2, 30), st.sampled_from([8, 64, 300]))
-def test_bf16_is_the_definition_of_rounded_operands(seed: int, num_rows: int, num: int, dim: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = {"queries": (num_rows, dim), "candidates": (num, dim)}
-    inputs = {name: torch.randn(*shape, generator=generator) / dim**0.25 for name, shape in shapes.items()}
-    positives = torch.randint(num, (num_rows,), generator=generator)
-    rounded = {name: each.bfloat16().float() for name, each in inputs.items()}
-    expected = results({}, info_nce, rounded, positives=positives, compute="reference")
-    found = results({}, info_nce, inputs, positives=positives, compute="bf16")
-    torch.testing.assert_close(found[:4], expected[:4], rtol=1e-4, atol=1e-5)
-    for ours, exact in zip(found[4:], expected[4:], strict=True):
-        torch.testing.assert_close(ours, exact, rtol=0.02, atol=0.02 * float(exact.abs().max()))
-
-
-@settings(max_examples=30, deadline=None)
-@given(SEEDS, DTYPES, st.sampled_from([1, 5, 48, 384]), st.integers(2, 37), st.booleans())
-def test_equal_latents_are_right_once_in_n(seed: int, dtype: torch.dtype, dim: int, num: int, is_drawn: bool) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    latents = torch.randn(dim, generator=generator, dtype=dtype).repeat(num, 1)
-    queries = torch.randn(num, dim, generator=generator, dtype=dtype)
-    options: dict[str, Any] = {"num_negatives": 3} if is_drawn else {}
-    for compute in ("float32", "reference"):
-        found = info_nce(queries, latents, torch.arange(num), compute=compute, **options)
-        assert found.accuracy.tolist() == [torch.tensor(1 / (4 if is_drawn else num)).item()] * num
-        assert found.num_candidates.tolist() == [4 if is_drawn else num] * num
 
 
 def test_what_is_not_a_number_is_never_right() -> None:

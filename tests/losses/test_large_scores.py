@@ -77,7 +77,6 @@ def test_the_gradient_of_a_tiny_loss_is_the_negatives_and_the_positives() -> Non
 
 
 def test_several_targets_at_large_scores() -> None:
-    """Two targets and two candidates score 1e4 alike: log 4."""
     vectors = torch.full((1, 2, 1), 100.0)
     shifts = ScoreCorrections(torch.zeros(2), torch.zeros(1, 2))
     found = candidate_loss(vectors[:, 0], vectors[0], None, (vectors, None), shifts)

@@ -60,7 +60,6 @@ def test_equals_the_loop_over_known_latents(strategy: str, num_latents: list[int
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_unknown_latents_are_never_drawn(strategy: str, shared: bool) -> None:
-    """A draw of an unknown latent would make the loss NaN."""
     queries, latents, is_known = random_inputs()
     found = contrast(
         queries,
@@ -77,15 +76,6 @@ def test_unknown_latents_are_never_drawn(strategy: str, shared: bool) -> None:
     assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
     assert found.loss_nats.isfinite().all()
     assert torch.equal(found.num_candidates, 51 * found.num_rows)
-
-
-def test_a_mask_without_missing_latents_changes_nothing() -> None:
-    queries, latents = (torch.randn(size) for size in ((K, B, T, D), (B, T, D)))
-    num_latents = torch.tensor(NUM_VALID)
-    is_known = torch.arange(T) < num_latents[:, None]  # unknown padding is padding
-    plain = contrast(queries, latents, num_latents=num_latents)
-    for one, other in zip(plain, contrast(queries, latents, num_latents=num_latents, is_known=is_known), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_a_batch_without_rows_is_refused_and_rows_without_negatives_are_left_out() -> None:

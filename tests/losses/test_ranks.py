@@ -17,7 +17,6 @@ TOLERANCE = 1e-10
 
 
 def trained(folder: Path, most_steps: int, *splits: str) -> list[dict[str, Any]]:
-    """What `gloo_ranks.py` saves of each split of the eight observations."""
     command = [sys.executable, str(SCRIPT), str(folder), str(most_steps), *splits]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -9,15 +9,13 @@ from torch import Tensor
 
 import cpc
 from cpc.bounds import BoundTally
-from cpc.candidates import STRATEGIES, LatentBank
-from cpc.candidates.class_table import ClassTable
+from cpc.candidates import STRATEGIES
 from cpc.config.description import build as build_part
 from cpc.config.description import describe
 from cpc.data.batch import Batch
-from cpc.encoders import TokenEncoder, VectorEncoder
-from cpc.evaluation.bank import bank_contrast
-from cpc.losses import ClassTableLoss, Contrastive, contrast
-from cpc.predictors import Bilinear, Output, TransformerPredictor
+from cpc.encoders import VectorEncoder
+from cpc.losses import Contrastive, contrast
+from cpc.predictors import Bilinear, TransformerPredictor
 from cpc.pretraining.resume import differences
 
 B, T, D = 4, 17, 5
@@ -45,16 +43,6 @@ def test_losses_are_those_of_loops(
     for compute in ("float32", "reference"):
         found = contrast(queries, latents, compute=compute, **options, **TENSORS)
         assert_rows(found, reference, rel=1e-9, abs_=1e-9)
-
-
-def test_a_strategy_within_speakers(generator: torch.Generator) -> None:
-    """Sequences 0 and 1 are of one speaker, sequences 2 and 3 of another."""
-    queries, latents = vectors(2, generator)
-    ids = [0, 1, 2, 3]
-    reference = contrast_rows(queries, latents, "same_speaker_excluding", NUM_VALID, ids, GROUPS, ahead=[2, 14])
-    tensors = TENSORS | {"sequence_id": torch.tensor(ids)}
-    found = contrast(queries, latents, strategy="same_speaker_excluding", steps=[2, 14], **tensors)
-    assert_rows(found, reference, rel=1e-9, abs_=1e-9)
 
 
 @pytest.mark.parametrize("options", [{}, {"skip_steps": 2}, {"num_negatives": 7}, {"num_negatives": 7, "shared": True}])
@@ -86,47 +74,8 @@ def test_drawn_negatives_of_far_steps(generator: torch.Generator) -> None:
         assert float(found.loss_nats[place].sum()) == pytest.approx(total, rel=2e-3)
 
 
-@pytest.mark.parametrize(("steps", "skip_steps"), [([14], 0), ([1, 3, 9], 0), ([1, 4], 2)])
-def test_classes_of_any_steps(steps: list[int], skip_steps: int, generator: torch.Generator) -> None:
-    ahead = [skip_steps + step for step in steps]
-    table = ClassTable(11, D)
-    loss = ClassTableLoss(table, "full_softmax", skip_steps=skip_steps)
-    model = cpc.CPC(TokenEncoder(11, D), cpc.contexts.GRU(D), Bilinear(steps=steps), loss)
-    tokens = torch.randint(11, (B, T + ahead[-1]), generator=generator)
-    labels = tokens[:, 1:].clone()
-    labels[1, 6] = -100
-    batch = Batch.of(tokens[:, :T])._replace(labels=labels, num_valid=torch.tensor(NUM_VALID))
-    found, queries = model.loss(batch), model(batch.x).queries[""].detach().double()
-    for place, k in enumerate(ahead):
-        for b in range(B):
-            total, num_rows = 0.0, 0
-            for t in range(NUM_VALID[b]):
-                label = int(tokens[b, t + k])
-                if (b, t + k - 1) == (1, 6):
-                    continue
-                scores = table.weight.detach().double() @ queries[place, b, t]
-                total, num_rows = total + float(scores.logsumexp(0) - scores[label]), num_rows + 1
-            assert int(found.num_rows[place, b]) == num_rows
-            assert float(found.loss_nats[place, b]) == pytest.approx(total, rel=1e-5)
-    with pytest.raises(ValueError, match=f"17 latents and {ahead[-1]} steps ahead need {T + ahead[-1] - 1} labels"):
-        model.loss(batch._replace(labels=labels[:, :-1]))
-
-
-def test_a_bank_of_the_batch_is_mixed_excluding(generator: torch.Generator) -> None:
-    queries, latents = (each.float() for each in vectors(2, generator))
-    is_valid = torch.arange(T) < TENSORS["num_latents"][:, None]
-    bank = LatentBank(latents[is_valid], TENSORS["sequence_id"].repeat_interleave(TENSORS["num_latents"]))
-    output = Output(latents, latents, {"": queries}, None, steps=(3, 14))
-    found = bank_contrast(output, Contrastive().sequences(output, TENSORS["num_latents"], TENSORS["sequence_id"]), bank)
-    reference = contrast_rows(queries, latents, "mixed_excluding", NUM_VALID, IDS, GROUPS, ahead=[3, 14])
-    assert found.num_rows.sum(1).tolist() == [len(rows) for rows in reference]
-    expected = [sum(row[1] for row in rows) for rows in reference]
-    assert found.loss_nats.sum(1).tolist() == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.parametrize("build", [Bilinear, TransformerPredictor])
 def test_a_model_predicts_its_steps(build: Any, generator: torch.Generator) -> None:
-    """The queries and steps of the model, its loss, and the record of its bound."""
     model = cpc.CPC(VectorEncoder(3, dim=8), cpc.contexts.GRU(16), build(steps=[1, 4, 14]), Contrastive(skip_steps=1))
     model.eval()
     assert [step.k for step in model.steps] == [2, 5, 15]
@@ -142,19 +91,6 @@ def test_a_model_predicts_its_steps(build: Any, generator: torch.Generator) -> N
     assert record["steps"] == [2, 5, 15]
     assert record["num_rows"] == [B * (T - 2), B * (T - 5), B * (T - 15)]
     assert build_part(describe(model.predictor)).steps == (1, 4, 14)
-
-
-@pytest.mark.parametrize("build", [Bilinear, TransformerPredictor])
-def test_steps_1_to_3_are_num_steps(build: Any) -> None:
-    states, losses = [], []
-    for options in ({"num_steps": 3}, {"steps": [1, 2, 3]}, {"num_steps": 3, "steps": (1, 2, 3)}):
-        torch.manual_seed(0)
-        model = cpc.CPC(VectorEncoder(3, dim=8), cpc.contexts.GRU(16), build(**options)).eval()
-        states.append(model.state_dict())
-        losses.append(model.loss(torch.randn(B, T, 3)))
-    for state, loss in zip(states[1:], losses[1:], strict=True):
-        torch.testing.assert_close(state, states[0], rtol=0, atol=0)
-        assert all(torch.equal(one, other) for one, other in zip(loss, losses[0], strict=True))
 
 
 @pytest.mark.usefixtures("unchecked_types")

@@ -33,6 +33,7 @@ def of_classes(objective: str) -> Callable[[Tensor, Tensor], Tensor]:
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "info_nce": lambda q, z: info_nce(q, z, PLACES).accuracy,
+    "reference": lambda q, z: info_nce(q, z, PLACES, compute="reference").accuracy,
     "temperature": lambda q, z: info_nce(q, z, PLACES, temperature=0.07).accuracy,
     "log counts": lambda q, z: info_nce(q, z, PLACES, log_count=torch.full((len(z),), -3.3)).accuracy,
     "full_softmax": of_classes("full_softmax"),
@@ -109,7 +110,6 @@ def test_of_few_drawn_candidates() -> None:
 @pytest.mark.parametrize("num_negatives", [None, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_of_sequences(strategy: str, num_negatives: int | None) -> None:
-    """In blocks of any size, beside padding."""
     known = {"num_latents": torch.tensor([7, 5, 6]), "sequence_id": torch.tensor([0, 1, 0])}
     latents, queries = torch.randn(200).expand(3, 7, 200), torch.randn(2, 3, 7, 200)
     found = contrast(

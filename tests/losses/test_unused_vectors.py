@@ -63,7 +63,6 @@ def test_padding_of_sequences(value: float, strategy: str, num_negatives: int | 
 @pytest.mark.parametrize("options", [{}, {"num_negatives": 3}, {"negatives": torch.tensor([[0, 4], [1, 2]])}])
 @pytest.mark.parametrize("num_more", [0, 3 * DRAWN_BEYOND])
 def test_candidates(value: float, options: dict, num_more: int) -> None:
-    """Masked, or not drawn, whether all are scored or the drawn ones alone."""
     is_used = torch.tensor([True, True, True, False, True, True] + [False] * num_more)
 
     def loss(queries: Tensor, candidates: Tensor) -> Tensor:
@@ -73,17 +72,6 @@ def test_candidates(value: float, options: dict, num_more: int) -> None:
 
     inputs = random(2, 4), random(len(is_used), 4, seed=1)
     check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_used, value)))
-
-
-def test_candidates_that_are_valid_and_not_drawn() -> None:
-    negatives = torch.tensor([[0, 4], [1, 2]])
-    is_used = torch.tensor([True, True, True, False, True, True])
-
-    def loss(queries: Tensor, candidates: Tensor) -> Tensor:
-        return info_nce(queries, candidates, torch.tensor([5, 4]), negatives=negatives).loss
-
-    inputs = random(2, 4), random(6, 4, seed=1)
-    check(attach_gradients(loss, *inputs), attach_gradients(loss, inputs[0], filled(inputs[1], is_used, math.nan)))
 
 
 @VALUES

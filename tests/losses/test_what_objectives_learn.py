@@ -220,15 +220,6 @@ def test_partition_is_unbiased_with_hits_removed_from_draws_over_all(num: int) -
     assert partition == pytest.approx(SCORES.exp().sum().item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("num", [1, 3])
-def test_the_softmax_of_the_others_as_proposal_has_no_variance(num: int) -> None:
-    """Every draw gives the full loss."""
-    total = sum(math.exp(SCORES[y]) for y in OTHERS)
-    outcomes = draws_for_one_target({y: math.exp(SCORES[y]) / total for y in OTHERS}, num)
-    found = loss_of(outcomes, SCORES, "sampled_softmax", "importance").loss_nats
-    torch.testing.assert_close(found, torch.full_like(found, 0.44018969856), rtol=0, atol=1e-9)
-
-
 def test_importance_tends_to_the_full_loss_from_below() -> None:
     full = 0.44018969856
     gaps = [

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Two runs below one folder, the second twice as good."""
     write_run(tmp_path / "runs" / "first", level=1.0)
     write_run(tmp_path / "runs" / "deeper" / "second", level=2.0)
     return tmp_path / "runs"
@@ -21,7 +20,6 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def library(runs: Path) -> "Library":
-    """Return a library of both runs, which are read."""
     from cpc.monitor.library import Library  # needs the extra `dashboard`
 
     library = Library([runs])

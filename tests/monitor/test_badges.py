@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +24,6 @@ NOW = time.time()
 def found(
     folder: Path, bounds: Iterable[dict[str, Any]] = (), after_seconds: float = 0, **files: Any
 ) -> dict[str, str]:
-    """Badges, by name, of a run with these records."""
     folder.mkdir(exist_ok=True)
     (folder / "bound.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bounds))
     for name, records in files.items():
@@ -151,15 +149,6 @@ def test_badges_are_those_of_the_strategy_that_is_trained_now(tmp_path: Path) ->
 
 def test_a_gradient_beyond_float32_is_finite(tmp_path: Path) -> None:
     assert "NaN" not in found(tmp_path / "run", rising(), health=[health_record(50, gradient_norm=1e39)])
-
-
-def test_deleted(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    found(folder, rising())
-    run = Run(folder, "run")
-    shutil.rmtree(folder)
-    run.refresh()
-    assert "deleted" in {badge.name for badge in badges(run, time.monotonic())}
 
 
 def test_lengths_of_time_in_words() -> None:

@@ -65,7 +65,6 @@ def serving(folder: Path, port: int = 0) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs that no test changes."""
     return two_runs(tmp_path_factory.mktemp("browser") / "runs")
 
 

@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ def decoded(array: dict[str, str]) -> np.ndarray:
 
 
 def lines(chart: Chart) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """x and y by name, without bands."""
     return {
         trace["name"]: (decoded(trace["x"]), decoded(trace["y"]))
         for trace in chart.figure["data"]
@@ -232,15 +230,6 @@ def test_nothing_to_draw_is_empty(library: Library) -> None:
     assert all(chart.is_empty for chart in drawn(library, runs=()).values())
 
 
-def test_a_deleted_run_keeps_its_curves(library: Library) -> None:
-    drawn(library)
-    shutil.rmtree(library.runs["first"].folder)
-    library.runs["first"].refresh()
-    found = drawn(library, focus="first")
-    assert "first" in lines(found["bound"])
-    assert not found["steps"].is_empty
-
-
 def test_curves_of_different_strategies_say_which_is_which(library: Library) -> None:
     other = bound_record(2050, strategy="mixed_excluding", reading="a lower bound")
     append_record(library.runs["first"].folder / "bound.jsonl", other)
@@ -260,7 +249,3 @@ def test_a_change_of_colours_is_only_one_of_place(library: Library) -> None:
     colours = {trace["name"]: trace["line"]["color"] for trace in both}
     assert {trace["name"]: trace["line"]["color"] for trace in alone}["first"] == colours["first"]
     assert len(set(colours.values())) == 2
-
-
-def test_a_view_is_a_value() -> None:
-    assert View(unit="bits").factor("loss_nats") == pytest.approx(1 / math.log(2))

@@ -60,8 +60,3 @@ def test_moving_mean_is_that_of_a_loop(width: int, shape: tuple[int, ...]) -> No
         if not math.isnan(values[index]):
             expected[index] = window[np.isfinite(window)].mean()
     np.testing.assert_allclose(moving_mean(values, width), expected, rtol=1e-10)
-
-
-def test_an_even_width_is_refused() -> None:
-    with pytest.raises(AssertionError, match="odd"):
-        moving_mean(np.zeros(3), 4)

@@ -44,13 +44,3 @@ def test_only_options_that_differ_are_listed(library: Library) -> None:
     header, rows = config_differences(runs)[:2]
     assert header == ["option", "first", "deeper/second"]
     assert rows == [["model.learning_rate", "0.001", "0.002"], ["model.new", "", "1"]]
-
-
-def test_lines_that_could_not_be_used_are_noted(runs: Path) -> None:
-    with (runs / "first" / "bound.jsonl").open("a") as file:
-        file.write("not JSON\n")
-    library = Library([runs])
-    library.read_all()
-    notes = {row["name"]: row["notes"] for row in overview(library)}
-    assert notes["deeper/second"] == []
-    assert notes["first"][0].startswith("1 lines could not be used: bound.jsonl, line 49: JSONDecodeError")

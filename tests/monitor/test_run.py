@@ -33,7 +33,6 @@ def refreshed(run: Run) -> None:
 
 
 def assert_holds_what_the_files_say(run: Run) -> None:
-    """Every whole line of bound.jsonl, in order, in the table of its split and strategy."""
     lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for record in read_records(run.folder / "bound.jsonl"):
         lines.setdefault((record["split"], record["strategy"]), []).append(record)
@@ -59,28 +58,6 @@ def test_tables_hold_every_record(tmp_path: Path) -> None:
     assert len(table.means["step"]) == 4
     (table,) = run.tables(EVENT)
     assert table.last == {"event": "started", "message": ""}
-
-
-def test_new_records_are_added_to_old_ones(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run = opened(folder)
-    assert not run.refresh()
-    for step in (2050, 2100):
-        add_step(folder, step)
-        assert run.refresh()
-        assert_holds_what_the_files_say(run)
-
-
-def test_a_run_made_anew_between_two_looks_is_another(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run = opened(folder)
-    assert run.tables(PROBE)
-    shutil.rmtree(folder)
-    write_run(folder, num_records=9, level=3.0)
-    assert not (folder / "probe.jsonl").exists()
-    refreshed(run)
-    assert_holds_what_the_files_say(run)
-    assert not run.tables(PROBE)
 
 
 def test_a_deleted_run_keeps_its_records_and_one_made_anew_is_another(tmp_path: Path) -> None:
@@ -125,17 +102,6 @@ def test_lines_whose_reading_failed_are_read_by_the_next_look(tmp_path: Path, mo
             run.refresh()
     refreshed(run)
     assert_holds_what_the_files_say(run)
-
-
-def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    run = opened(folder)
-    kept = [record for record in read_records(folder / "bound.jsonl") if record["step"] <= 600]
-    (folder / "bound.jsonl").write_text("".join(json.dumps(record) + "\n" for record in kept))
-    append_record(folder / "bound.jsonl", bound_record(650, level=9.0))
-    refreshed(run)
-    assert_holds_what_the_files_say(run)
-    assert run.tables(BOUND)[0].means["step"][-1] == 650
 
 
 def test_broken_lines_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ def asked(port: int, path: str = "/", **headers: str) -> tuple[int, str, dict[st
 
 @pytest.fixture
 def monitor(library: Library) -> Iterator[int]:
-    """The port of the page."""
     server = bind(build_app(library).server, port=0)
     with running(server):
         yield server.port

@@ -38,7 +38,6 @@ def words(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_an_index_is_that_of_one_process(folder: Path, environment: dict[str, str], cpc: Run) -> None:
-    """On a cluster that the command starts for itself."""
     index = ["data", "index", "audio", "--out"]
     local, spread = cpc(environment, *index, "1.csv"), cpc(environment, *index, "2.csv", "--num_ray_workers", "2")
     assert (folder / "1.csv").read_bytes() == (folder / "2.csv").read_bytes()

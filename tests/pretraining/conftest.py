@@ -31,7 +31,6 @@ def refused(run: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> Cal
 
 @pytest.fixture
 def finished(finished_once: Path, tmp_path: Path) -> Path:
-    """What `run` without options leaves where it runs, to continue or to spoil."""
     return shutil.copytree(finished_once, tmp_path / "run")
 
 

@@ -138,7 +138,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
 @pytest.mark.usefixtures("unchecked_types")
 def test_replays_train_as_steps_do(run: Callable[..., Path], recorded: list[Recorded]) -> None:
-    """Clipping, accumulation, schedules and frozen parts included."""
     options = [EXACT, "--trainer.max_steps=6", "--trainer.gradient_clip_val=0.1", "--model.schedule=cosine"]
     options += ["--model.warmup_steps=3", "--trainer.accumulate_grad_batches=2", "--model.frozen=[context]"]
     eager = run(*options, name="eager")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,23 +127,21 @@ def test_probe_reads_the_state(
     assert results["cpc"]["num_test"] == sum(frame not in known for frame in test) < len(test)
 
 
-def test_what_cannot_be_probed(run_dir: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_probed(run_dir: Path, source: Path, refusal: Callable[..., str]) -> None:
     for task, message in (
         ("lives", "is not one of state, agent_localisation"),
         ("other_localisation", "no variable of the category changes enough"),
     ):
-        with pytest.raises(SystemExit):
-            main(["probe", str(run_dir), "--data", str(source), "--task", task])
-        assert message in capsys.readouterr().err
+        assert message in refusal(["probe", str(run_dir), "--data", str(source), "--task", task])
     keyed = source.parent / "keyed"
     record("small_pong:small/Keyed-v0", keyed, num_episodes=4, progress=False)
-    with pytest.raises(SystemExit):
-        main(["probe", str(run_dir), "--data", str(keyed), "--task", "state"])
-    assert "the state of small_pong:small/Keyed-v0 is not known" in capsys.readouterr().err
+    assert "the state of small_pong:small/Keyed-v0 is not known" in refusal(
+        ["probe", str(run_dir), "--data", str(keyed), "--task", "state"]
+    )
 
 
 def test_embed_reads_episodes_from_files(
-    run_dir: Path, source: Path, recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, source: Path, recording: Recording, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     frames = recording.read(0, 0, 99, 1)[:, 0]
     (tmp_path / "files").mkdir()
@@ -153,9 +152,9 @@ def test_embed_reads_episodes_from_files(
         _, contexts, _ = model.encode(torch.from_numpy(recording.read(0, 0, 99, 2))[None])
     np.testing.assert_allclose(np.load(tmp_path / "out" / "first.npy"), contexts[0], atol=1e-5)
     np.save(tmp_path / "files" / "first.npy", frames[:, :4])
-    with pytest.raises(SystemExit):
-        main(["embed", str(run_dir), str(tmp_path / "files"), "--out", str(tmp_path / "other")])
-    assert "an episode is uint8 [T, 12, 8]" in capsys.readouterr().err
+    assert "an episode is uint8 [T, 12, 8]" in refusal(
+        ["embed", str(run_dir), str(tmp_path / "files"), "--out", str(tmp_path / "other")]
+    )
 
 
 def test_what_cannot_be_trained_on(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
-    """Runs the small config with further options; the run's folder below this one is given back."""
     config = folder / "config.yaml"
     config.write_text(yaml.safe_dump(SMALL))
     command = ["pretrain", "--config", str(config), f"--data.source={source}", f"--run_dir={folder / 'run'}"]
@@ -97,7 +96,6 @@ def pretrain_small(folder: Path, source: Path, *options: str) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, source: Path) -> Callable[..., Path]:
-    """Runs the small config with further options, in a folder of its own; the folder is given back."""
     return partial(pretrain_small, tmp_path, source)
 
 
@@ -190,9 +188,8 @@ def test_training_changes_images_and_evaluation_does_not(
     [
         [PROBE, "--model.loss.num_negatives=7", "--model.schedule=cosine"],
         ["--data.augmentation=v2", "--data.num_workers=2", "--data.packed=false"],
-        [*SLIDING, "--data.augmentation=none"],
     ],
-    ids=["probe", "v2 in two workers", "fully convolutional"],
+    ids=["probe", "v2 in two workers"],
 )
 def test_a_broken_run_continues_bit_for_bit(
     run: Callable[..., Path],
@@ -316,7 +313,6 @@ def test_a_folder_of_photographs_is_enough(
             ["--model.loss.skip_steps=2"],
             "data.image_size=40 gives 4 rows of patches, but the model predicts 4 steps ahead",
         ),
-        (["--model.loss.skip_steps=-1"], "skip_steps=-1 must be at least 0"),
         (["--data.image_size=8"], "images of 8 pixels are smaller than patch_size=16"),
         (["--data.image_size=43"], "leave out the last 3 pixels of images of 43: set --data.image_size to 40 or 48"),
         (["--data.load_size=39"], "--data.load_size=39 is smaller than --data.image_size=40"),
@@ -338,8 +334,6 @@ def test_a_folder_of_photographs_is_enough(
             ["--model.loss.negatives=same_speaker"],
             "images have no speakers: set --model.loss.init_args.negatives to mixed",
         ),
-        (["--model.loss.auxiliary_negatives={same_speaker_excluding: 0.5}"], "images have no speakers"),
-        (["--model.extra_strategies=[same_speaker]"], "images have no speakers"),
         (
             ["--model.loss.negatives=mixed_excluding", "--data.batch_size=1"],
             "negatives='mixed_excluding' leaves 1 of 1",
@@ -354,7 +348,6 @@ def test_a_folder_of_photographs_is_enough(
             ["--trainer.callbacks=cpc.probes.OnlineProbe"],
             "an online probe of images has the task 'class', not 'speaker'",
         ),
-        (["--model.context=cpc.contexts.GRU"], "PatchEncoder gives grids, but GRU takes sequences"),
     ],
 )
 def test_mistakes_end_before_training_with_their_name(
@@ -444,7 +437,7 @@ def test_unlabelled_images_are_held_out_where_they_are_trained_on(run: Callable[
 
 
 def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
-    finished: Path, source: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, source: Path, refusal: Callable[..., str]
 ) -> None:
     larger = evaluate(finished, source, num_batches=1, image_size=48, load_size=48, batch_size=2)
     assert larger["bounds"][0]["num_candidates"] == [2 * 5 * 5] * 8
@@ -459,9 +452,7 @@ def test_evaluate_takes_other_sizes_and_refuses_what_images_have_not(
         (["--image_size", "24", "--load_size", "24"], "the longest sequence has 2 latents"),
         (["--split", "dev"], "of split 'dev'; the splits are test, train, valid"),
     ):
-        with pytest.raises(SystemExit):
-            main([*command, *options])
-        printed = capsys.readouterr().err
+        printed = refusal([*command, *options])
         assert message in printed
         assert ("is a model of image, whose data have no such option" in printed) == (
             message == f"{' '.join(options)}; "

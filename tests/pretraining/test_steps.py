@@ -36,11 +36,6 @@ def test_a_far_step_is_trained_evaluated_and_recorded(oscillations: Path, run: C
         assert {(tuple(each["steps"]), *each["num_rows"]) for each in found[name]} == {((14,), 4 * (50 - 14))}
 
 
-def test_the_command_line_replaces_steps(run: Callable[..., Path]) -> None:
-    run_dir = run("--model.predictor.init_args.steps=[2, 30]", "--trainer.max_steps=2")
-    assert read_records(run_dir / "bound.jsonl")[-1]["steps"] == [2, 30]
-
-
 @pytest.mark.parametrize(
     ("option", "words"),
     [

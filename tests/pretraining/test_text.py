@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +112,6 @@ def test_samplers_by_frequency_follow_the_training_text(name: str, folder: Path,
     torch.testing.assert_close(proposal, 0.75 * expected + 0.25 / NUM_TOKENS if name == "UniformMixture" else expected)
 
 
-def test_counts_that_were_given_stand(folder: Path, tmp_path: Path) -> None:
-    given = [1.0 + i for i in range(NUM_TOKENS)]
-    found, _ = law_trained_with(sampler_called("Unigram", counts_of_classes=given), folder, tmp_path / "run")
-    torch.testing.assert_close(found.probabilities(), torch.tensor(given).double() / sum(given))
-
-
 def cross_entropy(model: Any, stream: list[int], k: int = 1) -> list[float]:
     """-log p of every token, each given all that precede it, read one by one."""
     found, state = [], None
@@ -167,15 +162,6 @@ def test_records_say_what_they_are(run_dir: Path) -> None:
     assert last["perplexity"][0] == pytest.approx(math.exp(last["loss_nats"][0]))
     health = read_records(run_dir / "health.jsonl")
     assert health[-1]["z_dim"] == 16
-
-
-def test_a_saved_model_has_table_sampler_and_vocabulary(run_dir: Path) -> None:
-    model = load_pretrained(run_dir)
-    assert model.loss_part.objective == "sampled_softmax"
-    assert type(model.loss_part.sampler).__name__ == "Uniform"
-    assert len(model.encoder.vocabulary["symbols"]) == NUM_TOKENS
-    assert model(torch.zeros(2, 5, dtype=torch.long)).latents.shape == (2, 5, 16)
-    assert model.encoder.embedding is None
 
 
 PARTITION = "cpc.candidates.samplers.Partition"
@@ -251,15 +237,11 @@ def test_several_steps_are_told_apart(folder: Path, tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "objective", ["full_softmax", "full_logistic", "nce", "negative_sampling", "sampled_logistic", "info_nce"]
-)
+@pytest.mark.parametrize("objective", ["full_softmax", "negative_sampling"])
 def test_every_objective_trains(folder: Path, tmp_path: Path, objective: str) -> None:
     change: dict[str, Any] = {"model__loss__init_args__objective": objective}
     if objective.startswith("full"):
         change |= {"model__loss__init_args__sampler": None, "model__loss__init_args__num_sampled": None}
-    if objective == "info_nce":
-        change["model__loss__init_args__hits"] = "remove"  # candidates are shared
     run = pretrain(config(folder, tmp_path / "run", trainer__max_steps=40, **change))
     losses = [r["loss_nats"][0] for r in read_records(run / "bound.jsonl") if r["split"] == "train"]
     assert losses[-1] < losses[0]
@@ -302,7 +284,9 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "refused").exists()
 
 
-def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_says_what_it_does_not_know(
+    run_dir: Path, folder: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
+) -> None:
     with pytest.raises(ValueError, match=r"`negatives`: .* is a model of text, which is always read whole"):
         evaluate(run_dir, folder, negatives=["mixed"])
     for name, value in (("seed", 0), ("bank_latents", 5)):
@@ -311,13 +295,11 @@ def test_evaluate_says_what_it_does_not_know(run_dir: Path, folder: Path, capsys
     for name in ("batch_size", "chunk_tokens"):
         with pytest.raises(ValueError, match=f"`{name}`=0 must be at least 1"):
             evaluate(run_dir, folder, **{name: 0})
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"])
-    assert "whose data have no such option" in capsys.readouterr().err
+    assert "whose data have no such option" in refusal(
+        ["evaluate", str(run_dir), "--data", str(folder), "--image_size", "3"]
+    )
     main(["evaluate", str(run_dir), "--data", str(folder), "--split", "test", "--batch_size", "4"])
     printed = capsys.readouterr().out
     assert "perplexity" in printed
     assert "token_entropy_nats" in printed
-    with pytest.raises(SystemExit):
-        main(["probe", str(run_dir), "--data", str(folder), "--task", "speaker"])
-    assert "a model of text" in capsys.readouterr().err
+    assert "a model of text" in refusal(["probe", str(run_dir), "--data", str(folder), "--task", "speaker"])

@@ -103,13 +103,6 @@ def test_predictors_of_other_steps_start_anew_though_their_shapes_fit(
     assert words in capsys.readouterr().err
 
 
-def test_steps_of_other_predictors_are_no_parts(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    transformer = cpc.predictors.TransformerPredictor(2, num_heads=3, feedforward_dim=8)
-    model = cpc.CPC(cpc.encoders.AudioEncoder(dim=8), cpc.contexts.GRU(dim=6), transformer)
-    start_from(model, saved)
-    assert "model.predictors starts anew" in capsys.readouterr().err
-
-
 def test_a_saved_model_may_name_no_more_classes_than_the_new_one_does(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
     linear = {"class_path": "torch.nn.Linear", "init_args": {"in_features": 2, "out_features": 2}}
@@ -128,7 +121,6 @@ def test_an_encoder_that_does_not_fit_is_refused(saved: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def config(tmp_path: Path, write_audio: Callable[..., Path]) -> dict[str, Any]:
-    """Four steps of two windows, on the folder `audio`."""
     for number in range(9):
         name = f"{('train', 'train', 'valid')[number % 3]}/{number}.wav"
         write_audio(tmp_path / "audio" / name, seconds=0.5, seed=number)

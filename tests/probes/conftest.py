@@ -44,7 +44,6 @@ def model() -> cpc.CPC:
 
 @pytest.fixture
 def model_folder(model: cpc.CPC, tmp_path: Path) -> Path:
-    """A run's folder."""
     provenance = {"step": 7, "data": Audio(manifest="unknown").saved_settings}
     cpc.save_pretrained(model, tmp_path / "run" / "model", provenance=provenance)
     return tmp_path / "run"

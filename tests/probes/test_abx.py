@@ -21,14 +21,12 @@ ALL = ABXProtocol(max_size_group=10_000, max_x_across=10_000)
 
 
 def items_of(labels: list[tuple[str, str, str]]) -> Items:
-    """Items of a context, a speaker and a phone each."""
     contexts, speakers, phones = (list(column) for column in zip(*labels, strict=True))
     seconds = np.arange(len(labels), dtype=float)
     return Items(["file"] * len(labels), seconds, seconds + 1, phones, contexts, contexts, speakers)
 
 
 def at_angles(*degrees: float) -> np.ndarray:
-    """Frames in these directions."""
     return np.stack([np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))], 1).astype(np.float32)
 
 
@@ -37,7 +35,6 @@ def single_frames(count: int) -> Spans:
 
 
 def drawn(num_items: int, num_labels: int, longest: int, dim: int, seed: int, values: list[float] | None = None) -> Any:
-    """Items of random labels and features: those of `values`, or normal."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, num_items)
     shape = (int(lengths.sum()), dim)
@@ -147,7 +144,6 @@ def test_distances_of_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("values", [None, [0, 1]])
 def test_errors_against_all_triplets_one_by_one(values: list[float] | None) -> None:
-    """Of features without ties, and of those with many."""
     vectors, spans, items = drawn(60, 3, 4, 3, seed=1, values=values)
     found = abx_errors(vectors, spans, items, ALL)
     expected = errors_by_loops(vectors, spans, items)
@@ -175,17 +171,6 @@ def test_fractions_by_hand() -> None:
     assert within.interval_percent is None
 
 
-def test_averages_are_taken_over_contexts_then_speakers_then_pairs() -> None:
-    """Errors 1, 0, 0 in three contexts of one speaker and 0 of another: (1/3 + 0) / 2, where the plain mean is 1/4."""
-    labels = [(context, "s", phone) for context in "cde" for phone in "ppq"] + [("c", "t", phone) for phone in "ppq"]
-    degrees = [0, 20, 10, *[0, 10, 90] * 3]
-    found = abx_errors(at_angles(*degrees), single_frames(12), items_of(labels))
-    within = found["within"]
-    assert within is not None
-    assert within.error_percent == pytest.approx(100 / 6)
-    assert (within.num_cells, within.num_phone_pairs, within.num_speakers) == (4, 1, 2)
-
-
 def test_averages_of_cells() -> None:
     """Cells of given errors: a group of one A, one B and one X each, distances 0 or 1."""
     labels = list(zip("cccdddeee", "sstsstuut", "pqppqppqp", strict=True))
@@ -204,12 +189,10 @@ def test_averages_of_cells() -> None:
     assert found.interval_percent[0] <= found.error_percent <= found.interval_percent[1]
 
 
-@pytest.mark.parametrize("mode", ["within", "across"])
-def test_random_features_err_in_half_of_the_triplets(mode: str) -> None:
+def test_random_features_err_in_half_of_the_triplets() -> None:
     vectors, spans, items = drawn(1500, 4, 6, 8, seed=3)
-    found = abx_errors(vectors, spans, items)[mode]
-    assert found is not None
-    assert found.error_percent == pytest.approx(50, abs=1.5)  # over seeds: 0.5 within speakers and 0.3 across
+    found = [error.error_percent for error in abx_errors(vectors, spans, items).values() if error]
+    assert found == pytest.approx([50, 50], abs=1.5)  # over seeds: 0.5 within speakers and 0.3 across
 
 
 def test_constant_features_err_in_exactly_half() -> None:
@@ -217,13 +200,6 @@ def test_constant_features_err_in_exactly_half() -> None:
     _, spans, items = drawn(300, 3, 9, 1, seed=4)
     vectors = np.tile(np.random.default_rng(0).standard_normal(100).astype(np.float32), (3000, 1))
     assert [found.error_percent for found in abx_errors(vectors, spans, items).values() if found] == [50, 50]
-
-
-def test_speakers_apart_and_phones_together_fail_across_alone() -> None:
-    """Each speaker's phones are told apart by him, and called otherwise by the other."""
-    labels = [("c", speaker, phone) for speaker in "st" for phone in "ppqq"]
-    found = abx_errors(at_angles(0, 1, 50, 51, 50, 51, 0, 1), single_frames(8), items_of(labels))
-    assert {mode: error.error_percent for mode, error in found.items() if error} == {"within": 0, "across": 100}
 
 
 def test_contexts_are_kept_apart_unless_any_will_do() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ TRIPLET = ["0 0.1 mid low high ann", "0.1 0.2 mid low high ann", "0.2 0.3 low lo
 
 @pytest.fixture
 def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
-    """The tones in a folder that can be written to."""
     with (corpus_folder / "manifest.csv").open(newline="") as stream:
         header, *rows = csv.reader(stream)
     (tmp_path / "corpus").mkdir()
@@ -36,13 +36,6 @@ def corpus(corpus_folder: Path, tmp_path: Path) -> Path:
 def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join([HEADER, *lines]))
     return path
-
-
-def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_from_alignments_to_errors(
@@ -127,17 +120,17 @@ def test_errors_stand_beside_probes_of_the_same_weights(
 
 
 def test_items_that_do_not_fit_the_audio_are_refused_or_left_out(
-    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
 ) -> None:
     lines = [f"test/ann-0 {line}" for line in TRIPLET]
     lines += ["nobody 0 0.1 mid low high ann", "test/ann-1 7 8 mid low high ann"]
     command = ["abx", str(model_folder), "--items", str(write(corpus / "x.item", *lines)), "--features", "z"]
-    message = refusal(command, capsys)
+    message = refusal(command)
     assert f"1 of 5 items of {corpus / 'x.item'} are of 1 files that the manifest in {corpus} does not list" in message
     assert "nobody" in message
     assert "name the audio with --data, or set --skip_bad" in message
     write(corpus / "x.item", *lines[:3], lines[4])
-    message = refusal(command, capsys)
+    message = refusal(command)
     assert "1 of 4 items" in message
     assert "test/ann-1 7.0 8.0 mid low high ann (it lasts 0.4 s)" in message
     assert not (model_folder / "probe.json").exists()
@@ -156,7 +149,7 @@ def test_items_that_do_not_fit_the_audio_are_refused_or_left_out(
 
 
 def test_every_item_file_and_protocol_has_its_own_errors(
-    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_folder: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
 ) -> None:
     items = write(corpus / "phone.item", *[f"test/ann-0 {line}" for line in TRIPLET])
     options = ["--features", "z", "--baselines"]
@@ -178,31 +171,26 @@ def test_every_item_file_and_protocol_has_its_own_errors(
     (tmp_path / "test").mkdir()
     other = write(tmp_path / "test" / "phone.item", *[f"test/ann-1 {line}" for line in TRIPLET])
     command = ["abx", str(model_folder), "--items", str(other), *options, "--data", str(corpus)]
-    message = refusal(command, capsys)
+    message = refusal(command)
     assert f"has 'phone' of other items, {items}: rename the item file, or name another report with --out" in message
-    message = refusal([*command[:-2], "--seed", "5"], capsys)
+    message = refusal([*command[:-2], "--seed", "5"])
     assert f"there is no manifest beside {other}: name the folder of the audio with --data" in message
 
 
-def test_items_that_end_after_their_recording_are_counted(
-    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+def test_items_that_end_after_their_recording_and_short_ones_are_counted(
+    model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str], refusal: Callable[..., str]
 ) -> None:
     lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.3 0.44 mid low high ann", "0.3 0.4005 mid low high ann"]]
     items = str(write(corpus / "x.item", *lines, "test/ann-0 0.3 0.46 mid low high ann"))
-    message = refusal(["abx", str(model_folder), "--items", items], capsys)
+    message = refusal(["abx", str(model_folder), "--items", items])
     assert "1 of 6 items" in message
     assert "test/ann-0 0.3 0.46 mid low high ann (it lasts 0.4 s)" in message
-    write(corpus / "x.item", *lines)
+    write(corpus / "x.item", *lines, "test/ann-0 0.301 0.302 mid low high ann")
     main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
-    assert "items that end after their recording, and are cut at its end: 1" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "items that end after their recording, and are cut at its end: 1" in printed
+    assert "items left out, because they are too short for a frame: cpc_z 1" in printed
     assert json.loads((model_folder / "probe.json").read_text())["abx"]["x"]["items"]["num_cut"] == 1
-
-
-def test_short_items_are_counted(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"test/ann-0 {line}" for line in [*TRIPLET, "0.301 0.302 mid low high ann"]]
-    items = str(write(corpus / "x.item", *lines))
-    main(["abx", str(model_folder), "--items", items, "--features", "z", "--baselines"])
-    assert "items left out, because they are too short for a frame: cpc_z 1" in capsys.readouterr().out
 
 
 def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Path, corpus_folder: Path) -> None:
@@ -229,32 +217,27 @@ def test_features_on_disk_and_rounded_read_alike(model_folder: Path, corpus: Pat
     ],
 )
 def test_refusals(
-    lines: list[str],
-    options: list[str],
-    message: str,
-    model_folder: Path,
-    corpus: Path,
-    capsys: pytest.CaptureFixture[str],
+    lines: list[str], options: list[str], message: str, model_folder: Path, corpus: Path, refusal: Callable[..., str]
 ) -> None:
     command = ["abx", str(model_folder), "--items", str(write(corpus / "x.item", *lines)), *options]
-    assert message in refusal(command, capsys)
+    assert message in refusal(command)
     assert not (model_folder / "probe.json").exists()
 
 
 def test_models_without_phones_are_refused(
-    model: cpc.CPC, model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+    model: cpc.CPC, model_folder: Path, corpus: Path, refusal: Callable[..., str]
 ) -> None:
     items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
     saved_settings = {"class_path": "cpc.data.Images", "init_args": {"image_size": 8}}
     cpc.save_pretrained(model, model_folder / "model", provenance={"data": saved_settings})
-    message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
+    message = refusal(["abx", str(model_folder), "--items", str(items)])
     assert "is a model of image, but ABX items are phones of audio" in message
 
 
-def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_reports_are_refused(model_folder: Path, corpus: Path, refusal: Callable[..., str]) -> None:
     items = write(corpus / "x.item", *[f"test/ann-0 {line}" for line in TRIPLET])
     (model_folder / "probe.json").write_text("{")
-    message = refusal(["abx", str(model_folder), "--items", str(items)], capsys)
+    message = refusal(["abx", str(model_folder), "--items", str(items)])
     assert "probe.json is not JSON" in message
     assert "the file is not a report: delete it" in message
     assert "name another file with --out" in message

@@ -15,7 +15,6 @@ from cpc.probes import Probe, fit_probe, store
 
 @pytest.fixture
 def with_a_bad_file(corpus_folder: Path, tmp_path: Path) -> Path:
-    """The manifest of the tones, and a file that is no audio."""
     with (corpus_folder / "manifest.csv").open(newline="") as stream:
         header, *rows = csv.reader(stream)
     (tmp_path / "broken.wav").write_bytes(b"no audio")
@@ -26,19 +25,13 @@ def with_a_bad_file(corpus_folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "manifest.csv"
 
 
-def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_probe(
     model_folder: Path,
     with_a_bad_file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    refusal: Callable[..., str],
 ) -> None:
     stores: list[tuple[np.ndarray, Any]] = []
     probes: list[Probe] = []
@@ -64,7 +57,7 @@ def test_probe(
     command += ["--train_minutes", "0.04", "--pool", "frames", "--test_split", "valid", "--device", "cpu"]
     command += ["--out", str(tmp_path / "elsewhere.json")]
 
-    message = refusal(command, capsys)
+    message = refusal(command)
     assert "broken.wav" in message
     assert "set --skip_bad" in message
     with pytest.warns(UserWarning, match=r"went on without 1 of 37 files.*\n.*broken\.wav"):
@@ -100,27 +93,31 @@ def test_probe(
     ],
 )
 def test_probe_refuses(
-    options: list[str], message: str, model_folder: Path, corpus_folder: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, model_folder: Path, corpus_folder: Path, refusal: Callable[..., str]
 ) -> None:
     command = ["probe", str(model_folder), "--data", str(corpus_folder), "--task", "first"]
-    assert message in refusal([*command, *options], capsys)
+    assert message in refusal([*command, *options])
     assert not (model_folder / "probe.json").exists()
 
 
 def test_embed(
-    model_folder: Path, tmp_path: Path, write_audio: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+    model_folder: Path,
+    tmp_path: Path,
+    write_audio: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    refusal: Callable[..., str],
 ) -> None:
     write_audio(tmp_path / "audio" / "good.wav")
     (tmp_path / "audio" / "broken.wav").write_bytes(b"no audio")
     command = ["embed", str(model_folder), str(tmp_path / "audio"), "--out", str(tmp_path / "out")]
-    assert "broken.wav" in refusal(command, capsys)
+    assert "broken.wav" in refusal(command)
     with pytest.warns(UserWarning, match="left out 1 of 2 files"):
         main([*command, "--skip_bad"])
     assert f"1 files written to {tmp_path / 'out'}" in capsys.readouterr().out
     exact = np.load(tmp_path / "out" / "good.npy")
-    assert "set --overwrite" in refusal([*command, "--skip_bad"], capsys)
+    assert "set --overwrite" in refusal([*command, "--skip_bad"])
     with pytest.warns(UserWarning, match="left out 1 of 2 files"):
         main([*command, "--skip_bad", "--overwrite", "--precision", "bfloat16", "--device", "cpu"])
     rough = np.load(tmp_path / "out" / "good.npy")
     assert 0 < np.abs(rough - exact).max() < 0.1
-    assert "--device=nowhere must be auto" in refusal([*command, "--overwrite", "--device", "nowhere"], capsys)
+    assert "--device=nowhere must be auto" in refusal([*command, "--overwrite", "--device", "nowhere"])

@@ -131,14 +131,6 @@ def test_blocks_of_any_size_make_the_same_features(model: cpc.CPC) -> None:
     np.testing.assert_allclose(np.concatenate(list(features.stream(blocks))), features(wave), atol=1e-5)
 
 
-def test_the_order_of_files_is_irrelevant(model: cpc.CPC) -> None:
-    features = Features("c", model)
-    first, second = noise(4_000, seed=1), noise(3_000, seed=2)
-    alone = features(second)
-    features(first)
-    np.testing.assert_array_equal(features(second), alone)
-
-
 def test_a_model_in_training_is_read_in_eval_mode_and_left_in_training() -> None:
     model = cpc.CPC(AudioEncoder(dim=8), GRU(dim=8, num_layers=2, dropout=0.5), Bilinear(2)).train()
     features = Features("c", model)

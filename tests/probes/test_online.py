@@ -198,14 +198,6 @@ def test_padding_and_unlabelled_sequences_teach_nothing(started: tuple, model: c
     assert torch.equal(probe.mean, other.mean)
 
 
-def test_a_batch_without_labels_is_skipped(started: tuple) -> None:
-    probe, trainer, module = started
-    observed, outputs = batch(0, [-1, -1])
-    probe.on_train_batch_end(trainer, module, outputs, observed, 0)
-    assert probe.num_batches == 0
-    assert not probe.weight.any()
-
-
 def test_phones_come_from_frame_labels(model: cpc.CPC) -> None:
     probe, trainer, module = start(OnlineProbe(task="phones"), model)
     observed, outputs = batch(0, [0, 1])

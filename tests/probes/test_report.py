@@ -12,7 +12,7 @@ import pytest
 import scipy
 import soundfile
 import torch
-from opened import open_audio, opened
+from opened import opened
 from PIL import Image
 from sklearn.metrics import confusion_matrix, log_loss
 from sklearn.preprocessing import StandardScaler
@@ -22,7 +22,6 @@ from cpc.data import Audio
 from cpc.data.audio.index import index_folder
 from cpc.data.audio.manifest import Manifest
 from cpc.data.modality import Modality
-from cpc.data.recordings.corpus import RecordingCorpus
 from cpc.pages.report import drawn
 from cpc.probes import Examples, Extraction, Probe, Task, fit_probe, probe_tables, train_supervised
 from cpc.probes.report import _draw_curves, probe
@@ -150,48 +149,6 @@ def test_values_agree_with_scikit_learn(
     assert found["label_information_nats"] == pytest.approx(entropy - cross_entropy, abs=1e-4)
 
 
-def test_untrained_models_are_initialised_as_the_models_own_training_began(
-    model: cpc.CPC, manifest: Manifest, extraction: Extraction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """tests/probes/test_supervised.py has the statistics that this leads to."""
-    data = Audio(manifest="unknown", window_samples=1_600).saved_settings
-    cpc.save_pretrained(model, tmp_path, provenance={"data": data})
-    calls = []
-
-    initialisation_windows = RecordingCorpus.initialisation_windows
-
-    def windows(corpus: RecordingCorpus, split: str, num_windows: int, seed: int) -> torch.Tensor:
-        calls.append((len(corpus.rows(split)), corpus.window_samples, num_windows, seed))
-        return initialisation_windows(corpus, split, num_windows, seed)
-
-    monkeypatch.setattr(RecordingCorpus, "initialisation_windows", windows)
-    options = {"features": ("c",), "baselines": ("random", "supervised"), "supervised": BRIEF, "num_random_models": 2}
-    out = tmp_path / "deeper" / "probe.json"
-    report = probe(tmp_path, manifest.root, "first", extraction=extraction, out=out, **options)
-    assert json.loads(out.read_text()) == report
-    assert report["data"]["initialisation"]["window_samples"] == 1_600
-    assert report["protocol"]["of_the_run"]["init_args"]["window_samples"] == 1_600
-    assert calls == [(12, 1_600, 32, seed) for seed in (0, 1, 0)]
-
-
-def test_the_random_baseline_is_of_the_features_probed(
-    model_folder: Path, corpus_folder: Path, extraction: Extraction
-) -> None:
-    report = probe(
-        model_folder,
-        corpus_folder,
-        "speaker",
-        features=("z",),
-        baselines=("random",),
-        num_random_models=1,
-        extraction=extraction,
-        held_out=[],
-    )
-    assert list(report["tasks"]["speaker"]["results"]) == ["cpc_z", "random_z"]
-    assert report["bound"] == []
-    assert "measure it with cpc evaluate" in "\n".join(map(str, probe_tables(report)))
-
-
 def test_the_report_says_how_much_of_the_test_data_was_pretrained_on(
     model: cpc.CPC, corpus_folder: Path, extraction: Extraction, tmp_path: Path
 ) -> None:
@@ -261,6 +218,10 @@ def test_less_training_audio(model_folder: Path, corpus_folder: Path, extraction
         ({"task": "speaker", "features": ("z_grid",)}, "features=.*must be among c, z, mfcc, logmel"),
         ({"task": "speaker", "train_minutes": 0.0}, "`train_minutes`=0.0 must be positive"),
         ({"task": "speaker", "label_shares": (0.5,)}, "`label_shares` need a training split and labels of whole files"),
+        (
+            {"task": "first", "features": ("mfcc",), "baselines": ("neighbours",)},
+            "neighbours need one of the `features`",
+        ),
         (
             {"task": "speaker", "baselines": ("neighbours",)},
             "neighbours has one vector for a whole file.*`pool` to mean",
@@ -333,45 +294,6 @@ def test_files_as_a_whole_have_what_images_have(
     assert of_networks == of_probes[:3]  # the whole, half, and the whole once more; then come the neighbours
     assert [len(rows) for rows in of_networks] == [12, 7, 12]
     assert (tmp_path / "label_efficiency.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize("is_shown", [True, False])
-def test_no_stage_is_silent_where_progress_is_shown(
-    is_shown: bool,
-    model: cpc.CPC,
-    model_folder: Path,
-    corpus_folder: Path,
-    cache_dir: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    open_audio(corpus_folder, model.encoder, 4_000, cache_dir=cache_dir)  # packed before
-    capsys.readouterr()
-    report = probe(
-        model_folder,
-        corpus_folder,
-        ("phones", "speaker"),
-        supervised=BRIEF,
-        num_random_models=2,
-        extraction=Extraction(cache_dir=cache_dir, progress=is_shown),
-    )
-    shown = capsys.readouterr()
-    assert "phones: 3 classes" in str(report)
-    assert not shown.out
-    if not is_shown:
-        assert shown.err == ""
-        return
-    num_probes = {"cpc": 1, "cpc_z": 1, "mfcc": 1, "random": 2, "supervised": 1}  # models of each task
-    for task in ("phones", "speaker"):
-        finished = re.findall(rf"probe (\w+): {task}: 100%", shown.err)
-        assert set(finished) == set(num_probes)
-        assert all(finished.count(name) >= num for name, num in num_probes.items())  # a bar may show its end twice
-
-
-def test_neighbours_need_a_feature_of_the_model(model_folder: Path, manifest: Manifest, extraction: Extraction) -> None:
-    with pytest.raises(ValueError, match="neighbours need one of the `features` c, z"):
-        probe(
-            model_folder, manifest.root, "first", features=("mfcc",), baselines=("neighbours",), extraction=extraction
-        )
 
 
 CURVE = {

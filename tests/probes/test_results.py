@@ -47,13 +47,6 @@ def test_labels_unseen_in_training_are_errors_and_counted() -> None:
     assert found.label_information_nats == pytest.approx(0)
 
 
-def test_the_information_of_perfect_answers_is_the_entropy() -> None:
-    labels = np.random.default_rng(0).integers(0, 5, 1000)
-    found = summarise([answers(labels, np.zeros(1000), labels)], 5)
-    assert found.label_information_nats == pytest.approx(found.label_entropy_nats)
-    assert found.accuracy_interval_percent == (100, 100)
-
-
 def test_f1_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     labels, predicted = rng.choice([UNSEEN, 0, 1, 2, 3], (2, 500), p=[0.1, 0.4, 0.3, 0.15, 0.05]).clip([[UNSEEN], [0]])

@@ -17,8 +17,6 @@ from cpc.probes import store as store_module
 
 
 class Waves:
-    """Audio in memory."""
-
     sample_rate_hz = 16000
 
     def __init__(self, waves: list[np.ndarray]) -> None:

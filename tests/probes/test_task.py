@@ -12,9 +12,6 @@ from cpc.data.audio.probe_data import AudioProbeData
 from cpc.probes import Extraction, FeatureStore, Task
 from cpc.probes.task import UNSEEN
 
-HOP = 160 / 16000
-
-
 Open = Callable[..., AudioProbeData]
 
 

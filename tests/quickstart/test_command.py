@@ -1,6 +1,7 @@
 """`cpc quickstart`, whatever the recipe: what it asks for before anything starts."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -22,13 +23,13 @@ from cpc.quickstart import engine, load_recipe
     ],
 )
 def test_what_an_interrupted_quickstart_left_is_named(
-    modality: str, left: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    modality: str, left: list[str], tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     for name in [*left, "notes.txt"]:
         (tmp_path / name).mkdir()
-    with pytest.raises(SystemExit):
-        main(["quickstart", "--modality", modality, "--out", str(tmp_path), "--corpus", str(tmp_path / "corpus")])
-    message = capsys.readouterr().err
+    message = refusal(
+        ["quickstart", "--modality", modality, "--out", str(tmp_path), "--corpus", str(tmp_path / "corpus")]
+    )
     assert f"remove {', '.join(str(tmp_path / name) for name in left)}, or name another --out" in message
     assert "notes.txt" not in message
     assert not (tmp_path / "corpus").exists()
@@ -73,8 +74,5 @@ def test_each_recipe_has_a_corpus_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_an_unknown_modality_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(["quickstart", "--modality", "video"])
-    assert exit_.value.code == 2
-    assert "invalid choice: 'video' (choose from" in capsys.readouterr().err
+def test_an_unknown_modality_is_refused(refusal: Callable[..., str]) -> None:
+    assert "invalid choice: 'video' (choose from" in refusal(["quickstart", "--modality", "video"])

@@ -7,13 +7,11 @@ import pytest
 from benchmarks.extreme.__main__ import SAMPLERS, main
 from benchmarks.extreme.points import write_extreme
 from benchmarks.extreme.word_classes import WordClasses
-from cpc.candidates.samplers import SoftmaxSampler
 from cpc.losses import OBJECTIVES
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty classes that words tell apart."""
     folder = tmp_path_factory.mktemp("extreme")
     problem = WordClasses(40, 60, words_per_class=5, noise=0.2)
     for split, num_points in (("train", 400), ("test", 100)):
@@ -73,21 +71,3 @@ def test_no_figure_beats_the_best_possible_one(capsys: pytest.CaptureFixture[str
 def test_folders_without_points(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"one file NAME_train\.xc\.txt, but has 0: give --data"):
         main(["--data", str(tmp_path)])
-
-
-def test_the_sampler_takes_the_table_anew_as_often_as_asked(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refreshed = []
-    refresh = SoftmaxSampler.refresh
-    monkeypatch.setattr(
-        SoftmaxSampler, "refresh", lambda sampler, table: (refreshed.append(1), refresh(sampler, table))
-    )
-    of_all = ("--data", str(folder), "--seeds", "1", "--samplers", "exp", "--num-epochs", "1", "--batch-size", "40")
-    numbers = {}
-    for steps in ("1", "3"):
-        refreshed.clear()
-        figures_of(capsys, *of_all, "--refresh-steps", steps)
-        numbers[steps] = len(refreshed)
-    assert numbers["3"] == -(-numbers["1"] // 3)
-    assert numbers["1"] > 10

@@ -63,11 +63,6 @@ def test_positive_features_of_queries_differ_by_a_factor_alone(generator: torch.
     assert (kernel.query_features(long).amax(1) == 1).all()
 
 
-def test_two_maps_of_one_seed_are_one() -> None:
-    x = torch.randn(3, DIM)
-    assert torch.equal(RandomMaclaurin(DIM, 9, seed=4)(x), RandomMaclaurin(DIM, 9, seed=4)(x))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

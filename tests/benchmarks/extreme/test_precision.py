@@ -7,7 +7,6 @@ from scipy import sparse
 
 from benchmarks.extreme.precision import (
     PROPENSITY_PARAMETERS,
-    PropensityParameters,
     inverse_propensities,
     precision_at,
     propensity_scored_precision_at,
@@ -25,21 +24,6 @@ def random_case(seed: int) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
     return ranked, labels, rng.uniform(1, 20, 9)
 
 
-def test_precision_by_hand() -> None:
-    assert precision_at(1, RANKED, LABELS).tolist() == [1, 0, 0, 0]
-    assert precision_at(2, RANKED, LABELS).tolist() == [1 / 2, 1 / 2, 0, 1 / 2]
-    assert precision_at(3, RANKED, LABELS) == pytest.approx([2 / 3, 1 / 3, 0, 2 / 3])
-
-
-def test_propensity_scored_precision_by_hand() -> None:
-    weights = np.array([2.0, 3.0, 5.0, 7.0, 11.0])
-    # The best ranking puts class 2 first, class 4, nothing, class 3.
-    assert propensity_scored_precision_at(1, RANKED, LABELS, weights) == pytest.approx(2 / (5 + 11 + 7))
-    # 2 + 0 and 0 + 11 and 0 + 7 of (5 + 2) + 11 + (7 + 5)
-    assert propensity_scored_precision_at(2, RANKED, LABELS, weights) == pytest.approx((2 + 11 + 7) / (7 + 11 + 12))
-    assert propensity_scored_precision_at(3, RANKED, LABELS, weights) == pytest.approx((7 + 11 + 10) / (7 + 11 + 15))
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_both_precisions_by_loops(seed: int, k: int) -> None:
@@ -52,13 +36,6 @@ def test_both_precisions_by_loops(seed: int, k: int) -> None:
     assert propensity_scored_precision_at(k, ranked, labels, weights) == pytest.approx(found / best)
 
 
-def test_the_best_ranking_reads_one() -> None:
-    _, labels, weights = random_case(3)
-    ranked = np.argsort(-np.where(labels.toarray(), weights, 0), axis=1, kind="stable")
-    assert propensity_scored_precision_at(3, ranked, labels, weights) == pytest.approx(1)
-    assert propensity_scored_precision_at(1, ranked[:, ::-1], labels, weights) < 0.1
-
-
 def test_the_propensity_formula() -> None:
     labels = sparse.csr_array(np.array([[1, 0, 1]] * 7 + [[1, 0, 0]] * 93, bool))
     for name, (a, b) in {"wikipedia": (0.5, 0.4), "amazon": (0.6, 2.6), "other": (0.55, 1.5)}.items():
@@ -66,13 +43,6 @@ def test_the_propensity_formula() -> None:
         # Eq. 2 of Jain et al. 2016 as printed: p = 1 / (1 + C exp(-A log(N_l + B)))
         expected = [1 / (1 + c * math.exp(-a * math.log(num + b))) for num in (100, 0, 7)]
         assert 1 / inverse_propensities(labels, PROPENSITY_PARAMETERS[name]) == pytest.approx(expected)
-
-
-def test_a_label_of_one_point_has_one_over_log_n() -> None:
-    """C is chosen such that p of a label that occurs once is 1 / log N."""
-    labels = sparse.csr_array(np.eye(50, dtype=bool))
-    for parameters in (*PROPENSITY_PARAMETERS.values(), PropensityParameters(1.3, 0.2)):
-        assert inverse_propensities(labels, parameters) == pytest.approx(math.log(50))
 
 
 def test_top_classes_are_those_of_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from cpc.candidates.samplers import (
     LearnedUnigram,
     LogUniform,
     Partition,
-    ProposalSampler,
     Uniform,
     UniformMixture,
     Unigram,
@@ -57,7 +56,6 @@ LAWS = {
 
 
 def chi_square(draws: Tensor, probabilities: Tensor) -> float:
-    """The chance that the declared law gives counts as far off as these."""
     counts = torch.bincount(draws.flatten(), minlength=len(probabilities))
     assert not counts[probabilities == 0].any()
     possible = probabilities > 0
@@ -247,7 +245,6 @@ def test_exclusion_leaves_the_renormalised_law(replacement: bool, num_classes: i
 
 
 def inclusion_of_second(proposal: Tensor) -> Tensor:
-    """Return the distribution of the second of two distinct samples."""
     return sum(
         (
             proposal[i] * torch.where(torch.arange(len(proposal)) == i, 0.0, proposal) / (1 - proposal[i])
@@ -346,28 +343,6 @@ def test_all_is_everything_once() -> None:
     assert (draw.log_count_sampled == torch.inf).tolist() == [[False, True, True, False], [True, False, False, False]]
     assert not All(4).sample(None, 4, targets).log_count_sampled.any()
     assert All(4).expected_counts(4).tolist() == [1, 1, 1, 1]
-
-
-@pytest.mark.parametrize("name", [*LAWS, "bernoulli"])
-@pytest.mark.parametrize("shared", [True, False])
-def test_seeds_and_checkpoints_repeat_a_draw(name: str, shared: bool) -> None:
-    def build() -> ProposalSampler | Bernoulli:
-        return LAWS[name](12, shared=shared) if name in LAWS else Bernoulli(torch.arange(12), shared=shared)
-
-    first, second = build(), build()
-    targets = torch.tensor([[4], [9], [4]])
-    if isinstance(first, LearnedUnigram):
-        first.observe(torch.arange(9))
-    for each in (first, second):
-        each.set_step(0)  # a part follows from the corpus: it is in no checkpoint
-    second.load_state_dict(first.state_dict())
-    ours, theirs = (
-        each.sample(None, 3, targets, "remove", torch.Generator().manual_seed(3)) for each in (first, second)
-    )
-    other = first.sample(None, 3, targets, "remove", torch.Generator().manual_seed(4))
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
-    assert not torch.equal(ours.ids, other.ids)
 
 
 @pytest.mark.gpu

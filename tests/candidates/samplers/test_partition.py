@@ -20,7 +20,6 @@ def parts_by_loop(corpus: list[int], max_words: int, batch: int) -> list[list[in
 
 
 def partition(num_classes: int, corpus: list[int], max_words: int, batch: int = 1, **manner: bool) -> Partition:
-    """Return a sampler that looks ahead in a corpus that is read repeatedly."""
     pieces = [torch.tensor(corpus[start : start + batch]) for start in range(0, len(corpus), batch)]
     sampler = Partition(num_classes, max_words, **manner)
     sampler.look_ahead(lambda number: pieces[number % len(pieces)], len(pieces))

@@ -1,23 +1,12 @@
 """`cpc probe` and `cpc embed` on a model of images: each option reaches what it is for."""
 
-import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cpc.cli import main
-from cpc.config.options import Options
-from cpc.data.images.probe_data import ImageProbeData
-from cpc.probes import Extraction
-from cpc.probes.report import probe
-
-
-def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,16 +40,6 @@ def test_probe(model_folder: Path, source: Path, tmp_path: Path, capsys: pytest.
     assert not (model_folder / "probe.json").exists()
 
 
-def test_probe_without_options() -> None:
-    given = Options(probe).parse(["run", "--data", "there", "--task", "class"])
-    defaults = {name: parameter.default for name, parameter in inspect.signature(probe).parameters.items()}
-    assert given == {"model_folder": "run", "data": "there", "task": ["class"], "extraction": Extraction()}
-    assert defaults["features"] is defaults["baselines"] is defaults["test_split"] is defaults["label_shares"] is None
-    assert (defaults["train_split"], defaults["supervised_seconds"]) == (None, None)
-    assert ImageProbeData.default_features == ("z", "z_grid", "c")
-    assert ImageProbeData.default_baselines == ("majority", "random", "pixels", "supervised")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -71,9 +50,9 @@ def test_probe_without_options() -> None:
     ],
 )
 def test_probe_refuses(
-    options: list[str], message: str, model_folder: Path, source: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, model_folder: Path, source: Path, refusal: Callable[..., str]
 ) -> None:
     task = [] if "--task" in options else ["--task", "class"]
-    printed = refusal(["probe", str(model_folder), "--data", str(source), *task, *options], capsys)
+    printed = refusal(["probe", str(model_folder), "--data", str(source), *task, *options])
     assert message in printed
     assert not (model_folder / "probe.json").exists()

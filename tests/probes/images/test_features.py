@@ -21,7 +21,6 @@ PixelsOf = Callable[[str], np.ndarray]
 
 
 def read(corpus: ImageCorpus, *features: str, model: Any = None, **where: Any) -> dict[str, np.ndarray]:
-    """Of the test images."""
     images_probe_data = ImageProbeData(corpus, **where)
     rows = corpus.table.rows("test")
     return dict(
