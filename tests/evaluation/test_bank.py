@@ -103,4 +103,4 @@ def test_evaluate_measures_against_a_split_all_at_once(
     assert all(31 <= n < 51 for n in own["num_candidates"])  # less those of the row's own file, 20 at most
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path), "--data", str(manifest), "--bank_latents=50"])
-    assert "`bank_latents`: without `bank`" in capsys.readouterr().err
+    assert "--bank_latents: without --bank" in capsys.readouterr().err
