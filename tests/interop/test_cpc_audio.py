@@ -136,7 +136,7 @@ def test_what_cannot_be_taken_over_is_named(tmp_path: Path) -> None:
     batch_norm, _ = random_weights("GRU", "batchNorm")
     no_ar = {name: value for name, value in weights.items() if "gAR" not in name}
     cases: list[tuple[Any, dict[str, Any] | None, str]] = [
-        (missing, None, "has no weight gEncoder.conv3.bias"),
+        (missing, None, "the weight gEncoder.conv3.bias is missing"),
         (no_ar, {"arMode": "no_ar"}, "arMode='no_ar' is not one of GRU, LSTM"),
         (no_ar, None, "the weight gAR.baseNet.weight_hh_l0 is missing"),
         (weights, {"arMode": "transformer"}, "arMode='transformer'"),
