@@ -229,12 +229,12 @@ def read_checkpoint(
     checkpoint = read_torch_archive(path, written_by)
     values = {name: _entry(checkpoint, name) for name in entries}
     wrong = [
-        f"{name}, or it is negative" if kind is int else name
+        name
         for name, kind in entries.items()
         if not isinstance(values[name], kind) or (kind is int and values[name] < 0)
     ]
     if wrong:
-        raise ValueError(f"{path} was not written by {written_by}: it lacks {'; '.join(wrong)}")
+        raise ValueError(f"{path} was not written by {written_by}: it lacks {', '.join(wrong)}, or a count is negative")
     return dict(checkpoint)
 
 

@@ -70,7 +70,7 @@ def test_a_checkpoint_lacks_none_of_its_parts(name: str, tmp_path: Path) -> None
 def test_counts_of_a_checkpoint_are_not_negative(name: str, tmp_path: Path) -> None:
     torch.save(checkpoint(**{name: -7}), tmp_path / "a.ckpt")
     with pytest.raises(
-        ValueError, match=rf"a\.ckpt was not written by .* it lacks {name.replace('/', '.')}, or it is negative"
+        ValueError, match=rf"a\.ckpt was not written by .* it lacks {name.replace('/', '.')}, or a count is negative"
     ):
         read_checkpoint(tmp_path / "a.ckpt")
 

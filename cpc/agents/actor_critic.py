@@ -42,7 +42,7 @@ class ActorCritic(nn.Module):
     def __init__(self, model: CPC, num_actions: int) -> None:
         super().__init__()
         if not model.context.has_bounded_state:
-            raise ValueError(f"the state of {type(model.context).__name__} grows: choose GRU, LSTM or StateSpace")
+            raise ValueError(f"model.context {type(model.context).__name__} grows: choose GRU, LSTM or StateSpace")
         self.model = model
         self.policy, self.value = nn.Linear(model.context.dim, num_actions), nn.Linear(model.context.dim, 1)
         nn.init.orthogonal_(self.policy.weight, gain=0.01)  # small, so that actions are about equally likely at first

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
 from scipy.stats import t as student
 
 from cpc.agents.environments import Environment
@@ -14,7 +14,7 @@ from cpc.agents.training import A2C, train_agent
 from cpc.config.argument_rules import Count, NonNegative, Range, checked
 from cpc.data.figure_text import figure_text
 from cpc.data.store.atomic import read_records, write_atomically, write_json
-from cpc.data.store.untrusted import read_yaml, reading
+from cpc.data.store.untrusted import read_yaml
 from cpc.pretraining.run_lock import lock_run
 
 SCHEMA = 1
@@ -99,8 +99,12 @@ def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")
     parser.add_class_arguments(A2C, "a2c")
-    with reading(path, "must have the sections model, environment and a2c"):
+    if not path.exists():
+        raise ValueError(f"there is no config {path}")
+    try:
         config = parser.parse_object(read_yaml(path))
+    except (ArgumentError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
     architecture = {"class_path": "cpc.model.CPC", "init_args": config.model}
     return architecture, Environment(**vars(config.environment)), A2C(**vars(config.a2c))
 

@@ -76,7 +76,7 @@ class EstimateTally:
 
     def compute(self) -> tuple[float, float]:
         """Return the estimate and its standard error in nats; the error of a single matrix is NaN."""
-        Range(1).check("the number of rows", self.num_rows)
+        Range(1).check("the number of rows", sum(self.num_rows))
         joint, log_marginal = torch.stack(self.sums, 1)
         num_rows = torch.tensor(self.num_rows).to(joint)
         total, log_sum = num_rows.sum(), log_marginal.logsumexp(0)

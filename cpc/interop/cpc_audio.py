@@ -221,8 +221,8 @@ def _require(
     """Return a weight. Raise an error if the checkpoint lacks it, or it has a wrong number of axes or values."""
     weight = weights.get(name)
     if weight is None or num_axes not in (None, weight.ndim) or num_values not in (None, weight.numel()):
-        found = "has no weight" if weight is None else f"has the shape {list(weight.shape)} for"
-        raise ValueError(f"{path} {found} {name}: cpc does not have this model, or it is no CPC_audio checkpoint")
+        given = "is missing" if weight is None else f"has the shape {list(weight.shape)}, which it cannot have"
+        raise ValueError(f"{path}: the weight {name} {given}: cpc does not have this model")
     return weight
 
 

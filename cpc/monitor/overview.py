@@ -10,7 +10,7 @@ from cpc.monitor.figure import format_number
 from cpc.monitor.library import Library
 from cpc.monitor.record_types import HEALTH, PROBE
 from cpc.monitor.run import Run
-from cpc.monitor.view import Unit, View
+from cpc.monitor.view import View
 from cpc.pages.chart import Table
 
 COLUMNS = {  # the headings of the columns of numbers
@@ -23,7 +23,7 @@ COLUMNS = {  # the headings of the columns of numbers
 }
 
 
-def overview(library: Library, unit: Unit = "nats") -> list[dict[str, Any]]:
+def overview(library: Library, unit: str = "nats") -> list[dict[str, Any]]:
     """Return a row for every run, in the order in which the runs were found.
 
     A row has `name`, `colour`, the names of the `badges`, and their `reasons` with the `notes` about the run's files.
@@ -52,7 +52,7 @@ def config_differences(runs: Sequence[Run]) -> Table:
     return Table(["option", *(run.name for run in runs)], [row for row in rows if len(set(row[1:])) > 1])
 
 
-def _cells(run: Run, unit: Unit, now: float) -> dict[str, tuple[float, str]]:
+def _cells(run: Run, unit: str, now: float) -> dict[str, tuple[float, str]]:
     cells = {}
     for column, view in (("bound", View(unit=unit)), ("held_out", View(unit=unit, split="held-out"))):
         table = run.bound(view)

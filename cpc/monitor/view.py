@@ -3,15 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated
 
-from cpc.config.argument_rules import check_fields
+from cpc.config.argument_rules import Choices, check_fields
 from cpc.pages.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION
 
-Split = Literal["training", "held-out"]
-Unit = Literal["nats", "bits"]
-Smoothing = Literal[1, 5, 21, 101]
-SPLITS, UNITS, SMOOTHING = get_args(Split), get_args(Unit), get_args(Smoothing)
+SPLITS = ("training", "held-out")
+UNITS = ("nats", "bits")
+SMOOTHING = (1, 5, 21, 101)
 AS_TRAINED = "as trained"
 RUN_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, "#3b9ed0", "#8a6ad0", "#a5622a", "#5b8f22", "#c2465c")
 MAX_POINTS = 24_000  # number of points that a browser can redraw every second
@@ -22,10 +21,10 @@ class View:
     """Settings of all charts."""
 
     focus: str | None = None  # name of the run whose steps k are shown; None: the first run
-    split: Split = "training"
+    split: Annotated[str, Choices(SPLITS)] = "training"
     strategy: str = AS_TRAINED  # `as trained`, or the name of a strategy that was evaluated
-    unit: Unit = "nats"  # unit of information
-    smoothing: Smoothing = 1  # number of records that are averaged
+    unit: Annotated[str, Choices(UNITS)] = "nats"  # unit of information
+    smoothing: Annotated[int, Choices(SMOOTHING)] = 1  # number of records that are averaged
     log: Sequence[str] = ()  # logarithmic axes: x, y; y of bounds and accuracies, which may be zero, stays linear
     x_range: Sequence[float | int] | None = None  # first and last shown step; None: all
     num_resets: int | None = None  # a new number resets the zoom of every chart

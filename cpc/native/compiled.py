@@ -123,12 +123,18 @@ class CFunction:
         self._types = [ctypes.c_int64] * len((*first, *self.sizes, *integers)) + [ctypes.c_double] * len(floats)
 
     def __call__(self, sizes: Sequence[int], numbers: Sequence[int | float], tensors: Sequence[Tensor]) -> bool:
-        """Call the function on as many threads as torch uses, and return whether it accepted all values.
+        """Call the function on as many threads as torch uses.
 
-        Sizes and numbers (integers, then floats) are in their order. Tensors have the dtypes and shapes of these sizes,
-        contiguous and on the CPU.
+        Args:
+            sizes: the sizes, in their order.
+            numbers: the integers and floats, in their order.
+            tensors: tensors with the dtypes and shapes of these sizes, contiguous and on the CPU.
+
+        Returns:
+            Whether the function accepted all values.
         """
-        assert len(numbers) == len(self._numbers) - len(self.sizes), f"{self.name} takes {', '.join(self._numbers)}"
+        if len(sizes) != len(self.sizes) or len(sizes) + len(numbers) != len(self._numbers):
+            raise ValueError(f"{self.name} takes the numbers {', '.join(self._numbers)}; got {(*sizes, *numbers)}")
         suffix = self._check(sizes, tensors)
         function = getattr(compiled(self.source), self.name + suffix)
         if function.argtypes is None:
@@ -148,6 +154,8 @@ class CFunction:
     def _check(self, sizes: Sequence[int], tensors: Sequence[Tensor]) -> str:
         """Check the tensors; return the suffix of the function for the dtype of the last one."""
         expected = self.tensors(*sizes)
+        if len(tensors) != len(expected):
+            raise ValueError(f"{self.name} takes the tensors {', '.join(expected)}; got {len(tensors)} tensors")
         real = next((dtype for dtype in REALS if getattr(tensors[-1], "dtype", None) == dtype), REALS[0])
         dtype = None
         for (name, (dtype, shape)), tensor in zip(expected.items(), tensors, strict=True):

@@ -224,8 +224,8 @@ class Task:
 
     def _require_labels(self, num: int, part: str) -> None:
         if not num:
-            where = f"{self.probe_data.unit} or frame of the {part} part (split {self.splits[part]!r})"
-            raise ValueError(f"no {where} has a label for task {self.name!r}")
+            where = f"{self.probe_data.unit} of the {part} part (split {self.splits[part]!r})"
+            raise ValueError(f"no {where} has a label for task {self.name!r}, or no frame has one")
 
     def _label_names(self, rows: np.ndarray) -> set[str]:
         return {label for row in rows.tolist() for label in self._labels.names(row)}

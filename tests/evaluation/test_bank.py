@@ -101,6 +101,6 @@ def test_evaluate_measures_against_a_split_all_at_once(
     own = json.loads((tmp_path / "bound.json").read_text())["bounds"][-1]
     assert own["bank_latents"] == 50
     assert all(31 <= n < 51 for n in own["num_candidates"])  # less those of the row's own file, 20 at most
-    assert "`bank_latents`: without `bank`" in refusal(
+    assert "--bank_latents: without --bank" in refusal(
         ["evaluate", str(tmp_path), "--data", str(manifest), "--bank_latents=50"]
     )

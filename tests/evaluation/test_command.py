@@ -61,7 +61,7 @@ def test_a_loss_that_is_not_finite_is_not_written(
     with torch.no_grad():
         broken.predictor.linear.weight.fill_(3e38)
     save_pretrained(broken, tmp_path, provenance={"data": DATA.saved_settings})
-    with pytest.raises(ValueError, match=r"the loss of mixed is not finite for k = 1, 2, .*nothing is written"):
+    with pytest.raises(ValueError, match=r"loss of mixed is not finite for k = 1, 2"):
         evaluate(tmp_path, manifest, num_batches=1, **options)
     assert not (tmp_path / "bound.json").exists()
 

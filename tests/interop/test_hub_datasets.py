@@ -195,7 +195,7 @@ def test_empty_splits_are_skipped_and_configurations_named(tmp_path: Path, capsy
 def test_what_cannot_be_read_is_named_and_leaves_nothing(speech: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     source, _ = speech
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match=r"`splits` dev: .* has train, validation"):
+    with pytest.raises(ValueError, match=r"splits`='dev' is not one of train, validation"):
         download_dataset(str(source), out=out, splits=["dev"])
     with pytest.raises(ValueError, match=r"audio \(Audio\), speaker_id \(Value\).*`column` must be one of"):
         download_dataset(str(source), out=out, column="text")

@@ -196,9 +196,9 @@ def test_gradient_accumulation_counts_optimiser_steps(run: Callable[..., Path]) 
         (["--data.train_split=valid"], "data.train_split and --data.eval_split are both 'valid'"),
         (["--trainer.max_steps=-1"], "trainer.max_steps and --run_dir must be given"),
         (["--trainer.gradient_clip_algorithm=norm"], "needs trainer.gradient_clip_val"),
-        (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must not be negative"),
+        (["--trainer.gradient_clip_val=-1"], "trainer.gradient_clip_val=-1.0 must be at least 0"),
         (["--trainer.accumulate_grad_batches=0"], "trainer.accumulate_grad_batches=0 must be at least 1"),
-        (["--trainer.precision=bf16-true"], "trainer.precision=bf16-true: choose one of 32-true"),
+        (["--trainer.precision=bf16-true"], "trainer.precision='bf16-true' is not one of 32-true"),
         (["--trainer.accelerator=tpu"], "Given: trainer.accelerator=tpu"),
         (["--trainer.devices=0"], "trainer.devices=0"),
         (

@@ -256,5 +256,5 @@ def test_mistakes_are_named(arguments: dict, message: str) -> None:
 
 def test_a_single_class_is_refused_before_training(model: cpc.CPC) -> None:
     trainer, module = setting(model, ["ann"])
-    with pytest.raises(ValueError, match="needs at least 2"):
+    with pytest.raises(ValueError, match="must be at least 2"):
         OnlineProbe().setup(trainer, module, "fit")

@@ -113,7 +113,7 @@ def test_a_task_learnt_from_some_files_keeps_its_classes(manifest: Manifest, aud
     smaller = task.trained_on(task.train[:2])
     assert smaller.train.tolist() == task.train[:2].tolist()
     assert (smaller.classes, len(smaller.test), len(task.train)) == (task.classes, 12, 12)
-    with pytest.raises(ValueError, match="none of the 12 training"):
+    with pytest.raises(ValueError, match="no file of the train part"):
         task.trained_on(task.test)
 
 
@@ -186,5 +186,5 @@ def test_alignments_of_other_times(manifest: Manifest, audio: Open, model: cpc.C
     with pytest.raises(ValueError, match=r"24 of 24 labelled files(.|\n)*labels until 400 s, audio until 0\.4 s"):
         aligned("0,400")
     task = aligned("0.399,0.4")  # after the last frame's centre
-    with pytest.raises(ValueError, match="or frame of the"):
+    with pytest.raises(ValueError, match="or no frame has one"):
         task.examples("train", stored(task, model), "z")
