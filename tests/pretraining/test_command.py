@@ -260,7 +260,7 @@ def test_a_run_in_chunks_is_that_of_whole_batches(run: Callable[..., Path], tmp_
         (["--data.source=images"], "'source' is not accepted"),
         (
             ["--trainer.callbacks=[{class_path: cpc.probes.OnlineProbe, init_args: {task: class}}]"],
-            "an online probe of audio has the task 'speaker' or 'phones', not 'class'",
+            "have no task 'class' for an online probe; their tasks are speaker",
         ),
         (["--model.num_chunks=0"], "model.num_chunks=0 must be at least 1"),
         (["--model.context=cpc.contexts.PixelCNN"], "AudioEncoder gives sequences, but PixelCNN takes grids"),
