@@ -234,7 +234,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", SMALLER)
-@pytest.mark.filterwarnings("ignore:`loss.skip_steps`=0, but latents")
+@pytest.mark.filterwarnings("ignore:`loss.skip_steps`=0, but the next")
 def test_a_run_is_what_it_was(kind: str, corpora: Path, monkeypatch: pytest.MonkeyPatch, unchecked_types: None) -> None:
     if kind.startswith("text/") and sys.version_info[:2] != (3, 11):
         pytest.skip("the text is Python's own documentation, and was recorded with 3.11's")

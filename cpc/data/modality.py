@@ -36,6 +36,7 @@ class Modality(ABC):
         source_option: the field that names the source.
         held_out_options: fields that determine the held-out batches, together with the split.
         probe_options: fields that `cpc probe` offers as options, besides the source.
+        online_labels: where the labels of the online probe come from, for messages.
         local_options: fields that depend on the machine; they are not saved with a model.
         predicts: target of the loss: `latents`, or `classes` of the following symbols.
         are_rows_known: True if the sequences and lengths of batches are known without reading observations.
@@ -48,6 +49,7 @@ class Modality(ABC):
     source_option: ClassVar[str] = "source"
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size",)
     probe_options: ClassVar[tuple[str, ...]] = ()
+    online_labels: ClassVar[str] = "labels"
     local_options: ClassVar[tuple[str, ...]] = ("cache_dir", "skip_bad", "num_workers")
     predicts: ClassVar[Literal["latents", "classes"]] = "latents"
     are_rows_known: ClassVar[bool] = False
@@ -119,10 +121,21 @@ class Modality(ABC):
         With `is_training` the encoder is untrained and gets its settings from the corpus, such as a vocabulary.
         """
 
+    def online_tasks(self, corpus: Any) -> Mapping[str, Sequence[str]]:
+        """Return the tasks of the online probe with their classes, which are empty without labels; by default none."""
+        return {}
+
     def class_names(self, corpus: Any, task: str) -> list[str]:
-        """Return the classes of a task of the online probe; by default there are no tasks, which is a ValueError."""
-        advice = "leave the probe out with --trainer.callbacks null"
-        raise ValueError(f"data of {self.name} have no task {task!r} for an online probe: {advice}")
+        """Return the classes of a task of the online probe; a task without classes is a ValueError."""
+        tasks = self.online_tasks(corpus)
+        if not tasks.get(task):
+            known = ", ".join(name for name, classes in tasks.items() if classes) or "none"
+            advice = f"add {self.online_labels}, or " if tasks else ""
+            raise ValueError(
+                f"data of {self.name} have no task {task!r} for an online probe; their tasks are {known}: {advice}"
+                "leave the probe out with --trainer.callbacks null"
+            )
+        return list(tasks[task])
 
     def prepare(self, corpus: Any, *, is_training: bool = False) -> None:  # noqa: B027 - not all corpora are decoded
         """Decode the corpus, or open its pack, after `check_split` and before batches; by default nothing is done."""

@@ -59,7 +59,8 @@ class Labels:
     def codes(self, row: int, code_of: Mapping[str, int], times: Any, start: int, num_vectors: int) -> np.ndarray:
         """Return the class of each of T vectors of an observation, `[T]` int64, `UNLABELLED` without a label.
 
-        `code_of` is the class of each label, `times` that of the `FeatureExtractor`; the vectors begin at a sample.
+        `code_of` gives the class of each label. `times` are those of the `FeatureExtractor`. `start` is the first
+        sample if the vectors belong to a part of the observation, 0 for the whole.
         """
         if self.codes_of is not None:
             return self.codes_of(row, code_of, times, start, num_vectors)

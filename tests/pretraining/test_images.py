@@ -346,7 +346,7 @@ def test_a_folder_of_photographs_is_enough(
         ),
         (
             ["--trainer.callbacks=cpc.probes.OnlineProbe"],
-            "an online probe of images has the task 'class', not 'speaker'",
+            "have no task 'speaker' for an online probe; their tasks are class",
         ),
     ],
 )
@@ -360,7 +360,7 @@ def test_mistakes_end_before_training_with_their_name(
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([-1] * 6, "has no labels for an online probe"),
+        ([-1] * 6, "have no task 'class' for an online probe; their tasks are none: add labels"),
         ([0] * 6, "number of classes of task 'class'=1 must be at least 2"),
     ],
 )

@@ -1,6 +1,6 @@
 """Audio as a modality: manifest -> packed cache -> windows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -50,6 +50,7 @@ class Audio(MapStyleModality):
     local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "alignments", "tier", "cache_gb")
     held_out_options: ClassVar[tuple[str, ...]] = ("batch_size", "window_samples", "sampler", "speakers_per_batch")
     probe_options: ClassVar[tuple[str, ...]] = ("alignments", "tier")
+    online_labels: ClassVar[str] = "`alignments` for phones or a column 'speaker' of the manifest"
 
     manifest: str
     window_samples: Count = 20480
@@ -126,22 +127,9 @@ class Audio(MapStyleModality):
             )
         return windows_at_once
 
-    def class_names(self, corpus: RecordingCorpus, task: str) -> list[str]:
-        """Return the classes of `phones` from the alignments, or of `speaker` from the manifest."""
-        if task == "phones":
-            if not corpus.classes:
-                raise ValueError(
-                    "an online probe of phones needs frame labels: give `alignments`, or leave the probe out with "
-                    "--trainer.callbacks null"
-                )
-            return list(corpus.classes)
-        if task != "speaker":
-            raise ValueError(f"an online probe of audio has the task 'speaker' or 'phones', not {task!r}")
-        if not corpus.speakers:
-            raise ValueError(
-                "an online probe of speakers needs a 'speaker' column in the manifest: add one, or leave the probe out"
-            )
-        return corpus.speakers
+    def online_tasks(self, corpus: RecordingCorpus) -> Mapping[str, Sequence[str]]:
+        """Return `phones`, whose classes are those of the alignments, and `speaker`."""
+        return {"speaker": corpus.speakers, "phones": corpus.classes}
 
     def initialisation_batch(self, corpus: Any) -> Float[Tensor, "B S"]:
         """Return windows of the training split without padding."""

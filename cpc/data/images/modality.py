@@ -1,5 +1,6 @@
 """Images as a modality: source -> packed cache -> patches."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,15 +105,10 @@ class Images(MapStyleModality):
             encoder.crop_size = crop_size  # whole images get their frames later, as in training
         return corpus
 
-    def class_names(self, corpus: ImageCorpus, task: str) -> list[str]:
-        """Return the classes of the images, for the task `class`."""
-        if task != "class":
-            raise ValueError(f"an online probe of images has the task 'class', not {task!r}")
-        table = corpus.table
-        if (table.labels[table.rows(self.train_split)] < 0).all():
-            found = f"split {self.train_split!r} of {self.source} has no labels"
-            raise ValueError(f"{found} for an online probe: leave the probe out with --trainer.callbacks null")
-        return table.classes
+    def online_tasks(self, corpus: ImageCorpus) -> Mapping[str, Sequence[str]]:
+        """Return `class`, if images of the training split have labels."""
+        labels = corpus.table.labels[corpus.table.rows(self.train_split)]
+        return {"class": corpus.table.classes if (labels >= 0).any() else []}
 
     def probe_data(self, encoder: Any, corpus: Any, **where: Any) -> ImageProbeData:  # noqa: D102
         return ImageProbeData(corpus or ImageCorpus(self, encoder, tabulate(Path(), [])), **where)

@@ -155,9 +155,6 @@ def _pieces(recordings: Iterable[np.ndarray], block_samples: int) -> Iterator[np
             yield np.asarray(recording[start : start + step], np.float64)
 
 
-_SAMPLES_AT_ONCE = 2**18
-
-
 @dataclass(frozen=True, eq=False)
 class Starts:
     """The starts of the windows that are drawn from n recordings, numbered from 0 in each recording.

@@ -1,6 +1,6 @@
 """Signals as a modality: recordings of sensors -> packed cache -> windows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -58,6 +58,7 @@ class Signals(MapStyleModality):
         "test_share",
     )
     probe_options: ClassVar[tuple[str, ...]] = ("window_seconds", "hop_seconds")
+    online_labels: ClassVar[str] = "a column `group`, set `labels` to the task"
     local_options: ClassVar[tuple[str, ...]] = (*MapStyleModality.local_options, "cache_gb")
 
     source: str
@@ -174,18 +175,10 @@ class Signals(MapStyleModality):
         if is_named and self.channels is not None:
             self.channels = names
 
-    def class_names(self, corpus: Any, task: str) -> list[str]:
-        """Return the classes of `group`, or of the labels that `data.labels` names."""
-        if task == "group":
-            if not corpus.speakers:
-                raise ValueError("an online probe of groups needs recordings with a `group`: add them, or leave it out")
-            return corpus.speakers
-        if task != self.labels:
-            raise ValueError(
-                f"an online probe of signals has the task 'group' or that of `labels`={self.labels!r}, not {task!r}:"
-                f" set `labels` to {task}, or leave the probe out with --trainer.callbacks null"
-            )
-        return corpus.table.labels[task].classes
+    def online_tasks(self, corpus: Any) -> Mapping[str, Sequence[str]]:
+        """Return `group`, and the labels that `labels` names."""
+        named = {} if self.labels is None else {self.labels: corpus.table.labels[self.labels].classes}
+        return {"group": corpus.speakers, **named}
 
     def initialisation_batch(self, corpus: Any) -> Tensor:
         """Return windows of the training split without padding."""
