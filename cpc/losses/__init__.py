@@ -1,4 +1,4 @@
-"""How scores become a loss.
+"""Losses: from scores to nats.
 
 | file | content |
 |---|---|

@@ -1,4 +1,4 @@
-"""Which rows of a batch are scored against which candidates: worked out on the host before any score is computed.
+"""The plan of a batch, rows and the candidates of each, made on the host before any score is computed.
 
 A plan depends on lengths, identities and the strategy, and fixes the shapes of all later arithmetic. Candidates come
 from the sequences of all ranks; this rank predicts its own sequences.

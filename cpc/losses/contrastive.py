@@ -52,7 +52,7 @@ class Contrastive(Loss):
         compute: how the loss's matrix products are rounded, see `cpc.losses.info_nce`.
         auxiliary_negatives: further strategies to train with, and the share of each in the training loss. The strategy
             `negatives` has the remaining share, and the bound. With `{"sequence_only": 0.75}` and `negatives="mixed"`,
-            three quarters of the loss teach what is said, one quarter who speaks.
+            three quarters of the loss teach phones, one quarter speakers.
         skip_steps: number of latents between a context and the first latent that it predicts, see `Loss`.
 
     Attributes:

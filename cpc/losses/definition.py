@@ -52,7 +52,7 @@ def info_nce_rows(
 ) -> RowLosses:
     """Return the losses of all rows: L = -log( exp s(q, z+) / sum over candidates of exp s(q, z) ), s = q . z + bias.
 
-    The negatives of a row are all candidates of its sequence, or those that were `drawn` for it (never its positive).
+    The negatives of a row are all candidates of its sequence, or the ones `drawn` for it (never its positive).
     All scores exist at once, in float64, and autograd finds the gradients.
     """
     negatives = _num_times_negative(rows, drawn)  # [M, N]

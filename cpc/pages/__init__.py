@@ -1,1 +1,1 @@
-"""What commands show: tables, reports, charts and HTML."""
+"""The output of commands: tables, reports, charts and HTML."""

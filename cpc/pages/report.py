@@ -1,4 +1,4 @@
-"""What a command has measured, as notebooks and terminals show it."""
+"""The result of a command, as notebooks and terminals show it."""
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -73,8 +73,8 @@ for axes, task in zip(panels, ("phones", "speaker"), strict=True):
 plt.show()
 
 # %% Which to take
-# Take `sequence_only` for what is said and `mixed_excluding` for who says it. A
-# weighted sum of two strategies learns both: `auxiliary_negatives`.
+# Take `sequence_only` for phones and `mixed_excluding` for speakers. A weighted sum of
+# two strategies learns both: `auxiliary_negatives`.
 
 # %% Options used
 # [`Contrastive`][cpc.losses.contrastive.Contrastive] ·

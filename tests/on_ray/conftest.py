@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,11 @@ for num_cpus in sys.argv[1:]:
 print(cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
+"""
+# Each Python process writes its stacks at SIGUSR1.
+STACKS = """
+import faulthandler, os, signal
+faulthandler.register(signal.SIGUSR1, open(f"{os.environ['PYTHONPATH']}/stacks.{os.getpid()}", "w"))
 """
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -42,6 +49,7 @@ def processes_of(folder: Path) -> list[str]:
 def environment() -> Iterator[dict[str, str]]:
     """For processes with a Ray of their own."""
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # paths of sockets are short
+    (folder / "sitecustomize.py").write_text(STACKS)
     without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     yield without | {
         "RAY_TMPDIR": str(folder),
@@ -83,6 +91,25 @@ def cpc(tmp_path: Path) -> Run:
 
     def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "cpc.cli", *arguments]
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        with subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                said = process.communicate(timeout=300)
+            except subprocess.TimeoutExpired:
+                stacks = _stacks(Path(environment["PYTHONPATH"]))
+                process.kill()
+                pytest.fail(f"{arguments} has not ended; {process.communicate()[1]}\n{stacks}")
+        return subprocess.CompletedProcess(command, process.returncode, *said)
 
     return run
+
+
+def _stacks(folder: Path) -> str:
+    """Where every Python process of a cluster waits."""
+    files = list(folder.glob("stacks.*"))
+    for file in files:
+        with suppress(ProcessLookupError):
+            os.kill(int(file.suffix[1:]), signal.SIGUSR1)
+    time.sleep(2)
+    return "\n".join(f"{file.name}\n{file.read_text()}" for file in files if file.stat().st_size)

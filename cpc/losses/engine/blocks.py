@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What the engine derives from a candidate set, on the device of the set.
+    """The tensors that the engine derives from a candidate set, on the device of the set.
 
     `num_negatives` is that of each row. `is_used` says whether a candidate can be scored in any row; None: all can be.
     """

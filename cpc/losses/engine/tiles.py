@@ -82,7 +82,7 @@ def choose_tiles(
 
 
 class SharedTiles:
-    """All candidates are scored in one product; those that a row does not have, or has several times, are counted.
+    """All candidates are scored in one product; candidates that a row does not have, or has several times, are counted.
 
     Candidates may be bfloat16, for the kernel. Scores and score gradients then are bfloat16 too, and sums are float32.
     The scores of the next tile overwrite the memory of a tile, which has `tile_rows` rows.
