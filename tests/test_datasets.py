@@ -318,6 +318,7 @@ def test_ptb_of_another_size_is_refused(
         prepare(monkeypatch, "ptb", tmp_path)
 
 
+@pytest.mark.slow
 def test_real_ptb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(monkeypatch, "ptb", real("ptb"), "--cache_dir", tmp_path)
     assert "929589 tokens" in capsys.readouterr().out
@@ -334,6 +335,7 @@ def test_sentences_of_another_number_are_refused(monkeypatch: pytest.MonkeyPatch
         prepare(monkeypatch, "gutenberg", tmp_path)
 
 
+@pytest.mark.slow
 def test_real_sentences(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(monkeypatch, "gutenberg", real("gutenberg"))
     assert " valid   3565 sentences  austen-persuasion.txt" in capsys.readouterr().out

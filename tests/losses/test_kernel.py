@@ -189,7 +189,8 @@ backend = CUDABackend(GPUTarget("cuda", 90, 32))
 always = dict.fromkeys(("loss", "accuracy", "target_grads", "tie_width"), "*fp32")
 more = dict(log_count_targets="*fp32", num_times="*u8", sequence="*i64", bias="*fp32", log_count="*fp32", hits="*u8")
 sizes = ("num", "num_targets", "scores_stride", "log_count_stride")
-for form, has_own, has_more, dtype in product(FORMS, (True, False), (True, False), ("*fp32", "*bf16")):
+pairs = (True, True, "*fp32"), (True, False, "*bf16"), (False, True, "*bf16"), (False, False, "*fp32")
+for form, (has_own, has_more, dtype) in product(FORMS, pairs):
     pointers = always | {"scores": dtype} | ({"own": "*i64"} if has_own else {"targets": "*fp32"})
     pointers |= more if has_more else {}
     pointers |= {"term_weight": "*fp32"} if has_more and form == "logistic" else {}

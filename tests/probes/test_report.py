@@ -320,13 +320,6 @@ def test_points_stand_at_their_accuracies_and_numbers_of_labels(tmp_path: Path) 
         assert np.asarray(picture).std() > 5
 
 
-def test_one_share_and_equal_accuracies_are_drawn_too(tmp_path: Path) -> None:
-    curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0], "random": [60.0]}}
-    figure = drawn(partial(draw_label_efficiency, curve, "title"))
-    assert [line.get_label() for line in figure.axes[0].lines] == ["cpc", "random"]
-    figure.savefig(tmp_path / "curve.png")
-
-
 def test_the_name_of_a_task_is_not_a_folder(tmp_path: Path) -> None:
     curve = {"shares": [1.0], "num_labels": [50], "accuracy_percent": {"cpc": [60.0]}}
     task = {"protocol": {"classes": ["a", "b"], "num_test": 9, "unit": "file"}, "label_efficiency": curve}

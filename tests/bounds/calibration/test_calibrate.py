@@ -18,7 +18,7 @@ from cpc.cli import main
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("calibration")
-    options = "--tasks gaussian uniform discrete --mi 6 1 --dim 2 --num_candidates 8 --steps 9 --num_matrices 5"
+    options = "--tasks gaussian uniform discrete --mi 6 1 --dim 2 --num_candidates 8 --steps 3 --num_matrices 4"
     main(["calibrate", *options.split(), "--out", str(out)])
     return out
 
@@ -94,7 +94,7 @@ def test_exact_critics_lie_on_their_side() -> None:
 
 
 @pytest.mark.usefixtures("unchecked_types")  # of hundreds of equal calls
-@pytest.mark.parametrize(("critic", "short_nats"), [("separable", 0.3), ("concatenated", 0.3), ("bilinear", 0.45)])
+@pytest.mark.parametrize(("critic", "short_nats"), [("concatenated", 0.3), ("bilinear", 0.45)])
 def test_a_trained_critic_learns_and_stays_below_the_exact_one(critic: str, short_nats: float) -> None:
     """InfoNCE on correlated Gaussians: near the exact critic (x^T W y less so), not above it by 3 standard errors."""
     task = make_task("gaussian", 1.0, 2)
