@@ -94,7 +94,11 @@ def train_agents(
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], Environment, A2C]:
-    """Read the description of the model, the environment and the options of training."""
+    """Read the description of the model, the environment and the options of training.
+
+    Raises:
+        ValueError: if the file is missing or a setting cannot be used.
+    """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=dict, required=True)
     parser.add_class_arguments(Environment, "environment")

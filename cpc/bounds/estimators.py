@@ -44,6 +44,9 @@ def info_nce(scores: ScoreMatrix, positives: Positives = None, candidates: Candi
     Example:
         >>> bool(info_nce(torch.zeros(4, 4)).nats.abs() < 1e-6)
         True
+
+    Raises:
+        ValueError: if shapes, dtypes or devices do not fit each other, or a row has no negatives.
     """
     split = split_scores(scores, positives, candidates)
     return _joint_only(split.num_negatives.add(1).log() - split.relative.log_sum_exp)

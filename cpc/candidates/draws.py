@@ -64,6 +64,9 @@ def draw_negatives(
         device: device of the result; None: the device of `pool`. If all inputs are on the CPU, the host does not wait
             for the device.
         num_before: number of rows before these rows, in other processes.
+
+    Raises:
+        ValueError: if a tensor has a wrong dtype, shape or range, or a row has no candidate to draw.
     """
     check_tensor("pool", pool, "booleans", ("B", "N"))
     check_indices("query_sequence", query_sequence, ("M",), len(pool), "rows of pool")

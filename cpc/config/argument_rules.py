@@ -31,7 +31,8 @@ class Choices:
     def check(self, label: str, value: Any) -> None:
         """Raise ValueError, with the label of the argument, if the value is none of the choices."""
         if value not in self.values:
-            raise ValueError(f"{label}={value!r} is not one of {', '.join(map(str, self.values))}")
+            legal = ", ".join(map(str, self.values))
+            raise ValueError(f"{label}={value!r} {'is not one of' if len(self.values) > 1 else 'must be'} {legal}")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,13 @@ class Writable:
     is_new: bool = False
 
     def check(self, label: str, value: Any) -> None:
-        """Check, before any work is done, that the path can be written."""
+        """Check, before any work is done, that the path can be written.
+
+        Raises:
+            ValueError: if the path is a folder instead of a file, or a file instead of a folder, or must be new and
+                exists.
+            OSError: if the system does not allow it; the message has the reason and the folder.
+        """
         path = Path(value)
         if self.is_new and path.is_dir():
             raise ValueError(f"{label}={path} already exists: name a new folder, or remove this one")

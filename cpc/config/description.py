@@ -36,6 +36,9 @@ def describe(module: nn.Module) -> dict[str, Any]:
 
     A module must store each `__init__` argument in an attribute of the same name, or `NAME_part` if a method has that
     name.
+
+    Raises:
+        ValueError: if a module does not store an argument; the message names the class and the argument.
     """
     # FSDP2 replaces the class of a sharded module by a subclass with its mixin.
     cls = next(cls for cls in type(module).__mro__ if not cls.__module__.startswith("torch.distributed"))

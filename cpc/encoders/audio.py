@@ -72,7 +72,11 @@ class AudioEncoder(WaveformEncoder):
         self._shortest_samples = shortest
 
     def forward(self, x: Float[Tensor, "B S"]) -> Float[Tensor, "B T D"]:
-        """Encode waveforms into latents."""
+        """Encode waveforms into latents.
+
+        Raises:
+            ValueError: if `x` is too short for a single latent.
+        """
         hidden = self._frames(x)
         for layer in self.layers:
             hidden = layer(layer.blocks(hidden))  # type: ignore[operator]
@@ -97,6 +101,9 @@ class AudioEncoder(WaveformEncoder):
         """Set scale and bias to give every channel zero mean and unit deviation on this batch (norm `affine` only).
 
         Layers are set one after the other.
+
+        Raises:
+            ValueError: the errors of `forward`; also if the audio is constant or not finite.
         """
         hidden = self._frames(x)
         for layer in self.layers:

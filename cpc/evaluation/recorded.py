@@ -10,14 +10,22 @@ from cpc.data.modality import Modality
 
 
 def data_class(config: Mapping[str, Any], trusted_packages: tuple[str, ...] = ("cpc",)) -> type[Modality]:
-    """Return the modality of a model's data."""
+    """Return the modality of a model's data.
+
+    Raises:
+        ValueError: if config.json does not name the modality, or names a class that is not a modality or not trusted.
+    """
     return class_of(_saved_settings(config)["class_path"], trusted_packages=trusted_packages, kind=Modality)
 
 
 def recorded_data(
     config: Mapping[str, Any], source: str | Path, *, trusted_packages: tuple[str, ...] = ("cpc",), **options: Any
 ) -> Modality:
-    """Return the data of a model's run (in its config.json) with another source and other options, unless None."""
+    """Return the data of a model's run (in its config.json) with another source and other options, unless None.
+
+    Raises:
+        ValueError: the errors of `data_class`; also if the data do not have an option.
+    """
     settings, modality = _saved_settings(config), data_class(config, trusted_packages)
     changes = {
         name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None

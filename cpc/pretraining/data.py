@@ -21,7 +21,11 @@ from cpc.pretraining.batch_checks import check_batches
 
 
 class PretrainingData(pl.LightningDataModule):
-    """The training and held-out batches of a run."""
+    """The training and held-out batches of a run.
+
+    Raises:
+        ValueError: if the held-out split equals the training split, or an option cannot be written as JSON.
+    """
 
     training: Training
     held_out: HeldOutBatches

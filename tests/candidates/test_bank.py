@@ -98,7 +98,7 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
         LatentBank.open(tmp_path)
     LatentBank(torch.zeros(5, 2)).save(tmp_path)
     np.save(tmp_path / "latents.npy", np.zeros((4, 2), np.float32))
-    with pytest.raises(ValueError, match="the number of latents=4 is not one of 5"):
+    with pytest.raises(ValueError, match="the number of latents=4 must be 5"):
         LatentBank.open(tmp_path)
     with pytest.raises(ValueError, match="at least one"):
         LatentBank(torch.zeros(0, 2))

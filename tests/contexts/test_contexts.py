@@ -158,7 +158,7 @@ def test_connecting_twice(context: Context) -> None:
     before = [each.clone() for each in context.parameters()]
     context.connect(INPUT_DIM)
     assert all(torch.equal(x, y) for x, y in zip(before, context.parameters(), strict=True))
-    with pytest.raises(ValueError, match="=6 is not one of 5"):
+    with pytest.raises(ValueError, match="=6 must be 5"):
         context.connect(6)
 
 

@@ -203,7 +203,7 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
             {},
             "info_nce asks for hits='exclude', but all queries share one draw of LogUniform.* shared=False",
         ),
-        (("sampled_softmax", TwoLevel(NUM_CLASSES, DIM, 0.1), 5), {}, r"temperature=0\.1 is not one of 0\.7"),
+        (("sampled_softmax", TwoLevel(NUM_CLASSES, DIM, 0.1), 5), {}, r"temperature=0\.1 must be 0\.7"),
         (
             ("sampled_softmax", TwoLevel(NUM_CLASSES, 5, 0.7), 5),
             {},
@@ -219,7 +219,7 @@ def test_scores_against_a_law_of_the_query_have_no_full_softmax() -> None:
         (("nce", Unigram([0, 0, *[1] * (NUM_CLASSES - 2)]), 10), {}, "num_sampled=10 .* Unigram can draw 9 classes"),
         (("info_nce", LogUniform(NUM_CLASSES, shared=False), 11), {}, "can draw 10 classes .* 1 are excluded"),
         (("nce", Bernoulli([0.0] + 10 * [1.0]), 11), {}, "num_sampled=11 must be at least 1 and at most 10"),
-        (("nce", All(NUM_CLASSES), 5), {}, "of All=5 is not one of 11"),
+        (("nce", All(NUM_CLASSES), 5), {}, "of All=5 must be 11"),
     ],
 )
 def test_parts_that_do_not_go_together_are_named(arguments: tuple, options: dict, message: str) -> None:

@@ -465,7 +465,7 @@ BATCHES = "because its batches would change: {}; restore"
         ("--data.batch_size=2", BATCHES.format("batch_size of all processes 4 -> 2")),
         ("--data.window_samples=3000", BATCHES.format("window_samples 3200 -> 3000")),
         ("--data.seed=5", BATCHES.format("seed 0 -> 5")),
-        ("--data.num_workers=1", "data.num_workers=1 is not one of 0"),
+        ("--data.num_workers=1", "data.num_workers=1 must be 0"),
         ("--model.encoder.init_args.dim=12", "model.encoder.dim is 8 in the checkpoint, 12 now"),
     ],
 )

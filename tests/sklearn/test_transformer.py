@@ -108,9 +108,9 @@ def test_it_is_saved_loaded_and_continued(recordings: np.ndarray, tmp_path: Path
     np.testing.assert_array_equal(same.transform(recordings), made.transform(recordings))
     further = CPCTransformer(**SMALL, init_from=tmp_path / "model").fit(recordings)
     assert not np.array_equal(further.transform(recordings), made.transform(recordings))
-    with pytest.raises(ValueError, match="number of channels of X=2 is not one of 3"):
+    with pytest.raises(ValueError, match="number of channels of X=2 must be 3"):
         CPCTransformer(**SMALL, init_from=tmp_path / "model").fit(recordings[..., :2])
-    with pytest.raises(ValueError, match=r"sample_rate_hz`=50.* is not one of 20"):
+    with pytest.raises(ValueError, match=r"sample_rate_hz`=50.* must be 20"):
         CPCTransformer(**SMALL | {"sample_rate_hz": 50.0}, init_from=tmp_path / "model").fit(recordings)
 
 

@@ -47,6 +47,9 @@ class ProposalSampler(Sampler):
         shared: whether one sample serves all queries of a batch; otherwise each query has a separate sample.
         replacement: whether candidates may repeat.
         counts: `gumbel`, `rejection` or `tensorflow`; None: `gumbel` without replacement.
+
+    Raises:
+        ValueError: if `counts` is unknown, or is given together with replacement.
     """
 
     remedy = "give it a count, or mix with UniformMixture"  # the advice in the error on a target of probability zero

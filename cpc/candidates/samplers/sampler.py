@@ -153,6 +153,9 @@ class Sampler(FixedDtype, ABC):
             targets_of: a function from the index of a batch, without upper limit, to all targets of this batch on all
                 processes together, padded with -1.
             num_batches: batches in an epoch.
+
+        Raises:
+            ValueError: if the sampler cannot serve one of the batches.
         """
 
     def set_step(self, batch: int) -> None:
@@ -242,7 +245,11 @@ def hits_among(ids: Int[Tensor, "*M N"], targets: Int[Tensor, "M T"]) -> Bool[Te
 
 
 def target_sets(targets: Int[Tensor, "M ..."], num_rows: int, num_classes: int) -> Int[Tensor, "M T"]:
-    """Return targets as `[M, T]`."""
+    """Return targets as `[M, T]`.
+
+    Raises:
+        ValueError: if targets do not fit the queries, are not classes or repeat in a row, or a row has no target.
+    """
     check_tensor("targets", targets, "integers", (num_rows, "T") if getattr(targets, "ndim", 1) > 1 else (num_rows,))
     Range(1).check("the number of targets", targets.numel())
     targets = targets.reshape(num_rows, -1)

@@ -107,6 +107,10 @@ def read_header(path: Path) -> Header:
 
     A truncated WAV, AIFF or AU file is detected by its header, a FLAC file by its last sample, an Ogg file by its last
     page, an MP3 file by counting its frames. A file that is not whole or not audio is a ValueError that names it.
+
+    Raises:
+        ValueError: if the file is missing, empty, truncated, without samples or not audio, holds several files, or has
+            an absurd rate or length. The message names the file.
     """
     with open_sound(path) as sound:
         header = Header(sound.num_samples, sound.samplerate, sound.channels, sound.subtype)

@@ -47,6 +47,10 @@ def decode(data: bytes, source: Path | str, encoding: Encoding | None = None, of
     `offset` is that of the bytes in the file `source`, whose start may have a mark. Without `encoding` it is UTF-8.
 
     Bytes that are not in the encoding, a NUL, and `latin-1` or `windows-1252` declared for UTF-8 are a ValueError.
+
+    Raises:
+        ValueError: if bytes are not in the encoding, a byte is NUL, or `latin-1` or `windows-1252` is declared for
+            UTF-8. The message names the file and the first such byte.
     """
     marked, length = marked_encoding(data) if offset == 0 else (None, 0)
     body = data[length:] if length else data

@@ -253,6 +253,10 @@ class SameGroupBatches(BatchStream):
             this, because draws from one item share the sequence id and are not negatives of each other.
         stream: arguments of `BatchStream`. The batch size of all ranks together is a multiple of `groups_per_batch`, at
             least 2 per group.
+
+    Raises:
+        ValueError: if an argument is out of range, an item's group is unknown (-1), there are fewer groups than
+            `groups_per_batch`, or a group has a single item under `require_distinct_items`.
     """
 
     def __init__(

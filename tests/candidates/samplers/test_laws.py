@@ -375,7 +375,7 @@ def test_tensors_on_a_gpu_meet_the_same_candidates(name: str, hits: str) -> None
         ),
         (lambda: Bernoulli([0.0, 1, 1]), 1, "keep", "class 0 is a target"),
         (lambda: Bernoulli([1.0, 1, 0]), 3, "keep", "num_sampled=3 must be at least 1 and at most 2"),
-        (lambda: All(4), 3, "keep", "of All=3 is not one of 4"),
+        (lambda: All(4), 3, "keep", "of All=3 must be 4"),
         (lambda: Uniform(4), 0, "keep", "num_sampled=0"),
         (lambda: Uniform(4, counts="tf"), 1, "keep", "counts='tf' is not one of gumbel, rejection, tensorflow"),
         (lambda: Uniform(4, counts="gumbel", replacement=True), 1, "keep", "without replacement"),
