@@ -116,7 +116,7 @@ def test_files_of_torch_before_they_were_archives(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"legacy.pt: is damaged"):
         import_checkpoint(legacy, out=tmp_path / "model")
     torch.save({"gEncoder": Code()}, legacy, _use_new_zipfile_serialization=False)
-    with pytest.raises(ValueError, match=r"legacy.pt is damaged, or holds objects that could run code"):
+    with pytest.raises(ValueError, match=r"legacy.pt: is damaged, or holds objects that could run code"):
         import_checkpoint(legacy, out=tmp_path / "model")
 
 
