@@ -201,9 +201,9 @@ def test_connecting_twice(predictor: Predictor) -> None:
     before = [each.clone() for each in predictor.parameters()]
     predictor.connect(C, D)
     assert all(torch.equal(x, y) for x, y in zip(before, predictor.parameters(), strict=True))
-    with pytest.raises(ValueError, match=rf"is not one of \({C}, {D}\)"):
+    with pytest.raises(ValueError, match=rf"must be \({C}, {D}\)"):
         predictor.connect(9, D)
-    with pytest.raises(ValueError, match=rf"is not one of \({C}, {D}\)"):
+    with pytest.raises(ValueError, match=rf"must be \({C}, {D}\)"):
         predictor.connect(C, 6)
 
 

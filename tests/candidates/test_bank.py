@@ -100,7 +100,7 @@ def test_what_is_no_bank_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "latents.npy", np.zeros((4, 2), np.float32))
     with pytest.raises(ValueError, match="the number of latents=4 must be 5"):
         LatentBank.open(tmp_path)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         LatentBank(torch.zeros(0, 2))
 
 

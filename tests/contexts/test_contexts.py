@@ -223,5 +223,5 @@ def test_identity_remembers_nothing() -> None:
     assert torch.equal(context(z[:, 5:], state)[0], z[:, 5:])
     with pytest.raises(ValueError, match="for 2 sequences this Identity takes"):
         context(z[:2], state)
-    with pytest.raises(ValueError, match="is not one of 5"):
+    with pytest.raises(ValueError, match="must be 5"):
         context.connect(4)

@@ -258,7 +258,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
     refused(
-        "the class table is torch.float32 of the shape [31, ",
+        "the class table is torch.float32 of the shape .31, ",
         model__loss__init_args__table__num_classes=31,
         model__loss__init_args__sampler__init_args__num_classes=31,
     )

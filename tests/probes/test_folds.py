@@ -77,7 +77,7 @@ def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: Prob
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"folds": "speaker", "num_folds": 4}, "`num_folds`=4 must be at least 2 and at most 3, .* 'speaker'"),
+        ({"folds": "speaker", "num_folds": 4}, "`num_folds`=4 must be at least 2 and at most 3"),
         ({"folds": "speaker", "num_folds": 1}, "`num_folds`=1 must be at least 2"),
         ({"num_folds": 3}, "`num_folds`=3 has no effect without `folds`"),
         ({"folds": "phones"}, "`folds` phones is the task itself"),

@@ -112,7 +112,7 @@ def test_features_that_are_not_finite_name_their_file(model: cpc.CPC, dtype: str
 
 def test_only_files_too_short(model: cpc.CPC) -> None:
     audio = waves(3, 3)
-    with pytest.raises(ValueError, match=r"none of the 2 observations, such as 0\.wav, is long enough"):
+    with pytest.raises(ValueError, match=r"2 observations, such as 0\.wav, are too short"):
         extract(Features("z", model), audio)
 
 

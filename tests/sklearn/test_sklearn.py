@@ -120,5 +120,5 @@ def test_waveforms_that_cannot_be_used(folder: Path, X: list, message: str) -> N
 
 def test_a_model_of_text_is_refused(tmp_path: Path) -> None:
     save_pretrained(CPC(TokenEncoder(5, 4), GRU(4), Bilinear(1)), tmp_path)
-    with pytest.raises(ValueError, match="the modality of the model='text' is not"):
+    with pytest.raises(ValueError, match="the modality of the model='text' must be audio"):
         CPCFeatures(tmp_path).fit()
