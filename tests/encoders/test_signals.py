@@ -151,7 +151,7 @@ def test_refusals(options: dict, message: str) -> None:
 def test_refused_signals_and_statistics() -> None:
     made = SignalEncoder(3)
     for shape in ((2, 10, 2), (1, 0, 3)):
-        with pytest.raises(ValueError, match="of the shape \\[batch, samples, 3\\]"):
+        with pytest.raises(ValueError, match=r"of the shape \[batch, samples, 3\]|have no sample"):
             made(torch.zeros(shape))
     with pytest.raises(ValueError, match="must be finite"):
         made.set_statistics([0.0, 0.0, math.nan], 1.0)
