@@ -28,7 +28,7 @@ cluster.shutdown()
 # Each Python process writes its stacks at SIGUSR1.
 STACKS = """
 import faulthandler, os, signal
-faulthandler.register(signal.SIGUSR1, open(f"{os.environ['PYTHONPATH']}/stacks.{os.getpid()}", "w"))
+faulthandler.register(signal.SIGUSR1, open(f"{os.path.dirname(__file__)}/stacks.{os.getpid()}", "w"))
 """
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
