@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
@@ -33,7 +34,7 @@ from cpc.pretraining.command import _worker_error, parse
 from cpc.pretraining.data import PretrainingData
 from cpc.pretraining.module import Pretraining
 from cpc.pretraining.pretrain import pretrain
-from cpc.pretraining.run_folder import step_of
+from cpc.pretraining.run_folder import RunFolder, step_of
 from cpc.pretraining.run_lock import lock_run
 from cpc.pretraining.trainer import make_trainer
 from cpc.probes.tracker import Tracker
@@ -361,6 +362,19 @@ def test_a_state_that_could_not_be_read_again_is_not_saved(
     monkeypatch.setattr(Tracker, "state_dict", lambda self: {"folder": finished})
     assert "best.new holds pathlib" in refused("--ckpt_path=last", "--trainer.max_steps=6", "--eval_every_steps=100")
     assert (finished / "checkpoints" / "last.ckpt").read_bytes() == before
+
+
+def test_a_rank_that_is_lost_while_a_checkpoint_is_saved_is_no_full_disk(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(self: pl.Trainer, path: Path) -> None:
+        path.touch()
+        raise RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 20000ms for recv")
+
+    monkeypatch.setattr(pl.Trainer, "save_checkpoint", save)
+    with pytest.raises(RuntimeError, match=r"^\[gloo"):
+        RunFolder(finished, 2, 2, 2, "")._save(pl.Trainer(logger=False, barebones=True), "last")
+    assert not list(finished.rglob("*.new"))
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -314,6 +314,6 @@ def test_a_network_that_is_lost_ends_both_hosts_by_name(tmp_path: Path, manifest
             each.terminate()  # not killed: torchrun then ends its ranks
     for host in hosts:
         told = (tmp_path / f"{host}.log").read_text()
-        assert "cpc: error: the connection to another rank is lost" in told
+        assert "cpc: error: the connection to another rank is lost" in told, told
         assert f"continue with --run_dir {run_dir} --ckpt_path last" in told
     assert [event["event"] for event in read_records(run_dir / "events.jsonl")] == ["started", "failed"]
