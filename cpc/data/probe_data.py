@@ -207,6 +207,10 @@ class ProbeData(ABC):
         """Return a group for every observation, `[num_rows]`; a group is held out as a whole to choose a penalty."""
         return np.arange(len(self.splits))
 
+    def sources(self) -> np.ndarray:
+        """Return the `source_unit` of every observation, `[num_rows]`."""
+        return np.arange(len(self.splits))
+
     def content(self, rows: np.ndarray) -> Content | None:
         """Return the content of the observations, or of the files that they are cut from; None if not at hand."""
         return None

@@ -3,6 +3,7 @@
 B observations of a batch, T vectors of each, D feature dim, Y classes.
 """
 
+import copy
 import math
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -23,10 +25,12 @@ from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.data.tensors import move
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
+from cpc.probes.store import Extraction, FeatureStore
 from cpc.probes.task import Task
 
 DEFAULT_SECONDS = 75.0
 _CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
+_NUM_HELD_OUT_CHECKS = 20
 _PRETRAINED_RATE = 0.1  # learning rate of pretrained weights, relative to the softmax's
 
 
@@ -48,8 +52,9 @@ class SupervisedProtocol:
         warmup_share: share of the budget in which the rate rises; afterwards the rate falls to zero along a cosine.
         norm: normalisation before the softmax: `first_batch` standardises by the features of the first batch, `layer`
             is a LayerNorm without weights.
+        held_out_share: share of the labels of each class that is not trained on; the network returns to the weights
+            with the lowest loss on it, of twenty in the budget. 0 keeps the last weights.
         seed: seed of weights and batches.
-
     """
 
     seconds: Positive | None = DEFAULT_SECONDS
@@ -62,6 +67,7 @@ class SupervisedProtocol:
     weight_decay: NonNegative = 0.0
     warmup_share: Dropout = 0.1  # below 1: then no step would be left in which the rate falls
     norm: Literal["first_batch", "layer"] = "first_batch"
+    held_out_share: Dropout = 0.0
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -109,6 +115,7 @@ def train_supervised(
     the softmax, and the number of steps taken. A loss that is not finite is a FloatingPointError.
     """
     device = probe_data.device
+    task = task.hold_out(protocol.held_out_share) if protocol.held_out_share else task
     model.to(device).train(protocol.norm == "first_batch")  # eval mode leaves batch norm as it is
     batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
@@ -129,6 +136,8 @@ def train_supervised(
     )
     weights, num_steps = [*body, *head.parameters()], protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
+    best, lowest, next_check = None, math.inf, 0.0
+    networks = nn.ModuleList([model, head])
     loss_sum = torch.zeros((), device=vectors.device)  # not finite as soon as one loss is not
     share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
@@ -152,10 +161,26 @@ def train_supervised(
                 advice = f"lower its learning_rate ({protocol.learning_rate})"
                 raise FloatingPointError(f"the supervised network's loss is not finite by step {step}: {advice}")
             bar.update(min(progress, 1.0) - bar.n)
+            if protocol.held_out_share and len(task.test) and progress >= next_check:
+                next_check += 1 / _NUM_HELD_OUT_CHECKS
+                if (held_out := _held_out_loss(model, head, probe_data, task)) < lowest:
+                    lowest, best = held_out, copy.deepcopy(networks.state_dict())
             if progress >= 1:
                 break
+    if best is not None:
+        networks.load_state_dict(best)
     model.eval()
     return head.requires_grad_(False), step
+
+
+@torch.no_grad()
+def _held_out_loss(model: CPC, head: Probe, probe_data: ProbeData, task: Task) -> float:
+    model.eval()
+    extractor = probe_data.feature_extractor([probe_data.supervised_feature], model)
+    store = FeatureStore.extract(extractor, task.test, probe_data.name, Extraction(progress=False))
+    answers = head.answer(task.examples("test", store, probe_data.supervised_feature))
+    model.train()
+    return -float(np.nanmean(answers.log_likelihood_nats))
 
 
 def _loss(

@@ -4,6 +4,7 @@ R stored vectors, n examples, D feature dim.
 """
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,7 +30,8 @@ class Examples:
         indices: `[n]` indices of the examples among the vectors, ascending.
         labels: `[n]` int64 class of each example; `UNSEEN` if the training part lacks the class.
         clusters: `[n]` int64 independent unit of each example, such as its file or speaker.
-        groups: `[n]` int64 group of each example; a group is held out as a whole when a penalty is chosen.
+        groups: `[n]` int64 group of each example; a group is held out as a whole when a penalty is chosen. If all
+            examples are of one group, such as a speaker, its recordings are held out.
     """
 
     values: Any
@@ -115,12 +117,14 @@ class Task:
         self.classes = sorted(train_labels, key=_numeric_key if order is None else order.index)
         self._check(train_labels, test_labels)
         self._codes = dict.fromkeys(test_labels, UNSEEN) | {label: i for i, label in enumerate(self.classes)}
-        self._fold_of_row: np.ndarray | None = None
+        self._parts: Sequence[tuple[np.ndarray, np.ndarray]] | None = None
         if folds is None:
             self.clusters, self._cluster_of_row = probe_data.clusters(name, self.train, self.test)
         else:
             self.clusters = folds
-            self._cluster_of_row, self._fold_of_row = self._group_folds(folds, 4 if num_folds is None else num_folds)
+            self._cluster_of_row, fold = self._group_folds(folds, 4 if num_folds is None else num_folds)
+            train, test = fold[self.train], fold[self.test]
+            self._parts = [(self.train[train != i], self.test[test == i]) for i in range(fold.max() + 1)]
         self._group_of_row = probe_data.groups(name)
 
     @property
@@ -131,18 +135,40 @@ class Task:
     @property
     def folds(self) -> list["Task"]:
         """One task per fold, trained on the other folds and tested on the fold; with splits, only this task."""
-        if self._fold_of_row is None:
+        if self._parts is None:
             return [self]
-        folds = []
-        for index in range(self._fold_of_row.max() + 1):
-            fold = copy(self)
-            fold._fold_of_row = None
-            fold.train = self.train[self._fold_of_row[self.train] != index]
-            fold.test = self.test[self._fold_of_row[self.test] == index]
-            seen = self._label_names(fold.train)
-            fold._codes = {label: code if label in seen else UNSEEN for label, code in self._codes.items()}
-            folds.append(fold)
-        return folds
+        return [
+            self._between(np.intersect1d(self.train, train), np.intersect1d(self.test, test))
+            for train, test in self._parts
+        ]
+
+    def drawn(self, parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> "Task":
+        """Return the same task with other folds: pairs of rows for training and rows for test, as few labels need."""
+        task = copy(self)
+        task._parts = parts
+        return task
+
+    def hold_out(self, share: float) -> "Task":
+        """Return the task that trains on the first rows of each class, and tests on this share of them, the last.
+
+        A class keeps its only row. Rows of a task of `frames` have several classes, and count as one.
+        """
+        codes = np.zeros(len(self.train), int)
+        if not self._labels.vary_within:
+            codes = np.concatenate([self.labels(row, None, 0, 1) for row in self.train.tolist()])
+        rows_of_class = [self.train[codes == code] for code in np.unique(codes)]
+        num_held_out = [min(len(rows) - 1, max(1, round(share * len(rows)))) for rows in rows_of_class]
+        held_out = np.concatenate(
+            [rows[len(rows) - num :] for rows, num in zip(rows_of_class, num_held_out, strict=True)]
+        )
+        return self._between(np.setdiff1d(self.train, held_out), np.sort(held_out))
+
+    def _between(self, train: np.ndarray, test: np.ndarray) -> "Task":
+        fold = copy(self)
+        fold._parts, fold.train, fold.test = None, train, test
+        seen = self._label_names(train)
+        fold._codes = {label: code if label in seen else UNSEEN for label, code in self._codes.items()}
+        return fold
 
     def averaged(self) -> "Task":
         """Return the same task with the pooling `mean`, the pooling of networks; a task of `frames` stays as it is."""
@@ -202,7 +228,7 @@ class Task:
             np.concatenate(indices),
             np.concatenate(labels),
             self._cluster_of_row[all_rows],
-            self._group_of_row[all_rows],
+            self._groups(all_rows),
         )
 
     def record(self) -> dict[str, Any]:
@@ -221,6 +247,10 @@ class Task:
             "classes": self.classes,
             "clusters": self.clusters,
         }
+
+    def _groups(self, rows: np.ndarray) -> np.ndarray:
+        groups = self._group_of_row[rows]
+        return groups if (groups != groups[0]).any() else self.probe_data.sources()[rows]
 
     def _require_labels(self, num: int, part: str) -> None:
         if not num:

@@ -65,6 +65,26 @@ def test_groups_are_shared_out_in_their_order(audio: ProbeData) -> None:
     assert [len(fold.test) for fold in of_some.folds] == [18, 18]
 
 
+def test_labels_of_one_speaker_are_tested_on_the_others(model: cpc.CPC, audio: ProbeData) -> None:
+    probe_data = audio(train_split=None)
+    task = Task("phones", probe_data, folds="speaker", num_folds=3)
+    reversed_folds = task.drawn([(fold.test, fold.train) for fold in task.folds])
+    extraction = Extraction(progress=False)
+    store = FeatureStore.extract(probe_data.feature_extractor(["c"], model), task.rows, probe_data.name, extraction)
+    for fold, given in zip(reversed_folds.folds, task.folds, strict=True):
+        assert (fold.train.tolist(), fold.test.tolist()) == (given.test.tolist(), given.train.tolist())
+        train, test = fold.examples("train", store, "c"), fold.examples("test", store, "c")
+        assert len(set(train.clusters)) == 1
+        assert not set(train.clusters) & set(test.clusters)
+        assert len(set(train.groups)) == len(fold.train)  # files: one speaker cannot be held out from itself
+        assert len(set(test.groups)) == 2
+    comparison = Comparison(probe_data, ["c"], [], extraction=extraction)
+    comparison.measure([reversed_folds], model, lambda _: model)
+    found = comparison.results["phones"]["cpc"]
+    assert found.num_test == 2 * len(store.values["c"][task.examples("test", store, "c").indices])
+    assert (found.num_clusters, len(found.l2)) == (3, 3)
+
+
 def test_a_class_of_one_fold_alone_is_an_error_there(model: cpc.CPC, audio: ProbeData) -> None:
     words = ["rare" if number < 4 else "often" if number % 2 else "more" for number in range(36)]
     probe_data = audio({"word": words}, train_split=None)  # all of "rare" is ann's, in the split train

@@ -63,6 +63,9 @@ class RecordingProbeData(ProbeData):
         ids = self.corpus.group_ids[self.recording]
         return self.recording if task == self.corpus.nouns[0] or (ids < 0).any() else ids
 
+    def sources(self) -> np.ndarray:  # noqa: D102
+        return self.recording
+
     def content(self, rows: np.ndarray) -> Content | None:
         """Return the content of the recordings of these rows, each recording once."""
         return self.corpus.content(np.unique(self.recording[rows]))

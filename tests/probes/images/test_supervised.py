@@ -14,7 +14,7 @@ from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
 from cpc.probes.results import summarise
-from cpc.probes.supervised import new_head
+from cpc.probes.supervised import _held_out_loss, new_head
 
 RECIPE: dict[str, Any] = {
     **ImageProbeData.supervised,
@@ -91,6 +91,28 @@ def test_a_pretrained_encoder_moves_ten_times_more_slowly(
     assert (head.weight - first.weight).abs().max().item() == pytest.approx(2e-3, rel=0.01)
     moved = (model.encoder.trunk.layers[0].weight - before).abs().max()
     assert moved.item() == pytest.approx(2e-3 * share, rel=0.01)
+
+
+def test_the_weights_of_the_lowest_held_out_loss_are_kept(
+    model: cpc.CPC, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, dict]] = []
+
+    def watched(model: cpc.CPC, head: Probe, probe_data: ImageProbeData, held_out: Task) -> float:
+        loss = _held_out_loss(model, head, probe_data, held_out)
+        assert set(held_out.train) | set(held_out.test) == set(task.train)
+        seen.append((loss, copy.deepcopy({"head": head.state_dict(), "encoder": model.encoder.state_dict()})))
+        return loss
+
+    monkeypatch.setattr("cpc.probes.supervised._held_out_loss", watched)
+    options = {"num_epochs": None, "num_steps": 40, "batch_size": 16, "learning_rate": 10.0}
+    head, num_steps = trained(model, task, held_out_share=0.2, **options)
+    assert (num_steps, len(seen)) == (40, 20)
+    losses = [loss for loss, _ in seen]
+    assert min(losses) < losses[-1]
+    torch.testing.assert_close(
+        {"head": head.state_dict(), "encoder": model.encoder.state_dict()}, seen[losses.index(min(losses))][1]
+    )
 
 
 @pytest.mark.parametrize(

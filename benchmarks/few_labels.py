@@ -1,0 +1,291 @@
+"""What pretraining saves: probes with few labels, of CPC, of hand-made features, and of the same network without CPC.
+
+python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curve FILE]
+
+DIR of --data has a folder for each corpus: an4, speechocean, timit_dev, hapt, watch, ludb, caltech101_small,
+cifar10_jpeg, mnist. `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained
+network. `labels only` trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors
+of pretraining; both stop where the loss on a fifth of the few labels is lowest. Each network is made with N seeds.
+Labels are drawn N times, or from each person in turn. Intervals of 95 % are over the people or images that are tested.
+Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from benchmarks.ablations import keep_options, train
+from benchmarks.pretrained import sources
+from benchmarks.pretrained.recipes import CONFIGS, RECIPES, Recipe, Source
+from benchmarks.signals import COMPANDED
+from cpc.checkpoint import load_pretrained, read_config
+from cpc.native.allocator import keep_freed_memory
+from cpc.native.processor import prepare_processor
+from cpc.probes.comparison import Comparison
+from cpc.probes.store import Extraction, build_untrained, open_probe_data
+from cpc.probes.supervised import SupervisedProtocol
+from cpc.probes.task import Task
+
+Parts = list[tuple[np.ndarray, np.ndarray]]  # rows for training and for test, of each draw
+PIECES = {2: (2.0,), 5: (2.5, 2.5)}  # seconds of the pieces of two and of five seconds of a speaker
+Draw = Callable[[Task, int, int], Parts]  # (task, number of labelled units, number of draws)
+
+
+def from_people(task: Task, num_people: int, num_draws: int, column: str = "") -> Parts:
+    """Return the rows of people, drawn or each in turn, and of all others, or of the split `test`."""
+    labels = task.probe_data.labels(column or str(task.column), task.rows).of_row
+    people = np.array(sorted({labels[row] for row in task.train.tolist()}))
+    person = np.array([labels[row] for row in task.train.tolist()])
+    rng = np.random.default_rng(0)
+    chosen = [rng.permutation(people)[:num_people] for _ in range(num_draws)]
+    if num_people == 1:
+        chosen = [np.array([each]) for each in people]
+    trained = [task.train[np.isin(person, each)] for each in chosen]
+    return [(rows, np.setdiff1d(task.test, rows)) for rows in trained]
+
+
+def from_classes(task: Task, num_rows: int, num_draws: int) -> Parts:
+    """Return this number of rows of each class, drawn, and the split `test`."""
+    label = np.concatenate([task.labels(row, None, 0, 1) for row in task.train.tolist()])
+    parts = []
+    for draw in range(num_draws):
+        order = np.random.default_rng(draw).permutation(len(label))
+        rows = [order[label[order] == each][:num_rows] for each in np.unique(label)]
+        parts.append((task.train[np.sort(np.concatenate(rows))], task.test))
+    return parts
+
+
+def from_sentences(task: Task, num_seconds: int, num_draws: int) -> Parts:
+    """Return so many seconds of each speaker, from other sentences in each draw, and all sentences but these."""
+    manifest = task.probe_data.corpus.table  # type: ignore[attr-defined]
+    speaker, stem = np.array(manifest.column("speaker")), np.array([Path(path).stem for path in manifest.paths])
+    num_pieces = len(PIECES[num_seconds])
+    parts = []
+    for draw in range(num_draws):
+        rows = [task.test[speaker[task.test] == each][num_pieces * draw :][:num_pieces] for each in set(speaker)]
+        pieces = [f"{name}-{num_seconds}" for name in stem[np.concatenate(rows)]]
+        parts.append((task.train[np.isin(stem[task.train], pieces)], np.setdiff1d(task.test, np.concatenate(rows))))
+    return parts
+
+
+def pieces_of_sentences(data: Path, out: Path) -> Path:
+    """Write a manifest of the sentences of the TIMIT sample (split `test`) and of their first seconds (`train`)."""
+    rows = []
+    for row in sources.read(sources.timit(data, out) / "manifest.csv"):
+        rows.append(row | {"split": "test"})
+        waveform, rate = soundfile.read(row["path"])
+        for num_seconds, pieces in PIECES.items():
+            path = out / "pieces" / row["speaker"] / f"{Path(row['path']).stem}-{num_seconds}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            piece = waveform[: round(pieces[0] * rate)]
+            soundfile.write(path, piece, rate)
+            rows.append(row | {"split": "train", "path": str(path), "num_samples": str(len(piece))})
+    return sources.write(out / "timit_pieces", rows)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        recipe: how the network is pretrained.
+        task: arguments of `Task`.
+        draw: chooses the labels.
+        number: number of labelled units.
+        feature: the feature that is read, untrained and pretrained.
+        hand: the hand-made feature, if there is one.
+        figure: the figure of `ProbeResult`.
+        probed: prepares the corpus of the probe, if it is not that of pretraining.
+        options: options of the data.
+        networks: fields of `SupervisedProtocol`.
+        numbers: numbers of labelled units on the curve.
+    """
+
+    recipe: Recipe
+    task: Mapping[str, Any]
+    draw: Draw
+    number: int
+    feature: str
+    networks: Mapping[str, Any]
+    hand: str | None = None
+    figure: str = "accuracy_percent"
+    probed: Source | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Sequence[int] = ()
+
+
+def image_recipe(config: str, corpus: str) -> Recipe:
+    source = lambda data, out: sources.prepare(corpus, data / corpus, out / corpus)  # noqa: E731
+    options = ("--trainer.precision=bf16-mixed", "--model.loss.compute=bf16", "--trainer.callbacks=[]")
+    return Recipe(config, source, "source", "", corpus, {}, options)
+
+
+STEPS = {"seconds": None, "num_epochs": None, "held_out_share": 0.2}
+SPEECH, ACTIVITY, ECG = RECIPES["speech-small"], RECIPES["activity-small"], RECIPES["ecg-small"]
+PHOTOS = RECIPES["photographs-small"]
+WATCH = Recipe("signals/activity.yaml", sources.npz("watch"), "source", "", "watch", {}, COMPANDED)
+CIFAR, MNIST = image_recipe("image/cifar10.yaml", "cifar10_jpeg"), image_recipe("image/mnist.yaml", "mnist")
+PHONES = {
+    "recipe": SPEECH,
+    "draw": from_people,
+    "feature": "c",
+    "hand": "mfcc",
+    "probed": sources.timit_all,
+    "networks": STEPS | {"num_steps": 600},
+}
+SPEAKERS = PHONES | {
+    "draw": from_sentences,
+    "task": {"name": "speaker", "test_split": "test"},
+    "probed": pieces_of_sentences,
+    "networks": STEPS | {"num_steps": 200},
+}
+PEOPLE = {"draw": from_people, "number": 1, "feature": "c", "hand": "hand", "networks": STEPS | {"num_steps": 600}}
+PICTURES = {"task": {"name": "class"}, "draw": from_classes, "hand": "hog", "networks": STEPS | {"num_steps": 600}}
+ROWS = {
+    "phones, 1 speaker": Row(
+        **PHONES, task={"name": "phones", "folds": "speaker", "num_folds": 8}, number=1, numbers=(1, 2, 4)
+    ),
+    "speakers, 2 s of each": Row(**SPEAKERS, number=2),
+    "speakers, 5 s of each": Row(**SPEAKERS, number=5),
+    "activities, 1 person": Row(
+        **PEOPLE,
+        recipe=ACTIVITY,
+        task={"name": "activity", "folds": "group"},
+        options={"window_seconds": 2.56, "hop_seconds": 1.28},
+        numbers=(1, 2, 4, 8, 16),
+    ),
+    "exercises, 1 person": Row(
+        **PEOPLE,
+        recipe=WATCH,
+        task={"name": "label", "folds": "group"},
+        options={"window_seconds": 4.0, "hop_seconds": 2.0},
+        numbers=(1, 2, 4, 8),
+    ),
+    "ECG waves, 5 people": Row(
+        recipe=ECG,
+        task={"name": "label", "test_split": "test"},
+        draw=partial(from_people, column="group"),
+        number=5,
+        feature="c",
+        figure="macro_f1_percent",
+        networks=STEPS | {"num_steps": 600},
+        numbers=(1, 2, 5, 15, 30),
+    ),
+    "photographs, 5 of a class": Row(
+        **PICTURES,
+        recipe=PHOTOS,
+        number=5,
+        feature="c_grid",
+        probed=sources.photographs_of_other_classes,
+        numbers=(1, 2, 5, 10, 20),
+    ),
+    "photographs, 20 of a class": Row(
+        **PICTURES, recipe=PHOTOS, number=20, feature="c_grid", probed=sources.photographs_of_other_classes
+    ),
+    "CIFAR-10, 5 of a class": Row(**PICTURES, recipe=CIFAR, number=5, feature="c", numbers=(5, 20, 100, 500)),
+    "CIFAR-10, 20 of a class": Row(**PICTURES, recipe=CIFAR, number=20, feature="c"),
+    "MNIST, 10 of a class": Row(**PICTURES, recipe=MNIST, number=10, feature="z_grid", numbers=(1, 3, 10, 30, 100)),
+}
+
+
+def trained(row: Row, seed: int, where: argparse.Namespace) -> str | Path:
+    """Return the run folder of a row and a seed, pretrained; the first seed is the shipped model, if there is one."""
+    recipe = row.recipe
+    if seed == 0 and recipe.figures:
+        return next(name for name, each in RECIPES.items() if each is recipe)
+    folder: Path = where.out / f"{recipe.data_name.split(',')[0].replace(' ', '_')}_{seed}"
+    config, source = CONFIGS / recipe.config, recipe.source(where.data, where.out / "corpora")
+    extra = [*recipe.options, f"--seed_everything={seed}", f"--data.seed={seed}"]
+    keep_options(folder, config, extra)
+    train(folder, ["--config", str(config), f"--data.{recipe.source_option}={source}", *extra])
+    return folder
+
+
+def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
+    """Pretrain with one seed, and return the results of all columns by their names in a report."""
+    folder = trained(row, seed, where)
+    model, config = load_pretrained(folder), read_config(folder)
+    source = (row.probed or row.recipe.source)(where.data, where.out / "corpora")
+    options = dict(row.options)
+    if row.task["name"] == "phones":
+        options["alignments"] = where.data / "timit_dev"
+    split = None if "folds" in row.task else "train"
+    extraction = Extraction(progress=False)
+    data = open_probe_data(config, model, source, extraction, split, data_options=options)
+    whole = Task(probe_data=data, **row.task)
+    task = whole.drawn(row.draw(whole, number, where.draws))
+    comparison = Comparison(
+        data,
+        features=[row.feature, *filter(None, [row.hand])],
+        baselines=["random", "supervised", "fine_tuned"],
+        supervised=SupervisedProtocol(**{**(data.supervised or {}), **row.networks, "seed": seed}),
+        extraction=extraction,
+    )
+    comparison.check(task)
+    data.prepare()
+    comparison.measure([task], model, lambda random: build_untrained(config, data, ("cpc",), 100 * seed + random))
+    return {name: asdict(result) | {"confusion": None} for name, result in comparison.results[task.name].items()}
+
+
+def kept(name: str, number: int, seed: int, where: argparse.Namespace) -> dict[str, Any]:
+    """Return the results of a row, or those that an earlier call found."""
+    report = where.out / f"{name}, {number}, seed {seed}.json"
+    if not report.exists():
+        report.write_text(json.dumps(measure(ROWS[name], number, seed, where)))
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def columns(row: Row, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of one seed by the columns of the table."""
+    hand = {"hand-made": results[row.hand]} if row.hand else {}
+    named = {"untrained": "random", "labels only": "supervised", "fine-tuned": "fine_tuned", "CPC": "cpc"}
+    suffix = {key: next(name for name in results if name.startswith(each)) for key, each in named.items()}
+    return hand | {key: results[name] for key, name in suffix.items()}
+
+
+def table(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return a Markdown table: the mean over seeds and draws, the range over seeds, and the interval of the first."""
+    names = ("hand-made", "untrained", "labels only", "fine-tuned", "CPC")
+    lines = [f"| labels | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    for name, seeds in found.items():
+        row, cells = ROWS[name], []
+        for column in names:
+            results = [each[column] for each in (columns(row, each) for each in seeds) if column in each]
+            values = [each[row.figure] for each in results]
+            if not values:
+                cells.append("")
+                continue
+            spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
+            cells.append(f"{np.mean(values):.1f}{spread}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, default=Path("runs/few_labels"))
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=3)
+    where = parser.parse_args()
+    where.data = where.data.resolve()
+    keep_freed_memory()
+    prepare_processor()
+    found = {}
+    for name in where.only:
+        found[name] = [kept(name, ROWS[name].number, seed, where) for seed in range(where.seeds)]
+        print(table({name: found[name]}).splitlines()[-1], flush=True)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
