@@ -1,13 +1,13 @@
 """What pretraining saves: probes with few labels, of CPC, of hand-made features, and of the same network without CPC.
 
-python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N] [--curve FILE]
+python -m benchmarks.few_labels [--data DIR] [--out DIR] [--only ROW ...] [--seeds N] [--draws N]
 
 DIR of --data has a folder for each corpus: an4, speechocean, timit_dev, hapt, watch, ludb, caltech101_small,
 cifar10_jpeg, mnist. `untrained` and `CPC` are linear probes of the same feature of the untrained and the pretrained
 network. `labels only` trains this network by the labels, and `fine-tuned` the pretrained one, with the cuts and mirrors
 of pretraining; both stop where the loss on a fifth of the few labels is lowest. Each network is made with N seeds.
-Labels are drawn N times, or from each person in turn. Intervals of 95 % are over the people or images that are tested.
-Runs and reports that an earlier call finished are kept. Set OMP_NUM_THREADS=1.
+Labels are drawn N times for each seed, always others. Runs and reports that an earlier call finished are kept. Set
+OMP_NUM_THREADS=1.
 """
 
 import argparse
@@ -34,44 +34,42 @@ from cpc.probes.supervised import SupervisedProtocol
 from cpc.probes.task import Task
 
 Parts = list[tuple[np.ndarray, np.ndarray]]  # rows for training and for test, of each draw
-PIECES = {2: (2.0,), 5: (2.5, 2.5)}  # seconds of the pieces of two and of five seconds of a speaker
-Draw = Callable[[Task, int, int], Parts]  # (task, number of labelled units, number of draws)
+Draw = Callable[[Task, int, range], Parts]  # (task, number of labelled units, draws)
+PIECE_SECONDS = {2: 2.0, 5: 2.5}  # of the pieces that make two and five seconds of a speaker
 
 
-def from_people(task: Task, num_people: int, num_draws: int, column: str = "") -> Parts:
-    """Return the rows of people, drawn or each in turn, and of all others, or of the split `test`."""
-    labels = task.probe_data.labels(column or str(task.column), task.rows).of_row
-    people = np.array(sorted({labels[row] for row in task.train.tolist()}))
-    person = np.array([labels[row] for row in task.train.tolist()])
-    rng = np.random.default_rng(0)
-    chosen = [rng.permutation(people)[:num_people] for _ in range(num_draws)]
-    if num_people == 1:
-        chosen = [np.array([each]) for each in people]
+def from_people(task: Task, num_people: int, draws: range, column: str = "") -> Parts:
+    """Return the rows of people, of others in each draw, and the test rows of all people but these."""
+    person_of_row = task.probe_data.labels(column or str(task.column), task.rows).of_row
+    person = np.array([person_of_row[row] for row in task.train.tolist()])
+    people = np.random.default_rng(0).permutation(np.unique(person))
+    chosen = [people[(draw * num_people + np.arange(num_people)) % len(people)] for draw in draws]
     trained = [task.train[np.isin(person, each)] for each in chosen]
     return [(rows, np.setdiff1d(task.test, rows)) for rows in trained]
 
 
-def from_classes(task: Task, num_rows: int, num_draws: int) -> Parts:
-    """Return this number of rows of each class, drawn, and the split `test`."""
+def from_classes(task: Task, num_rows: int, draws: range) -> Parts:
+    """Return this number of rows of each class, and the test rows."""
     label = np.concatenate([task.labels(row, None, 0, 1) for row in task.train.tolist()])
     parts = []
-    for draw in range(num_draws):
+    for draw in draws:
         order = np.random.default_rng(draw).permutation(len(label))
         rows = [order[label[order] == each][:num_rows] for each in np.unique(label)]
-        parts.append((task.train[np.sort(np.concatenate(rows))], task.test))
+        parts.append((task.train[np.concatenate(rows)], task.test))
     return parts
 
 
-def from_sentences(task: Task, num_seconds: int, num_draws: int) -> Parts:
-    """Return so many seconds of each speaker, from other sentences in each draw, and all sentences but these."""
+def from_sentences(task: Task, num_seconds: int, draws: range) -> Parts:
+    """Return pieces of one or two sentences of each speaker, of others in each draw, and all sentences but these."""
     manifest = task.probe_data.corpus.table  # type: ignore[attr-defined]
     speaker, stem = np.array(manifest.column("speaker")), np.array([Path(path).stem for path in manifest.paths])
-    num_pieces = len(PIECES[num_seconds])
+    sentences = [task.test[speaker[task.test] == each] for each in set(speaker)]
+    num_pieces = round(num_seconds / PIECE_SECONDS[num_seconds])
     parts = []
-    for draw in range(num_draws):
-        rows = [task.test[speaker[task.test] == each][num_pieces * draw :][:num_pieces] for each in set(speaker)]
-        pieces = [f"{name}-{num_seconds}" for name in stem[np.concatenate(rows)]]
-        parts.append((task.train[np.isin(stem[task.train], pieces)], np.setdiff1d(task.test, np.concatenate(rows))))
+    for draw in draws:
+        rows = np.concatenate([np.roll(each, -draw * num_pieces)[:num_pieces] for each in sentences])
+        pieces = [f"{name}-{num_seconds}" for name in stem[rows]]
+        parts.append((task.train[np.isin(stem[task.train], pieces)], np.setdiff1d(task.test, rows)))
     return parts
 
 
@@ -81,10 +79,10 @@ def pieces_of_sentences(data: Path, out: Path) -> Path:
     for row in sources.read(sources.timit(data, out) / "manifest.csv"):
         rows.append(row | {"split": "test"})
         waveform, rate = soundfile.read(row["path"])
-        for num_seconds, pieces in PIECES.items():
+        for num_seconds, piece_seconds in PIECE_SECONDS.items():
             path = out / "pieces" / row["speaker"] / f"{Path(row['path']).stem}-{num_seconds}.wav"
             path.parent.mkdir(parents=True, exist_ok=True)
-            piece = waveform[: round(pieces[0] * rate)]
+            piece = waveform[: round(piece_seconds * rate)]
             soundfile.write(path, piece, rate)
             rows.append(row | {"split": "train", "path": str(path), "num_samples": str(len(piece))})
     return sources.write(out / "timit_pieces", rows)
@@ -220,7 +218,7 @@ def measure(row: Row, number: int, seed: int, where: argparse.Namespace) -> dict
     extraction = Extraction(progress=False)
     data = open_probe_data(config, model, source, extraction, split, data_options=options)
     whole = Task(probe_data=data, **row.task)
-    task = whole.drawn(row.draw(whole, number, where.draws))
+    task = whole.drawn(row.draw(whole, number, range(seed * where.draws, (seed + 1) * where.draws)))
     comparison = Comparison(
         data,
         features=[row.feature, *filter(None, [row.hand])],

@@ -25,8 +25,9 @@ from cpc.data.probe_data import UNLABELLED, ProbeData
 from cpc.data.tensors import move
 from cpc.model import CPC
 from cpc.probes.classifier import Probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.store import Extraction, FeatureStore
-from cpc.probes.task import Task
+from cpc.probes.task import Examples, Task
 
 DEFAULT_SECONDS = 75.0
 _CHECK_EVERY = 50  # steps between two looks at the losses; the host waits for a GPU to see them
@@ -111,7 +112,8 @@ def train_supervised(
 ) -> tuple[Probe, int]:
     """Train a model in place, with a linear softmax, on the training part of a task.
 
-    A pretrained model has a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns
+    The softmax of a pretrained model starts at a linear probe of it (Kumar et al. 2022, arXiv:2202.10054), and both
+    have a tenth of the learning rate. `title` is that of the progress bar, None for no bar. Returns
     the softmax, and the number of steps taken. A loss that is not finite is a FloatingPointError.
     """
     device = probe_data.device
@@ -120,31 +122,30 @@ def train_supervised(
     batches: Iterator[Batch] = probe_data.batches(task.train, task.labels, model, protocol)
     first = next(batches)
     body = [parameter for module in probe_data.trained(model) for parameter in module.parameters()]
-    with torch.no_grad():
-        vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
-    is_gpu = vectors.device.type == "cuda"
-    head = new_head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
-    if protocol.norm == "first_batch":
-        _standardise(head, vectors[is_valid])
+    if is_pretrained:
+        head = fit_probe(_examples("train", model, probe_data, task), len(task.classes)).requires_grad_(True)
+    else:
+        with torch.no_grad():
+            vectors, is_valid = probe_data.vectors(model, first.beside(body[0]))
+        head = new_head(vectors.shape[2], len(task.classes), protocol.norm, protocol.seed).to(device)
+        if protocol.norm == "first_batch":
+            _standardise(head, vectors[is_valid])
     model.train()
-    share = _PRETRAINED_RATE if is_pretrained else 1.0
-    optimiser = torch.optim.AdamW(
-        [{"params": body, "share": share}, {"params": list(head.parameters()), "share": 1.0}],
-        lr=protocol.learning_rate,
-        weight_decay=protocol.weight_decay,
-        fused=is_gpu or None,  # a small network's step on a GPU is mostly launches
-    )
-    weights, num_steps = [*body, *head.parameters()], protocol.steps(len(task.train))
+    peak_rate = protocol.learning_rate * (_PRETRAINED_RATE if is_pretrained else 1.0)
+    weights = [*body, *head.parameters()]
+    is_gpu = body[0].device.type == "cuda"
+    # A small network's step on a GPU is mostly launches.
+    optimiser = torch.optim.AdamW(weights, weight_decay=protocol.weight_decay, fused=is_gpu or None)
+    num_steps = protocol.steps(len(task.train))
     start, step, progress = time.monotonic(), 0, 0.0
     best, lowest, next_check = None, math.inf, 0.0
     networks = nn.ModuleList([model, head])
-    loss_sum = torch.zeros((), device=vectors.device)  # not finite as soon as one loss is not
+    loss_sum = torch.zeros((), device=device)  # not finite as soon as one loss is not
     share_of_budget = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(total=1.0, desc=title, disable=title is None, bar_format=share_of_budget) as bar:
         for batch in chain([first], batches):
-            rate = protocol.learning_rate * _schedule(max(progress, 1e-3), protocol.warmup_share)
-            for group in optimiser.param_groups:
-                group["lr"] = rate * group["share"]
+            (group,) = optimiser.param_groups
+            group["lr"] = peak_rate * _schedule(max(progress, 1e-3), protocol.warmup_share)
             batch = batch.beside(body[0])
             vectors, is_valid = probe_data.vectors(model, batch)
             loss = _loss(head, vectors, move(batch.labels, vectors.device), is_valid, task.pool)
@@ -174,11 +175,16 @@ def train_supervised(
 
 
 @torch.no_grad()
+def _examples(part: Literal["train", "test"], model: CPC, probe_data: ProbeData, task: Task) -> Examples:
+    extractor = probe_data.feature_extractor([probe_data.supervised_feature], model.eval())
+    rows = task.train if part == "train" else task.test
+    store = FeatureStore.extract(extractor, rows, probe_data.name, Extraction(progress=False))
+    return task.averaged().examples(part, store, probe_data.supervised_feature)
+
+
 def _held_out_loss(model: CPC, head: Probe, probe_data: ProbeData, task: Task) -> float:
-    model.eval()
-    extractor = probe_data.feature_extractor([probe_data.supervised_feature], model)
-    store = FeatureStore.extract(extractor, task.test, probe_data.name, Extraction(progress=False))
-    answers = head.answer(task.examples("test", store, probe_data.supervised_feature))
+    """Return the mean loss on the test part, and leave the model in training."""
+    answers = head.answer(_examples("test", model, probe_data, task))
     model.train()
     return -float(np.nanmean(answers.log_likelihood_nats))
 

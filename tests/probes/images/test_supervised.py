@@ -13,8 +13,9 @@ from cpc.data.images.corpus import ImageCorpus, ImageDataset
 from cpc.data.images.probe_data import ImageProbeData
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
+from cpc.probes.fit import fit_probe
 from cpc.probes.results import summarise
-from cpc.probes.supervised import _held_out_loss, new_head
+from cpc.probes.supervised import _examples, _held_out_loss, new_head
 
 RECIPE: dict[str, Any] = {
     **ImageProbeData.supervised,
@@ -83,12 +84,14 @@ def test_the_scores_are_those_of_the_normalised_mean_over_the_grid(model: cpc.CP
 def test_a_pretrained_encoder_moves_ten_times_more_slowly(
     is_pretrained: bool, share: float, model: cpc.CPC, task: Task
 ) -> None:
-    """Adam's first step is as long as the rate, for every weight; decay aside, which is switched off."""
+    """Adam's first step is as long as the rate, for every weight; its softmax starts at a probe."""
     before = copy.deepcopy(model.encoder.trunk.layers[0].weight)
+    first = new_head(12, 2, "layer", seed=0)
+    if is_pretrained:
+        first = fit_probe(_examples("train", model, task.probe_data, task), 2)
     head, num_steps = trained(model, task, is_pretrained, batch_size=30, weight_decay=0.0, warmup_share=0.0)
     assert num_steps == 1
-    first = new_head(12, 2, "layer", seed=0)
-    assert (head.weight - first.weight).abs().max().item() == pytest.approx(2e-3, rel=0.01)
+    assert (head.weight - first.weight).abs().max().item() == pytest.approx(2e-3 * share, rel=0.01)
     moved = (model.encoder.trunk.layers[0].weight - before).abs().max()
     assert moved.item() == pytest.approx(2e-3 * share, rel=0.01)
 
