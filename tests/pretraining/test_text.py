@@ -256,7 +256,7 @@ def test_refusals(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         with pytest.raises(ValueError, match=match):
             pretrain(config(folder, tmp_path / "refused", **change))
 
-    refused("for data of text the loss must predict classes: choose ClassTableLoss", model__loss=None)
+    refused("for data of text it must predict classes, as ClassTableLoss does", model__loss=None)
     refused(
         "the class table is torch.float32 of the shape .31, ",
         model__loss__init_args__table__num_classes=31,

@@ -15,7 +15,7 @@ import cpc
 from cpc.data.audio.manifest import Manifest
 from cpc.data.audio.probe_data import AudioProbeData
 from cpc.data.batch import Batch
-from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, initialisation_windows
+from cpc.data.recordings.windows import NUM_INITIALISATION_WINDOWS, WindowDataset
 from cpc.probes import Extraction, FeatureStore, SupervisedProtocol, Task, train_supervised
 from cpc.probes.classifier import Probe
 from cpc.probes.results import ProbeResult, summarise
@@ -136,9 +136,8 @@ def test_an_untrained_model_is_initialised_from_data_and_repeats(
     mean, std = np.concatenate(waves).mean(), np.concatenate(waves).std()
     assert models[0].encoder.input_mean.item() == pytest.approx(mean, rel=1e-3, abs=1e-6)
     assert models[0].encoder.input_std.item() == pytest.approx(std, rel=1e-4)
-    windows = initialisation_windows(
-        probe_data.corpus.samples.subset(manifest.rows("train")), 4_000, NUM_INITIALISATION_WINDOWS, 5
-    )
+    train = WindowDataset(probe_data.corpus.samples.subset(manifest.rows("train")), 4_000)
+    windows = train.initialisation(NUM_INITIALISATION_WINDOWS, 5)
     with torch.no_grad():
         x = (windows[:, None] - models[0].encoder.input_mean) / models[0].encoder.input_std
         convolved = F.conv1d(x, first.weight, None, first.stride, first.padding)

@@ -29,8 +29,6 @@ class WfdbRecord(SignalFile):
     `(AFIB`) last until the next and are the task `ANNOTATOR_rhythm`.
     """
 
-    units: Sequence[str] = ()
-
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         self._record = str(path.with_suffix(""))

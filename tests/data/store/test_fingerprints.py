@@ -53,7 +53,7 @@ def test_skipped_files_are_no_observations() -> None:
     ],
 )
 def test_damaged_records_are_refused(record: dict) -> None:
-    with pytest.raises(ValueError, match=r"config\.json of the model has damaged fingerprints"):
+    with pytest.raises(ValueError, match=r"config\.json has damaged fingerprints"):
         num_shared(content(1), record)
 
 
