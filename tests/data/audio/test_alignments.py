@@ -105,7 +105,9 @@ def write(path, text, encoding="utf-8"):
     return path
 
 
-def test_phn_positions_are_samples_at_16_khz(tmp_path):
+def test_phn_positions_are_samples_at_16_khz_and_csv_columns_have_names(tmp_path):
+    file = write(tmp_path / "x.csv", "label,word,end,start,path\na,w,0.5,0.25,d/u.wav\n,,0.25,0,d/u.wav\n")
+    assert read_alignments(file).segments("d/u.wav") == [Segment(0.0, 0.25, ""), Segment(0.25, 0.5, "a")]
     file = write(tmp_path / "sa1.PHN", "0 3200 h#\n3200 4000 sh\n")
     assert read_alignments(file).segments("sa1.wav") == [Segment(0.0, 0.2, "h#"), Segment(0.2, 0.25, "sh")]
 
@@ -119,10 +121,7 @@ def test_textgrid_reads_the_same_long_and_short_in_every_encoding(tmp_path, text
     file = write(tmp_path / "a.TextGrid", text, encoding)
     assert read_alignments(file).segments("a.flac") == PHONES
     assert read_alignments(file, tier="words").segments("a.flac") == [Segment(0.0, 0.5, 'say "2 = two" [1]')]
-
-
-def test_textgrid_with_a_single_interval_tier_needs_no_name(tmp_path):
-    single = SHORT.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]
+    single = SHORT.replace("<exists>\n2", "<exists>\n1").split('"IntervalTier"\n"phones"')[0]  # it needs no name
     assert read_alignments(write(tmp_path / "a.TextGrid", single)).labels == ['say "2 = two" [1]']
 
 
@@ -183,10 +182,7 @@ def test_ctm_neighbours_that_overlap_by_rounding_meet_where_the_later_begins(tmp
     assert (
         sum(f"{a:.2f}" != f"{b:.2f}" for a, b in zip(edges[1:], edges[:-1] + np.diff(edges).round(2), strict=True)) > 0
     )
-
-
-def test_ctm_fields_behind_the_label(tmp_path):
-    file = write(tmp_path / "a.ctm", "u 1 0 0.5 a\u00a0b NA lex ann\nu 1 0.5 0.5 \u2028c 0.9\n")
+    file = write(tmp_path / "fields.ctm", "u 1 0 0.5 a\u00a0b NA lex ann\nu 1 0.5 0.5 \u2028c 0.9\n")
     assert read_alignments(file).labels == ["\u2028c", "a\u00a0b"][::-1]
 
 
@@ -201,11 +197,6 @@ def test_ctm_groups_files_and_adds_durations(tmp_path):
     assert alignments.names == ["utt2", "utt1"]
     assert [label for *_, label in alignments.segments("spk/utt2.flac")] == ["a", "b"]
     assert alignments.segments("spk/utt2.flac")[1].end_seconds == pytest.approx(0.15)
-
-
-def test_csv_finds_its_columns_by_name(tmp_path):
-    file = write(tmp_path / "x.csv", "label,word,end,start,path\na,w,0.5,0.25,d/u.wav\n,,0.25,0,d/u.wav\n")
-    assert read_alignments(file).segments("d/u.wav") == [Segment(0.0, 0.25, ""), Segment(0.25, 0.5, "a")]
 
 
 def test_aligned_phones_merges_runs_of_10_ms(tmp_path):

@@ -68,14 +68,6 @@ def test_index_takes_any_named_groups_as_columns(tmp_path: Path) -> None:
     assert manifest.column("split") == ["recordings"] * 3
 
 
-def test_index_elsewhere_holds_absolute_paths_and_works_from_there(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "lists/all.csv"
-    manifest = index_folder(corpus, out, progress=False)
-    assert all(Path(path).is_absolute() for path in manifest.paths)
-    assert read_manifest(out).files == sorted(manifest.files)
-    assert not (corpus / "manifest.csv").exists()
-
-
 def test_index_never_replaces_a_manifest_unasked(corpus: Path) -> None:
     index_folder(corpus, progress=False)
     with pytest.raises(ValueError, match=r"manifest\.csv exists already; set `overwrite`"):

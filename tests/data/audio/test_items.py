@@ -113,8 +113,3 @@ def test_corpora_without_items_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no column 'speaker', only path"):
         write_items(folder, out)
     assert not out.exists()
-
-
-def test_spans_are_known(tmp_path: Path, unchecked_types: None) -> None:
-    with pytest.raises(ValueError, match="`span`='word' is not one of phone, triphone"):
-        write_items(tmp_path, tmp_path / "x.item", span="word")  # type: ignore[arg-type]

@@ -186,9 +186,6 @@ def test_every_pass_shows_every_image_once_with_another_key(open_corpus: OpenCor
     assert len(set(keys)) == 60
     assert 0 <= min(keys) < 2**36
     assert 2**40 - 2**36 < max(keys) < 2**40  # of 60 numbers spread over all
-    same, other = (corpus.batches(windows, "uniform", 4, seed=seed) for seed in (3, 4))
-    assert [same.batch(i) for i in range(15)] == [stream.batch(i) for i in range(15)]
-    assert [other.batch(i) for i in range(15)] != [stream.batch(i) for i in range(15)]
     ranks = [corpus.batches(windows, "uniform", 4, seed=3, rank=rank, world_size=2) for rank in (0, 1)]
     assert [ranks[i % 2].batch(i // 2) for i in range(14)] == [stream.batch(i) for i in range(14)]
 
@@ -255,9 +252,6 @@ def test_batches_resume_exactly(open_corpus: OpenCorpus) -> None:
     others = corpus.batches(taken(train, np.arange(1, len(train.rows))), "uniform", 6, seed=0)
     with pytest.raises(ValueError, match=r"cannot be resumed, because its batches would change: images '\w+' -> "):
         others.load_state_dict(state)
-    renamed = corpus.batches(taken(train, np.arange(len(train.rows))[::-1]), "uniform", 6, seed=0)
-    with pytest.raises(ValueError, match="cannot be resumed, because its batches would change"):
-        renamed.load_state_dict(state)
 
 
 def test_no_image_meets_its_copy(open_corpus: OpenCorpus) -> None:

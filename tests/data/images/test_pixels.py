@@ -82,9 +82,7 @@ def test_a_transparent_colour_without_a_channel_is_white(tmp_path: Path) -> None
     pixels = read(tmp_path / "a.png", 8)
     assert pixels[0, 0].tolist() == [255, 0, 0]
     assert pixels[0, 7].tolist() == [255, 255, 255]
-
-
-def test_inverted_cmyk_of_adobe_is_turned_back(tmp_path: Path) -> None:
+    # Adobe's inverted CMYK is turned back.
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=100)
     np.testing.assert_allclose(read(tmp_path / "a.jpg", 16)[8, 8], (255, 0, 0), atol=3)
 
