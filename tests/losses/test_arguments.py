@@ -54,7 +54,7 @@ CHANGES: list[tuple[Callable, dict[str, Any], str]] = [
     (class_loss, {"classes": torch.ones(N, D).double()}, "float64 cannot be combined with other dtypes"),
     (bank_loss, {"positives": torch.ones(M, D).double()}, "float64 cannot be combined with other dtypes"),
     (info_nce, {"positives": torch.arange(M).float()}, r"positives is torch.float32 .*: pass positives.long\(\)"),
-    (info_nce, {"positives": torch.arange(M)[:, None]}, r"positives is .* \[4, 1\]; .* \[4\]: reshape it"),
+    (info_nce, {"positives": torch.arange(M)[:, None]}, r"positives is .* \[4, 1\]; .* \[4\]"),
     (info_nce, {"positives": torch.arange(M).numpy()}, f"positives {IS_NUMPY}"),
     (info_nce, {"positives": torch.arange(M) - 1}, "positives run from -1 to 2, but the 6 candidates"),
     (info_nce, {"negatives": torch.ones(M, 2)}, "negatives is torch.float32"),

@@ -17,7 +17,7 @@ from small_pong import NAME
 
 from cpc.checkpoint import load_pretrained
 from cpc.cli import main
-from cpc.data.frames.corpus import Recording
+from cpc.data.frames.corpus import FrameStacks, Recording
 from cpc.data.frames.record import record
 from cpc.data.store.atomic import read_records
 
@@ -120,7 +120,7 @@ def test_probe_reads_the_state(
     assert families["state"]["f1_percent"]["cpc"] == pytest.approx((of_ball + of_player) / 2)
     # Test frames that training has, too, are left out.
     train, test = (
-        [frame.tobytes() for row in recording.rows(split).tolist() for frame in recording.read(row, 0, 99, 1)]
+        [frame.tobytes() for row in recording.rows(split).tolist() for frame in recording.read(row)]
         for split in ("train", "test")
     )
     known = set(train)
@@ -143,13 +143,13 @@ def test_what_cannot_be_probed(run_dir: Path, source: Path, refusal: Callable[..
 def test_embed_reads_episodes_from_files(
     run_dir: Path, source: Path, recording: Recording, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
-    frames = recording.read(0, 0, 99, 1)[:, 0]
+    frames = recording.read(0)
     (tmp_path / "files").mkdir()
     np.save(tmp_path / "files" / "first.npy", frames)
     main(["embed", str(run_dir), str(tmp_path / "files"), "--out", str(tmp_path / "out"), "--features", "c"])
     model = load_pretrained(run_dir)
     with torch.no_grad():
-        _, contexts, _ = model.encode(torch.from_numpy(recording.read(0, 0, 99, 2))[None])
+        _, contexts, _ = model.encode(torch.from_numpy(FrameStacks(recording, 2).read(0, 0, 99))[None])
     np.testing.assert_allclose(np.load(tmp_path / "out" / "first.npy"), contexts[0], atol=1e-5)
     np.save(tmp_path / "files" / "first.npy", frames[:, :4])
     assert "an episode is uint8 [T, 12, 8]" in refusal(

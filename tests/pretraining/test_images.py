@@ -328,7 +328,7 @@ def test_a_folder_of_photographs_is_enough(
         (SLIDING, "augmentation='v1' changes patches one by one"),
         (
             ["--model.encoder.init_args.trunk=cpc.encoders.GradientTrunk"],
-            "data.augmentation='v1' puts a frame of the mean colour around patches, and GradientTrunk would",
+            "data.augmentation='v1' frames patches, whose edges GradientTrunk reads: set --data.augmentation to",
         ),
         (
             ["--model.loss.negatives=same_speaker"],
@@ -342,7 +342,7 @@ def test_a_folder_of_photographs_is_enough(
         (["--data.eval_split=dev"], "of split 'dev'; the splits are test, train, valid"),
         (
             ["--data.packed=false", "--data.skip_bad=true"],
-            "--data.cache_dir and --data.skip_bad apply only to packed images",
+            "--data.packed=false is for image files, without shards, --data.cache_dir and",
         ),
         (
             ["--trainer.callbacks=cpc.probes.OnlineProbe"],

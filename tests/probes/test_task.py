@@ -162,7 +162,7 @@ def test_a_manifest_without_splits(manifest: Manifest, audio: Open) -> None:
     probe_data.corpus.table = Manifest(
         manifest.root, {name: values for name, values in manifest.columns.items() if name != "split"}
     )
-    with pytest.raises(ValueError, match=r"no column 'split'.*--split_level"):
+    with pytest.raises(ValueError, match=r"no column 'split'"):
         Task("speaker", probe_data)
 
 
